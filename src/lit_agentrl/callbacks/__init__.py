@@ -1,0 +1,1 @@
+"""What happens around an iteration: loggers, checkpoints, live display, transcripts."""

@@ -1,0 +1,161 @@
+"""When checkpoints are saved: the last iteration's, and the best one's with its loadable export."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lit_agentrl.callbacks.atomic_io import LEFTOVERS, AtomicIO, CheckpointError, checkpoint_exists
+from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.files import recover_folder, replace_folder
+
+__all__ = ["AtomicIO", "BestCheckpoint", "CheckpointError", "LastCheckpoint", "checkpoint_exists"]
+
+
+def _check_keep(option: str, keep: int) -> int:
+    if keep not in (1, 2):
+        raise ValueError(f"{option}={keep} is out of range; valid: 1 (newest) or 2 (and its predecessor)")
+    return keep
+
+
+class LastCheckpoint(Checkpoint):
+    """Saves ``last.ckpt``, the file that ``resume=`` continues from, when an iteration has ended.
+
+    Args:
+        dirpath: the run's checkpoint folder.
+        every: iterations between saves; the end of training is always saved.
+        keep: 1 keeps the newest file, 2 also its predecessor in case the newest is damaged.
+    """
+
+    def __init__(self, dirpath: str | Path, every: int = 1, keep: int = 2) -> None:
+        if every < 1:
+            raise ValueError(f"callbacks.last.every={every} is out of range; valid: 1, 2, 3, …")
+        self.path = Path(dirpath) / "last.ckpt"
+        self.every = every
+        self.keep = _check_keep("callbacks.last.keep", keep)
+        self._saved_at = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Remove what a killed write left behind."""
+        if stage == "fit" and trainer.is_global_zero and self.path.parent.is_dir():
+            for leftover in self.path.parent.glob("*.ckpt.*"):
+                if leftover.suffix in LEFTOVERS:
+                    leftover.unlink()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Know which iteration is on disk already."""
+        self._saved_at = trainer.current_epoch
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if it is this iteration's turn."""
+        iterations = trainer.current_epoch + 1
+        if iterations % self.every == 0 or iterations == trainer.max_epochs or trainer.should_stop:
+            self._save(trainer, iterations)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save what a stop between two turns (``max_steps``) would lose."""
+        if trainer.current_epoch > self._saved_at:
+            self._save(trainer, trainer.current_epoch)
+
+    def _save(self, trainer: Trainer, iterations: int) -> None:
+        self._saved_at = iterations
+        trainer.save_checkpoint(self.path, storage_options={"keep": self.keep})
+
+
+class BestCheckpoint(Checkpoint):
+    """Saves ``best.ckpt``, and a loadable export, when the monitored metric is better than ever before.
+
+    Must be listed before :class:`LastCheckpoint`: the last checkpoint then knows the best score, and a
+    resumed run decides as the uninterrupted one would.  If the module has ``export(folder)``, it is called
+    on rank zero and ``hf/`` beside the checkpoint folder is replaced by what it writes.
+
+    Args:
+        dirpath: the run's checkpoint folder.
+        monitor: a metric that validation adds to ``pl_module.row`` or logs.
+        mode: ``max`` or ``min``.  Ties keep the earlier iteration; NaN is never better.
+        keep: 1 keeps the newest file, 2 also the best before it.
+    """
+
+    def __init__(
+        self, dirpath: str | Path, monitor: str = "val/success", mode: str = "max", keep: int = 1
+    ) -> None:
+        if mode not in ("max", "min"):
+            raise ValueError(f"callbacks.best.mode={mode} is unknown; valid: max, min")
+        self.path = Path(dirpath) / "best.ckpt"
+        self.monitor = monitor
+        self.mode = mode
+        self.keep = _check_keep("callbacks.best.keep", keep)
+        self.best_score: float | None = None
+        self.best_iteration: int | None = None
+        self._was_validated = False
+
+    @property
+    def state_key(self) -> str:
+        return f"BestCheckpoint[{self.monitor},{self.mode}]"
+
+    @property
+    def export_folder(self) -> Path:
+        return self.path.parent.parent / "hf"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Best score and the iteration it was measured at."""
+        return {"best_score": self.best_score, "best_iteration": self.best_iteration}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved best."""
+        self.best_score = state_dict["best_score"]
+        self.best_iteration = state_dict["best_iteration"]
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Finish or undo an export that a kill interrupted."""
+        if stage == "fit" and trainer.is_global_zero:
+            recover_folder(self.export_folder)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget that the last iteration was validated."""
+        self._was_validated = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that this iteration's metrics include fresh validation scores."""
+        self._was_validated = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if the score improved."""
+        score = self._score(trainer, pl_module)
+        if score is None or not self._is_better(score):
+            return
+        self.best_score, self.best_iteration = score, trainer.current_epoch + 1
+        trainer.save_checkpoint(self.path, storage_options={"keep": self.keep})
+        export = getattr(pl_module, "export", None)
+        if export is not None and trainer.is_global_zero:
+            try:
+                replace_folder(self.export_folder, export)
+            except OSError as error:
+                reason = error.strerror or error
+                folder = self.export_folder
+                raise CheckpointError(f"cannot write {folder}: {reason}; the old one is kept") from error
+        trainer.strategy.barrier("export")
+
+    def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
+        """This iteration's value; Lightning's own table also holds older ones, hence the check."""
+        row = measured(pl_module)
+        if self.monitor in row:
+            return float(row[self.monitor])
+        if not self._was_validated:
+            return None
+        if self.monitor in trainer.callback_metrics:
+            return float(trainer.callback_metrics[self.monitor])
+        known = sorted(name for name in {*row, *trainer.callback_metrics} if name.startswith("val/"))
+        raise ValueError(
+            f"callbacks.best.monitor={self.monitor} was not measured by validation; valid: {', '.join(known)}"
+        )
+
+    def _is_better(self, score: float) -> bool:
+        if math.isnan(score) or self.best_score is None:
+            return not math.isnan(score)
+        return score > self.best_score if self.mode == "max" else score < self.best_score

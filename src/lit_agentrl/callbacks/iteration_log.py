@@ -1,0 +1,58 @@
+"""One row an iteration: everything measured goes to every logger at once, before checkpoints are written."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities import rank_zero_warn
+
+
+def measured(pl_module: LightningModule) -> dict[str, float]:
+    """The metrics of an iteration at its end: what has been logged, and what was added since."""
+    return {**getattr(pl_module, "last_row", {}), **getattr(pl_module, "row", {})}
+
+
+class IterationLog(Callback):
+    """Moves ``pl_module.row`` into all loggers at the end of an iteration; rewinds them when training starts.
+
+    The module, and callbacks that run before this one, add metrics to ``pl_module.row`` (a dict of floats)
+    during the iteration.  Here it is logged at ``step`` = completed iterations, kept as
+    ``pl_module.last_row`` for checkpoints and displays, and emptied.  Rows are on disk before the checkpoint
+    of the same iteration: a run killed in between repeats the iteration and its row.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check that there is a row to log.
+
+        Raises:
+            ValueError: the module has no dict called ``row``.
+        """
+        if not isinstance(getattr(pl_module, "row", None), dict):
+            name = type(pl_module).__name__
+            raise ValueError(f"callbacks.iteration_log needs {name}.row, a dict that metrics are added to")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop what an earlier launch logged beyond the checkpoint that training continues from."""
+        for logger in trainer.loggers:
+            if hasattr(logger, "rewind"):
+                logger.rewind(trainer.current_epoch)
+            elif trainer.current_epoch > 0:
+                name = type(logger).__name__
+                rank_zero_warn(
+                    f"{name} cannot rewind: rows after iteration {trainer.current_epoch} may be there twice"
+                )
+        # metrics of a validation before training belong to row 0, not to the first iteration
+        pl_module.row = {}  # type: ignore[assignment]
+        # Lightning does not save should_stop: without this a relaunched run that had stopped trains on
+        stoppers = [c for c in trainer.callbacks if isinstance(c, EarlyStopping)]  # type: ignore[attr-defined]
+        if any(stopper.wait_count >= stopper.patience for stopper in stoppers):
+            trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the iteration's row."""
+        row = dict(pl_module.row)  # type: ignore[arg-type]
+        pl_module.last_row = row  # type: ignore[assignment]
+        pl_module.row = {}  # type: ignore[assignment]
+        for logger in trainer.loggers:
+            logger.log_metrics(row, step=trainer.current_epoch + 1)
+            logger.save()

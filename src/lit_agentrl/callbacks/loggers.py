@@ -1,0 +1,222 @@
+"""Loggers of one run folder: ``metrics.csv`` and ``tensorboard/``, both rewound exactly on resume.
+
+The x-axis is the number of completed iterations: row 0 is the start, row ``i`` the end of iteration ``i``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from torch.utils.tensorboard.summary import hparams
+
+from lit_agentrl.files import append_durable, whole_lines, write_atomic
+
+CLOCK_PREFIXES = ("time/", "speed/")
+
+
+def deterministic_columns(header: Sequence[str]) -> list[str]:
+    """The columns that runs of one config and seed share to the bit: all but ``time/*`` and ``speed/*``."""
+    return [name for name in header if not name.startswith(CLOCK_PREFIXES)]
+
+
+def _csv_line(fields: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(fields)
+    return buffer.getvalue()
+
+
+class CSVLog(Logger):
+    """``metrics.csv`` in the run folder itself: one row an iteration, on disk before the call returns.
+
+    Columns are ``iteration`` and then the metric names, sorted; a metric that was not measured leaves its
+    field empty; floats are written with ``repr``, so reading them back gives the same bits.  A new metric
+    name rewrites the file atomically with a wider header.  Logging an iteration that has a row already adds
+    to that row.  Only :meth:`rewind` removes rows.
+
+    Args:
+        save_dir: the run folder.
+        name: file name, without its ending.
+    """
+
+    def __init__(self, save_dir: str | Path, name: str = "metrics") -> None:
+        super().__init__()
+        self._folder = Path(save_dir)
+        self._name = name
+        self._columns: list[str] = []
+        self._rows: dict[int, dict[str, str]] = {}
+        self._is_loaded = False
+        self._is_damaged = False  # the file on disk is not what _text() would write
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return str(self._folder)
+
+    @property
+    def log_dir(self) -> str:
+        return str(self._folder)
+
+    @property
+    def path(self) -> Path:
+        return self._folder / f"{self._name}.csv"
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: a table of metrics has no place for them, and the run folder holds the whole config."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Write the row of iteration ``step``.
+
+        Raises:
+            ValueError: ``step`` is missing or negative, a value is not a number, or a metric is called
+                ``iteration``.
+            OSError: the file cannot be written.
+        """
+        if step is None or step < 0:
+            raise ValueError(f"step={step} is not a number of completed iterations; valid: 0, 1, 2, …")
+        if "iteration" in metrics:
+            raise ValueError("a metric is called 'iteration', which is the name of the first column")
+        self._load()
+        row = {key: repr(float(value)) for key, value in metrics.items()}
+        is_append = not self._is_damaged and all(step > other for other in self._rows)
+        new_keys = row.keys() - set(self._columns)
+        self._columns = sorted({*self._columns, *row})
+        self._rows[step] = {**self._rows.get(step, {}), **row}
+        if is_append and not new_keys and self.path.exists():
+            self._is_damaged = True  # until the append has returned: a full disk leaves a torn line
+            append_durable(self.path, self._line(step))
+            self._is_damaged = False
+        else:
+            self._rewrite()
+
+    @rank_zero_only
+    def rewind(self, iterations: int) -> None:
+        """Drop the rows after ``iterations`` completed iterations, and a torn last line; −1 drops all."""
+        self._load()
+        kept = {i: row for i, row in self._rows.items() if i <= iterations}
+        if len(kept) < len(self._rows) or self._is_damaged:
+            self._rows = kept
+            # columns seen only in dropped rows go too: the file is as if they had never been measured
+            self._columns = sorted({key for row in kept.values() for key in row})
+            self._rewrite()
+
+    def _line(self, iteration: int) -> str:
+        row = self._rows[iteration]
+        return _csv_line([str(iteration), *(row.get(key, "") for key in self._columns)])
+
+    def _rewrite(self) -> None:
+        header = _csv_line(["iteration", *self._columns])
+        write_atomic(self.path, header + "".join(self._line(i) for i in sorted(self._rows)))
+        self._is_damaged = False
+
+    def _load(self) -> None:
+        """Read what an earlier launch left; lazily, since a logger is also built where nothing is logged."""
+        if self._is_loaded:
+            return
+        lines, is_torn = whole_lines(self.path)
+        header, *records = list(csv.reader(lines)) or [["iteration"]]
+        if header[0] != "iteration":
+            raise ValueError(f"{self.path} is not a metrics file: its first column is {header[0]!r}")
+        self._columns = header[1:]
+        self._is_damaged = is_torn
+        for record in records:
+            if len(record) == len(header) and record[0].isdigit():
+                row = zip(self._columns, record[1:], strict=True)
+                self._rows[int(record[0])] = {key: value for key, value in row if value}
+            else:
+                self._is_damaged = True
+        self._is_loaded = True
+
+
+class TensorBoardLog(TensorBoardLogger):
+    """TensorBoard events in ``<run>/tensorboard``.
+
+    Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after
+    that step, so a resumed run shows each iteration once.  Hyperparameters are written at launch and closed
+    when training succeeds: a crashed run shows as unknown in the HPARAMS tab.
+
+    Args:
+        save_dir: the run folder.
+        max_queue: events held before a flush (each iteration is flushed anyway).
+    """
+
+    def __init__(self, save_dir: str | Path, max_queue: int = 100) -> None:
+        super().__init__(
+            save_dir=save_dir, name="", version="tensorboard", default_hp_metric=False, max_queue=max_queue
+        )
+        self._session_end: Any = None
+        self._is_training = False
+
+    @rank_zero_only
+    def rewind(self, iterations: int) -> None:
+        """Hide everything after ``iterations`` completed iterations; −1 hides all."""
+        start = Event(step=iterations + 1, session_log=SessionLog(status=SessionLog.START))
+        self.experiment._get_file_writer().add_event(start)
+        self.experiment.flush()
+        self._is_training = iterations >= 0
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Open the run's session in the HPARAMS tab; nested keys are joined with ``/``.
+
+        No metric columns are fixed here, so that the tab offers every scalar of every run.
+        """
+        nested = vars(params) if isinstance(params, Namespace) else dict(params)
+        _, start, self._session_end = hparams(_flatten(nested), {})  # type: ignore[no-untyped-call]
+        self.experiment._get_file_writer().add_summary(start, 0)
+
+    @rank_zero_only
+    def log_text(self, tag: str, markdown: str, step: int) -> None:
+        """Show ``markdown`` in the TEXT tab."""
+        self.experiment.add_text(tag, markdown, step)
+
+    @rank_zero_only
+    def log_image(self, tag: str, image_HWC: NDArray[np.uint8], step: int) -> None:
+        """Show an image (height, width, 3 colours; bytes) in the IMAGES tab."""
+        self.experiment.add_image(tag, image_HWC, step, dataformats="HWC")
+
+    @rank_zero_only
+    def save(self) -> None:
+        # the parent also writes hparams.yaml; the run folder holds the config already
+        self.experiment.flush()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the files; after training that succeeded, also the session of the HPARAMS tab."""
+        # Lightning finalizes after a stand-alone validation as well: only training ends the session
+        if status == "success" and self._is_training and self._session_end is not None:
+            self.experiment._get_file_writer().add_summary(self._session_end, 0)
+            self._session_end = None
+        self._is_training = False
+        if self._experiment is not None:
+            self._experiment.flush()
+            self._experiment.close()
+
+
+def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in params.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}/"))
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, (bool, int, float, str)) else str(value)
+    return flat

@@ -1,0 +1,85 @@
+"""An episode as Markdown.  What a policy writes is data: it is shown in code and cannot become markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from lit_agentrl.text.parsing import find_blocks
+from lit_agentrl.types import Episode, Segment, Turn
+
+Decode = Callable[[list[int]], str]
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def clean(text: str) -> str:
+    """Text that can be stored and shown: control characters and lone surrogates become escapes."""
+    escaped = CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    return escaped.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def fenced(text: str) -> str:
+    """A code block around ``text``, with a fence longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{clean(text)}\n{fence}"
+
+
+def inline(text: str) -> str:
+    """``text`` as a one-line code span; backticks become quotes, since a span cannot hold a run of them."""
+    flat = " ".join(clean(text).split()).replace("`", "'")
+    return f"`{flat}`" if flat else "–"
+
+
+def reply_parts(turn: Turn) -> Iterator[tuple[str, str]]:
+    """The (role, text) pieces of a reply in order; roles are ``think``, ``answer`` and ``other``."""
+    in_think = bool(turn.reply_segments) and turn.reply_segments[0] == Segment.THINK
+    end = 0
+    for block in find_blocks(turn.reply_text, in_think=in_think):
+        yield "other", turn.reply_text[end : block.start]
+        yield block.kind, turn.reply_text[block.start : block.end]
+        end = block.end
+    yield "other", turn.reply_text[end:]
+
+
+def forced_text(turn: Turn, decode: Decode | None) -> str:
+    """The tokens put before the reply that are neither prompt nor observation."""
+    pairs = zip(turn.prefix_segments, turn.prefix_tokens, strict=True)
+    forced = [token for segment, token in pairs if segment == Segment.FORCED]
+    if not forced:
+        return ""
+    return decode(forced) if decode is not None else f"({len(forced)} tokens)"
+
+
+def turn_markdown(number: int, turn: Turn, decode: Decode | None) -> str:
+    """One turn: its pieces by role, then what came of it."""
+    pieces = [("observation", turn.observation), ("forced", forced_text(turn, decode))]
+    pieces += list(reply_parts(turn))
+    blocks = [f"#### turn {number}"]
+    blocks += [f"**{role}**\n\n{fenced(text)}" for role, text in pieces if text.strip()]
+    outcome = [f"**reward** {turn.reward:+.3g}", f"**actions** {inline(' || '.join(turn.actions))}"]
+    if turn.num_surplus_actions:
+        outcome.append(f"**surplus actions** {turn.num_surplus_actions}")
+    if turn.problem:
+        outcome.append(f"**problem** {inline(turn.problem)}")
+    outcome.append(f"**reply ended by** {turn.finish.name.lower()}")
+    return "\n\n".join([*blocks, " · ".join(outcome)])
+
+
+def episode_markdown(episode: Episode, decode: Decode | None = None) -> str:
+    """A whole episode, headed by who it is and how it ended.
+
+    Args:
+        episode: what happened.
+        decode: the tokenizer's ids-to-text function; without it forced tokens are only counted.
+    """
+    outcome = "success" if episode.success else "failure"
+    head = (
+        f"### {inline(episode.task_name)} group {episode.group}, member {episode.member}: {outcome}\n\n"
+        f"**return** {episode.total_reward:+.3g} · **turns** {len(episode.turns)} · "
+        f"**end** {episode.end.name.lower()} · **instance** {inline(episode.instance_id)}"
+    )
+    if episode.error:
+        head += f"\n\n**error** {inline(episode.error)}"
+    turns = [turn_markdown(number, turn, decode) for number, turn in enumerate(episode.turns, start=1)]
+    return "\n\n".join([head, *turns])

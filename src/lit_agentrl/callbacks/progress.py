@@ -1,0 +1,192 @@
+"""The run as it is watched: a panel on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.trainer.states import TrainerFn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lit_agentrl.callbacks.iteration_log import measured
+
+PHASES = ("rollout", "score", "update", "validate")
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``7.4 s``, ``3:05``, ``2:03:05``.
+
+    >>> duration(7.42), duration(185), duration(7385)
+    ('7.4 s', '3:05', '2:03:05')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def parts(
+    row: Mapping[str, float], references: Mapping[str, float], val: float | None
+) -> list[tuple[str, str]]:
+    """What is shown of an iteration, as (label, value), leaving out what was not measured.
+
+    Args:
+        row: the metrics of the iteration.
+        references: success of ``start``, ``chance`` and ``oracle`` on the validation split, where known.
+        val: the newest validation success.
+    """
+    shown = []
+    for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
+        if f"rollout/{key}" in row:
+            shown.append((label, f"{row[f'rollout/{key}']:.3f}"))
+    if val is not None:
+        known = [f"{name} {value:.3f}" for name, value in references.items()]
+        shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
+    phases = [f"{name} {duration(row[f'time/{name}'])}" for name in PHASES if f"time/{name}" in row]
+    if phases:
+        shown.append(("time", ", ".join(phases)))
+    return shown
+
+
+class LiveDisplay(ProgressBar):
+    """Iteration, success, return, entropy, validation against its references, phase times, time left.
+
+    On a terminal a panel is redrawn in place.  Elsewhere an iteration is one plain line, without control
+    codes.  Time left is the median of the last 20 iterations' durations times the iterations that remain.
+
+    Args:
+        every: iterations between plain lines; the first and the last iteration always get one.
+        every_seconds: least time between plain lines, in seconds.
+        console: where to draw; standard output by default.
+    """
+
+    def __init__(self, every: int = 1, every_seconds: float = 0.0, console: Console | None = None) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"callbacks.progress.every={every} is out of range; valid: 1, 2, 3, …")
+        if every_seconds < 0:
+            raise ValueError(f"callbacks.progress.every_seconds={every_seconds} is negative; valid: from 0")
+        self.every = every
+        self.every_seconds = every_seconds
+        self._console = console
+        self._is_enabled = True
+        self._references: dict[str, float] = {}
+        self._val: float | None = None
+        self._durations: deque[float] = deque(maxlen=20)
+        self._clock = 0.0
+        self._printed_at = -float("inf")
+        self._live: Live | None = None
+        self._bar: Progress | None = None
+
+    def compare_with(self, **references: float) -> None:
+        """State the success that validation is compared with: ``start``, ``chance``, ``oracle``."""
+        self._references.update(references)
+
+    def enable(self) -> None:
+        """Show the display."""
+        self._is_enabled = True
+
+    def disable(self) -> None:
+        """Show nothing; Lightning calls this on every rank but the first."""
+        self._is_enabled = False
+        self._stop()
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print a line above the panel."""
+        if self._live is not None:
+            self._live.console.print(*args, **kwargs)
+        else:
+            print(*args, **kwargs)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The score of a validation before training is the start."""
+        score = measured(pl_module).get("val/success")
+        if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
+            self._val = float(score)
+            self._references.setdefault("start", self._val)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the panel, or nothing where the output is not a terminal."""
+        self._clock = time.monotonic()
+        self._durations.clear()
+        console = self._console or Console(file=sys.stdout)
+        # isatty is asked as well: environment variables make rich believe in terminals that are none
+        is_terminal = console.file.isatty() and console.is_terminal and not console.is_dumb_terminal
+        if not self._is_enabled or not is_terminal:
+            return
+        self._bar = Progress(
+            TextColumn("iteration"), MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(),
+            TextColumn("left {task.fields[left]}"), expand=True,
+        )  # fmt: skip
+        total = trainer.max_epochs if trainer.max_epochs != -1 else None
+        self._bar.add_task("run", total=total, completed=trainer.current_epoch, left="…")
+        self._live = Live(self._panel({}), console=console, refresh_per_second=4)
+        self._live.start()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the iteration that just ended."""
+        now = time.monotonic()
+        self._durations.append(now - self._clock)
+        self._clock = now
+        if not self._is_enabled:
+            return
+        row = measured(pl_module)
+        self._val = row.get("val/success", self._val)
+        iteration = trainer.current_epoch + 1
+        left = self.seconds_left(trainer, iteration)
+        if self._live is not None and self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=iteration, left=duration(left) if left else "…")
+            self._live.update(self._panel(row))
+        elif self._is_due(trainer, iteration, now):
+            self._printed_at = now
+            total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
+            shown = [f"{label} {value}" for label, value in parts(row, self._references, self._val)]
+            if left:
+                shown.append(f"left {duration(left)}")
+            file = self._console.file if self._console else sys.stdout
+            print(" | ".join([f"iteration {iteration}{total}", *shown]), file=file, flush=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the last panel on the screen and give the terminal back."""
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the terminal back before the error is printed."""
+        self._stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the terminal back."""
+        self._stop()
+
+    def seconds_left(self, trainer: Trainer, iteration: int) -> float | None:
+        """Median duration of the last 20 iterations times those that remain; None if the end is open."""
+        if not self._durations or trainer.max_epochs in (None, -1):
+            return None
+        return statistics.median(self._durations) * max((trainer.max_epochs or 0) - iteration, 0)
+
+    def _is_due(self, trainer: Trainer, iteration: int, now: float) -> bool:
+        if self._printed_at == -float("inf") or iteration == trainer.max_epochs:
+            return True
+        return iteration % self.every == 0 and now - self._printed_at >= self.every_seconds
+
+    def _panel(self, row: Mapping[str, float]) -> Panel:
+        assert self._bar is not None
+        table = Table.grid(padding=(0, 2))
+        for label, value in parts(row, self._references, self._val):
+            table.add_row(f"[bold]{label}[/bold]", value)
+        return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim")
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = self._bar = None

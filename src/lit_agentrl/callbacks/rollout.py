@@ -1,0 +1,249 @@
+"""Fills batches with episodes: rollouts, group selection, packing.  It computes no advantage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl import seeds
+from lit_agentrl.engines.base import Engine, SamplingParams
+from lit_agentrl.envs.base import Task
+from lit_agentrl.modules.collective import gather_rows, rank, sum_over_ranks
+from lit_agentrl.modules.metrics import EpisodeMetrics
+from lit_agentrl.rl.binding import bind, try_out
+from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rollout.batch import pack, trajectory_id
+from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.ledger import AnswerStop
+from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.types import EndReason, Episode, StepBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings:
+    """How an iteration's episodes are played.
+
+    Args:
+        prompts: groups per iteration (P).
+        members: episodes per group (N).
+        temperature, top_p, top_k, max_reply_tokens, max_context_tokens: see ``SamplingParams``.
+        allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
+            recorded log-probs those of another distribution than the one sampled from.
+        max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
+
+    Raises:
+        ValueError: a value out of range, naming the option.
+    """
+
+    prompts: int
+    members: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_reply_tokens: int = 64
+    max_context_tokens: int = 1024
+    allow_truncated_sampling: bool = False
+    max_failed_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "members"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
+        if not self.temperature > 0:
+            raise ValueError(f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore")
+        if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
+            raise ValueError(
+                f"rollout.top_p={self.top_p} rollout.top_k={self.top_k}: truncated sampling makes training "
+                "off-policy; set rollout.allow_truncated_sampling=true to accept that"
+            )
+        if not 0 <= self.max_failed_share <= 1:
+            raise ValueError(f"rollout.max_failed_share={self.max_failed_share} must be in [0, 1]")
+
+    @property
+    def params(self) -> SamplingParams:
+        try:
+            return SamplingParams(
+                temperature=self.temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
+                max_reply_tokens=self.max_reply_tokens,
+                max_context_tokens=self.max_context_tokens,
+            )
+        except ValueError as error:
+            raise ValueError(f"rollout.{error}") from error
+
+
+class RolloutCallback(Callback):
+    """Plays the episodes of every batch before the module sees it.
+
+    Args:
+        tasks: the run's games; ``task_P`` indexes them.
+        engine: makes the engine from ``network``, ``stop``, ``end_of_turn_ids``, ``max_context_tokens`` and
+            ``forward_context``.
+        prompt, chat: wording and template.
+        settings: numbers and sampling of training rollouts.
+        select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
+        eval_params: sampling parameters of validation and test.
+        eval_members: episodes per evaluated instance.
+        seed: run seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[Task],
+        engine: Callable[..., Engine],
+        prompt: Prompt,
+        chat: ChatRenderer,
+        settings: RolloutSettings,
+        select_groups: Callable[..., Selection],
+        eval_params: SamplingParams,
+        eval_members: int = 1,
+        seed: int = 0,
+    ) -> None:
+        try_out("filter", select_groups, Selection)
+        self._tasks = tasks
+        self._make_engine = engine
+        self._prompt = prompt
+        self._chat = chat
+        self._settings = settings
+        self._select_groups = select_groups
+        self._eval_params = eval_params
+        self._eval_members = eval_members
+        self._seed = seed
+        self._engine: Engine | None = None
+        self._samplers: dict[str, Sampler] = {}
+        self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
+        self.test_episodes: list[Episode] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Build the engine around the module's own network, once it lies on its device."""
+        self._engine = self._make_engine(
+            network=pl_module.network,
+            stop=AnswerStop(self._chat.tokenizer),
+            end_of_turn_ids=self._chat.end_of_turn_ids,
+            max_context_tokens=self._settings.max_context_tokens,
+            forward_context=trainer.precision_plugin.forward_context,
+        )
+        self._samplers = {}
+
+    # ------------------------------------------------------------------ training
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int
+    ) -> None:
+        # dropout and whatever else draws from the global generator is keyed like everything else
+        torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
+        started = time.perf_counter()
+        batch.episodes = self._play("train", pl_module, batch, self._settings.members, self._settings.params)
+        self._stop_if_failing(batch.episodes)
+        played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
+        kept = self._keep_groups(batch, played)
+        trained = [episode for episode in played if episode.group in kept and episode.num_action_tokens]
+        batch.trajectories = pack(trained) if trained else None
+        if batch.trajectories is None:
+            raise ValueError("no episode of this iteration can be trained on: every reply was empty or failed")
+        self._log(pl_module, batch, time.perf_counter() - started)
+
+    def _keep_groups(self, batch: StepBatch, played: list[Episode]) -> set[int]:
+        """Group selection over the groups of all ranks."""
+        tensors, _ = gather_rows(
+            {
+                "return_B": torch.tensor([e.total_reward for e in played]),
+                "success_B": torch.tensor([e.success for e in played], dtype=torch.bool),
+                "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
+                "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
+                "task_B": torch.tensor([e.task for e in played], dtype=torch.int64),
+            }
+        )
+        keep = set(bind(self._select_groups, tensors).keep_groups.tolist())
+        batch.num_groups = len(set(tensors["group_B"].tolist()))
+        batch.num_kept_groups = len(keep)
+        return keep
+
+    def _stop_if_failing(self, episodes: Sequence[Episode]) -> None:
+        failed = [episode for episode in episodes if episode.end is EndReason.ERROR]
+        if len(failed) > self._settings.max_failed_share * len(episodes):
+            first = failed[0]
+            raise ValueError(
+                f"{len(failed)} of {len(episodes)} episodes failed, more than "
+                f"rollout.max_failed_share={self._settings.max_failed_share}; the first, game {first.task_name} "
+                f"instance seed {first.instance_seed}: {first.error}"
+            )
+
+    def _log(self, pl_module: LightningModule, batch: StepBatch, seconds: float) -> None:
+        metrics = EpisodeMetrics().to(pl_module.device)
+        metrics.update(batch.episodes)
+        result = metrics.compute()
+        result["return_mean"] = result.pop("return")
+        row: dict[str, float] = pl_module.row  # type: ignore[assignment]
+        row |= {f"rollout/{name}": value for name, value in result.items()}
+        tasks = sorted({e.task_name for e in batch.episodes})
+        if len(tasks) > 1:
+            for task in tasks:
+                solved = [e.success for e in batch.episodes if e.task_name == task and not e.error]
+                if solved:
+                    row[f"rollout/{task}/success"] = sum(solved) / len(solved)
+        counts = torch.tensor(
+            [
+                sum(e.num_action_tokens for e in batch.episodes),
+                sum(len(turn.prefix_tokens) for e in batch.episodes for turn in e.turns if turn.reply_tokens),
+                sum(e.num_prefilled for e in batch.episodes),
+                len(batch.episodes),
+            ],
+            dtype=torch.float64,
+        )
+        actions, given, prefilled, number = sum_over_ranks(counts).tolist()
+        row |= {
+            "rollout/action_tokens": actions,
+            "rollout/prefilled_tokens": prefilled,
+            "time/rollout": seconds,
+            "speed/action_tokens_per_s": actions / seconds,
+            "speed/episodes_per_s": number / seconds,
+            "speed/prefill_reuse": given / max(prefilled, 1.0),
+        }
+
+    # ------------------------------------------------------------------ evaluation
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.val_episodes = []
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.test_episodes = []
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        started = time.perf_counter()
+        batch.episodes = self._play("val", pl_module, batch, self._eval_members, self._eval_params)
+        self.val_episodes.extend(batch.episodes)
+        row: dict[str, float] = pl_module.row  # type: ignore[assignment]
+        row["time/validate"] = row.get("time/validate", 0.0) + time.perf_counter() - started
+
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        batch.episodes = self._play("test", pl_module, batch, self._eval_members, self._eval_params)
+        self.test_episodes.extend(batch.episodes)
+
+    def _play(
+        self, split: str, pl_module: LightningModule, batch: StepBatch, members: int, params: SamplingParams
+    ) -> list[Episode]:
+        assert self._engine is not None, "setup() comes before rollouts"
+        self._engine.sync_weights(int(getattr(pl_module, "version", 0)))
+        if split not in self._samplers:
+            self._samplers[split] = Sampler(
+                self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
+                params=replace(params), seed=self._seed,
+            )  # fmt: skip
+        prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
+        return self._samplers[split].play(
+            EpisodeSpec(batch.iteration, group, member, task, seed)
+            for group, task, seed in prompts
+            for member in range(members)
+        )

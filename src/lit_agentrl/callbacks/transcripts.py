@@ -1,0 +1,142 @@
+"""Episodes to read: every token of a few of them as JSON lines, and turn by turn in TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lit_agentrl.callbacks.markup import Decode, episode_markdown
+from lit_agentrl.files import append_durable, whole_lines, write_atomic
+from lit_agentrl.types import EndReason, Episode, FinishReason, StepBatch, Turn
+
+SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode, enums by name}
+
+
+def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
+    """The first members of the first groups, with a success and a failure among them where there are both.
+
+    The choice depends on the episodes alone, not on the order in which they finished.
+    """
+    ordered = sorted(episodes, key=lambda e: (e.member, e.wave, e.group))
+    picked = ordered[:number]
+    for wanted in (True, False):
+        if number > 1 and all(e.success != wanted for e in picked):
+            picked[-1:] = [e for e in ordered if e.success == wanted][:1] or picked[-1:]
+    return picked
+
+
+def to_line(episode: Episode, iteration: int, split: str) -> str:
+    """One episode as a line of JSON (ASCII, with its line end)."""
+    record = asdict(episode)
+    record["end"] = episode.end.name
+    for turn, plain in zip(episode.turns, record["turns"], strict=True):
+        plain["finish"] = turn.finish.name
+    return json.dumps({"schema": SCHEMA, "iteration": iteration, "split": split, "episode": record}) + "\n"
+
+
+def from_line(line: str) -> tuple[int, Episode]:
+    """The iteration and the episode that :func:`to_line` wrote.
+
+    Raises:
+        ValueError: not a line of this schema.
+    """
+    record = json.loads(line)
+    if record.get("schema") != SCHEMA:
+        raise ValueError(f"transcript schema {record.get('schema')} is unknown; valid: {SCHEMA}")
+    episode = record["episode"]
+    turns = [Turn(**{**turn, "finish": FinishReason[turn["finish"]]}) for turn in episode["turns"]]
+    return record["iteration"], Episode(**{**episode, "turns": turns, "end": EndReason[episode["end"]]})
+
+
+def read(path: str | Path) -> Iterator[tuple[int, Episode]]:
+    """The (iteration, episode) pairs of a transcript file, skipping a torn last line."""
+    return (from_line(line) for line in whole_lines(path)[0])
+
+
+class Transcripts(Callback):
+    """Writes a few episodes of a batch to ``train.jsonl`` and ``val.jsonl``, and to TensorBoard's TEXT tab.
+
+    Training batches: the first and every ``every``-th iteration.  Validation: of each game the first batch
+    that it occurs in, every time.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0 is the start.  The files
+    are rewound on resume.  If the module has a ``tokenizer``, the text of forced tokens is shown; otherwise
+    they are counted.
+
+    Args:
+        dirpath: the run's transcript folder.
+        every: iterations between transcripts of training.
+        episodes: episodes of a batch.
+    """
+
+    def __init__(self, dirpath: str | Path, every: int = 10, episodes: int = 4) -> None:
+        for option, value in (("every", every), ("episodes", episodes)):
+            if value < 1:
+                raise ValueError(f"callbacks.transcripts.{option}={value} is out of range; valid: 1, 2, 3, …")
+        self.folder = Path(dirpath)
+        self.every = every
+        self.episodes = episodes
+        self._games_seen: set[str] = set()  # in the validation under way
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop the lines of iterations that the run will repeat."""
+        if trainer.is_global_zero:
+            for split in ("train", "val"):
+                self.rewind(self.folder / f"{split}.jsonl", trainer.current_epoch)
+
+    @staticmethod
+    def rewind(path: Path, iterations: int) -> None:
+        """Drop every line after ``iterations`` completed iterations, and a torn last line."""
+        lines, is_torn = whole_lines(path)
+        kept = [line for line in lines if json.loads(line)["iteration"] <= iterations]
+        if is_torn or len(kept) < len(lines):
+            write_atomic(path, "".join(f"{line}\n" for line in kept))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        """Write episodes of this iteration if it is their turn."""
+        iteration = trainer.current_epoch + 1
+        if iteration == 1 or iteration % self.every == 0:
+            self._write(trainer, pl_module, batch.episodes, iteration, "train")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show every game again."""
+        self._games_seen.clear()
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Write episodes of each game that this validation has not shown yet."""
+        iteration = trainer.current_epoch + int(trainer.state.fn == TrainerFn.FITTING)
+        for game in sorted({episode.task_name for episode in batch.episodes} - self._games_seen):
+            self._games_seen.add(game)
+            episodes = [episode for episode in batch.episodes if episode.task_name == game]
+            self._write(trainer, pl_module, episodes, iteration, f"val/{game}")
+
+    def _write(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        episodes: Sequence[Episode],
+        iteration: int,
+        tag: str,
+    ) -> None:
+        picked = pick(episodes, self.episodes)
+        split = tag.split("/")[0]
+        if not trainer.is_global_zero or not picked:
+            return
+        lines = "".join(to_line(episode, iteration, split) for episode in picked)
+        append_durable(self.folder / f"{split}.jsonl", lines)
+        tokenizer = getattr(pl_module, "tokenizer", None)
+        decode: Decode | None = tokenizer.decode if tokenizer is not None else None
+        text = "\n\n---\n\n".join(episode_markdown(episode, decode) for episode in picked)
+        for logger in trainer.loggers:
+            experiment = getattr(logger, "experiment", None)
+            if experiment is not None and hasattr(experiment, "add_text"):
+                experiment.add_text(f"transcripts/{tag}", text, iteration)

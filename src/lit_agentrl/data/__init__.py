@@ -1,0 +1,1 @@
+"""Seed streams with disjoint splits."""

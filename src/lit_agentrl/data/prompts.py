@@ -1,0 +1,104 @@
+"""The stream of prompts: which instance of which game each group of an iteration plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lit_agentrl import seeds
+from lit_agentrl.types import StepBatch
+
+
+class OneBatch:
+    """A data loader of one batch; a plain iterable draws no random number and warns about no workers."""
+
+    def __init__(self, make: Callable[[], StepBatch]) -> None:
+        self._make = make
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        yield self._make()
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """One evaluated game: its index among the run's tasks and how many instances of it."""
+
+    task: int
+    prompts: int
+
+
+class PromptStream(LightningDataModule):
+    """Prompts of every iteration, addressed by (run seed, iteration, prompt): nothing to save or restore.
+
+    Evaluation instances do not depend on the run seed, so runs are compared on equal instances; the
+    sampling noise does.  Under several ranks each takes every ``world_size``-th prompt.
+
+    Args:
+        prompts: groups per iteration.
+        task_weights: relative share of each training task; index = ``task_P``.
+        seed: run seed.
+        val, test: games evaluated, one batch each.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompts: int,
+        task_weights: Sequence[float],
+        seed: int,
+        val: Sequence[EvalSpec],
+        test: Sequence[EvalSpec] = (),
+    ) -> None:
+        super().__init__()
+        if prompts < 1:
+            raise ValueError(f"rollout.prompts={prompts} must be >= 1")
+        self._prompts = prompts
+        self._shares = np.cumsum(task_weights) / np.sum(task_weights)
+        self._seed = seed
+        self._val = val
+        self._test = test
+
+    @property
+    def has_test(self) -> bool:
+        return bool(self._test)
+
+    def batch(self, iteration: int) -> StepBatch:
+        """All prompts of one training iteration, before they are dealt over ranks."""
+        keys = [seeds.key(self._seed, "instance", iteration, p) for p in range(self._prompts)]
+        draws = [seeds.key(self._seed, "task", iteration, p) / 2**63 for p in range(self._prompts)]
+        tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
+        first = iteration * self._prompts  # group ids are unique over the run
+        return StepBatch(iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)))
+
+    def train_dataloader(self) -> OneBatch:
+        return OneBatch(lambda: self._dealt(self.batch(self._iteration())))
+
+    def val_dataloader(self) -> list[OneBatch]:
+        return [OneBatch(lambda spec=spec: self._dealt(self._evaluation(spec, "val"))) for spec in self._val]
+
+    def test_dataloader(self) -> list[OneBatch]:
+        return [OneBatch(lambda spec=spec: self._dealt(self._evaluation(spec, "test"))) for spec in self._test]
+
+    def _iteration(self) -> int:
+        return self.trainer.current_epoch if self.trainer is not None else 0
+
+    def _evaluation(self, spec: EvalSpec, split: str) -> StepBatch:
+        # completed iterations: 0 at the start, k after iteration k, so every validation has its own noise
+        is_fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        done = self._iteration() + int(is_fitting)
+        keys = [seeds.key(0, f"{split}-instance", spec.task, p) for p in range(spec.prompts)]
+        return StepBatch(done, keys, [spec.task] * spec.prompts, list(range(spec.prompts)))
+
+    def _dealt(self, batch: StepBatch) -> StepBatch:
+        """This rank's share of the prompts."""
+        if self.trainer is None or self.trainer.world_size == 1:
+            return batch
+        mine = slice(self.trainer.global_rank, None, self.trainer.world_size)
+        return StepBatch(batch.iteration, batch.seed_P[mine], batch.task_P[mine], batch.group_P[mine])

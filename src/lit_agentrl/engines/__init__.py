@@ -1,0 +1,1 @@
+"""Engines: whatever turns token prefixes into sampled replies."""

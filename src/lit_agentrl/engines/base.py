@@ -1,0 +1,114 @@
+"""The engine protocol: requests for one reply go in, completed replies come out as they finish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lit_agentrl.types import FinishReason
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn.
+
+    Args:
+        temperature: softmax temperature; 0 takes the most likely token (log-probs are then at temperature 1).
+        top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        max_reply_tokens: limit on one reply.
+        max_context_tokens: limit on a whole episode.
+
+    Raises:
+        ValueError: a value out of range, naming the option.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_reply_tokens: int = 64
+    max_context_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} must be >= 0 (0 is greedy)")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must be in (0, 1]; 1 keeps all tokens")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k} must be >= 0; 0 keeps all tokens")
+        if self.max_reply_tokens < 1:
+            raise ValueError(f"max_reply_tokens={self.max_reply_tokens} must be >= 1")
+        if self.max_context_tokens <= self.max_reply_tokens:
+            raise ValueError(
+                f"max_context_tokens={self.max_context_tokens} must exceed "
+                f"max_reply_tokens={self.max_reply_tokens}"
+            )
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """Ask for one reply of one episode.
+
+    Args:
+        episode: id of the episode whose history the engine holds; unknown ids start empty.
+        prefix: new token ids since the last reply (first turn: the whole prompt).
+        key: 64-bit key of this reply's random draws.
+        params: sampling parameters.
+    """
+
+    episode: int
+    prefix: Sequence[int]
+    key: int
+    params: SamplingParams
+
+
+@dataclass
+class TurnResult:
+    """One completed reply: ids, log-probs (nats, full vocabulary, at the sampling temperature), finish."""
+
+    episode: int
+    tokens: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    finish: FinishReason = FinishReason.STOP
+    policy_version: int = 0
+    num_prefilled: int = 0  # tokens read to answer this request
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can promise; checked at start against what the run needs."""
+
+    keyed_sampling: bool  # draws depend on the request's key alone
+    kv_reuse: bool  # each token is prefilled once
+    exact_log_probs: bool  # recorded log-probs are those of the trainer's own weights
+    fork: bool  # an episode can be branched
+
+
+class Engine(Protocol):
+    """See ``docs/engines.md``.  ``native`` holds the trainer's own network; ``scripted`` plays given replies."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine promises."""
+
+    @property
+    def capacity(self) -> int:
+        """Episodes that it can hold at once."""
+
+    def submit(self, request: TurnRequest) -> None:
+        """Queue one reply; requests are served in order of submission."""
+
+    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+        """Replies that have finished, at least one unless nothing is queued or ``timeout`` (s) passed."""
+
+    def fork(self, parent: int, child: int, at: int) -> None:
+        """Start episode ``child`` from the first ``at`` tokens of ``parent``."""
+
+    def close(self, episode: int) -> None:
+        """Forget an episode and free what it holds."""
+
+    def sync_weights(self, version: int) -> None:
+        """Be told that the weights changed; later replies carry this version."""

@@ -1,0 +1,72 @@
+"""The scripted engine: plays given replies, for tests of everything around a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
+from lit_agentrl.types import FinishReason
+
+Script = Callable[[int, int], str | Exception]
+
+
+class ScriptedEngine:
+    """Answers turn k of episode e with ``script(e, k)``; replies carry log-prob 0 and entropy 0.
+
+    Args:
+        script: ``(episode, turn) -> text``; an exception given back becomes the result's error.
+        encode: turns text into token ids.
+        capacity: episodes held at once.
+    """
+
+    capabilities = Capabilities(keyed_sampling=True, kv_reuse=False, exact_log_probs=False, fork=False)
+
+    def __init__(
+        self, script: Script, *, encode: Callable[[str], Sequence[int]], capacity: int = 1_000_000
+    ) -> None:
+        self._script = script
+        self._encode = encode
+        self._turns: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}
+        self._queue: list[TurnRequest] = []
+        self._version = 0
+        self.capacity = capacity
+
+    def submit(self, request: TurnRequest) -> None:
+        self._queue.append(request)
+
+    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+        queue, self._queue = self._queue, []
+        return [self._reply(request) for request in queue]
+
+    def _reply(self, request: TurnRequest) -> TurnResult:
+        turn = self._turns.get(request.episode, 0)
+        self._turns[request.episode] = turn + 1
+        read = self._lengths.get(request.episode, 0) + len(request.prefix)
+        result = TurnResult(request.episode, policy_version=self._version, num_prefilled=read)
+        room = request.params.max_context_tokens - read
+        if room <= 0:
+            result.finish, result.num_prefilled = FinishReason.CONTEXT, 0
+            return result
+        text = self._script(request.episode, turn)
+        if isinstance(text, Exception):
+            result.finish, result.error = FinishReason.ERROR, f"{type(text).__name__}: {text}"
+            return result
+        tokens = list(self._encode(text))
+        limit = min(request.params.max_reply_tokens, room)
+        if len(tokens) > limit:
+            tokens = tokens[:limit]
+            result.finish = FinishReason.CONTEXT if limit == room else FinishReason.LENGTH
+        result.tokens, result.logps, result.entropies = tokens, [0.0] * len(tokens), [0.0] * len(tokens)
+        self._lengths[request.episode] = read + len(tokens)
+        return result
+
+    def fork(self, parent: int, child: int, at: int) -> None:
+        raise ValueError("the scripted engine cannot fork; use engine=native")
+
+    def close(self, episode: int) -> None:
+        self._turns.pop(episode, None)
+        self._lengths.pop(episode, None)
+
+    def sync_weights(self, version: int) -> None:
+        self._version = version

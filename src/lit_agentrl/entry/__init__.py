@@ -1,0 +1,1 @@
+"""Entry points: everything that knows Hydra."""

@@ -1,0 +1,169 @@
+"""What a run leaves behind: totals over its iterations and ``summary.json``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.entry.assembly import Games
+from lit_agentrl.report import summary as reports
+from lit_agentrl.report.statistics import wilson_interval
+from lit_agentrl.types import EndReason, Episode
+
+PACKAGES = ("lit_agentrl", "torch", "lightning", "transformers", "tokenizers", "hydra-core", "gymnasium", "numpy")
+PHASES = ("rollout", "update", "validate")
+Stage = Literal["start", "best", "last"]
+Status = Literal["completed", "stopped", "collapsed", "failed"]
+
+
+class Totals(Callback):
+    """Sums over the iterations of a run, saved in its checkpoints so that a resumed run counts each once."""
+
+    def __init__(self) -> None:
+        self.counts = {"iterations": 0, "episodes": 0, "action_tokens": 0, "prefilled_tokens": 0}
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        row = measured(pl_module)
+        self.counts["iterations"] = trainer.current_epoch + 1
+        for name in ("action_tokens", "prefilled_tokens"):
+            self.counts[name] += int(row.get(f"rollout/{name}", 0))
+        self.counts["episodes"] += int(row.get("rollout/episodes", 0) + row.get("rollout/failed", 0))
+        for phase in PHASES:
+            self.seconds[phase] += row.get(f"time/{phase}", 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.counts), "seconds": dict(self.seconds)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.counts = dict(state_dict["counts"])
+        self.seconds = dict(state_dict["seconds"])
+
+
+class RunRecord:
+    """Collects the scores of a run and writes its ``summary.json``.
+
+    Args:
+        folder: the run folder.
+        games: the run's games, for chance and oracle.
+        totals: the counting callback.
+        command: how the run was started.
+        seed: run seed.
+        planned: iterations asked for.
+    """
+
+    def __init__(
+        self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int
+    ) -> None:
+        self._path = folder / "summary.json"
+        self._totals = totals
+        self._fixed: dict[str, Any] = {
+            "command": command,
+            "seed": seed,
+            "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+            "git_revision": git_revision(),
+            "planned_iterations": planned,
+        }
+        self._games: dict[tuple[str, str], reports.Game] = {}
+        for split in ("val", "test"):
+            for name, level in games.levels(split).items():
+                n = level.episodes
+                self._games[name, split] = {
+                    "name": name, "split": split, "start": None, "best": None, "last": None,
+                    "chance": _level_score(level.chance_success, n),
+                    "oracle": _level_score(level.oracle_success, n),
+                }  # fmt: skip
+
+    def restore(self) -> None:
+        """Take over the scores that an earlier launch measured.
+
+        Raises:
+            ValueError: ``summary.json`` is there but unreadable.
+        """
+        if not self._path.exists():
+            return
+        for game in reports.read(self._path)["games"]:
+            if (game["name"], game["split"]) in self._games:
+                self._games[game["name"], game["split"]]["start"] = game["start"]
+
+    def add(self, split: str, stage: Stage, iteration: int, episodes: Sequence[Episode]) -> None:
+        """Record the scores of a validation or test; failed episodes are left out."""
+        for (name, of_split), game in self._games.items():
+            mine = [e for e in episodes if e.task_name == name and e.end is not EndReason.ERROR]
+            if of_split == split and mine:
+                game[stage] = reports.score(
+                    [e.success for e in mine],
+                    [e.total_reward for e in mine],
+                    [e.group for e in mine],
+                    iteration,
+                )
+
+    def copy(self, source: Stage, target: Stage) -> None:
+        """The same weights were measured already."""
+        for game in self._games.values():
+            game[target] = game[source]
+
+    def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
+        """Write and return the summary."""
+        summary: reports.Summary = {
+            "version": reports.VERSION,
+            "status": status,
+            "error": error,
+            **self._fixed,
+            "games": list(self._games.values()),
+            **self._totals.counts,
+            "seconds": dict(self._totals.seconds),
+            "peak_memory_bytes": peak_memory_bytes(),
+        }  # type: ignore[typeddict-item]
+        reports.write(self._path, summary)
+        return summary
+
+
+def _level_score(share: float, n: int) -> reports.Score:
+    interval = reports.estimate(wilson_interval(round(share * n), n))
+    return {"iteration": None, "success": interval, "return": None}
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def git_revision() -> str | None:
+    """Commit of the source tree that this package runs from, if it is one."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def require_writable(folder: Path) -> None:
+    """Fail before the first rollout, not at the first checkpoint.
+
+    Raises:
+        ValueError: the folder cannot be created or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(f"the run folder {os.fspath(folder)} cannot be written ({reason}); choose another "
+                         "with hydra.run.dir=FOLDER") from error  # fmt: skip

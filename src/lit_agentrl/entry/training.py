@@ -1,0 +1,103 @@
+"""The training run: start measured, fit, last and best measured, summary written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, checkpoint_exists
+from lit_agentrl.entry import record
+from lit_agentrl.entry.assembly import Run, TaskLoader, build, plain
+from lit_agentrl.report import summary as reports
+
+
+def train(cfg: DictConfig, load_task: TaskLoader, *, command: str, is_resume: bool = False) -> reports.Summary:
+    """Run or continue a training run in ``cfg.run_dir``.
+
+    Args:
+        cfg: the composed config.
+        load_task: finds the config of a game by name.
+        command: how the run was started, for the record.
+        is_resume: continue from ``checkpoints/last.ckpt``; without one the run starts over.
+
+    Raises:
+        ValueError: an option that makes no sense, before anything is played.
+        CheckpointError: no intact checkpoint, or one that cannot be written.
+    """
+    folder = Path(cfg.run_dir)
+    record.require_writable(folder)
+    totals = record.Totals()
+    run = build(cfg, load_task, extra_callbacks=[totals])
+    planned = run.trainer.max_epochs or 0
+    tracker = record.RunRecord(folder, run.games, totals, command=command, seed=cfg.seed, planned=planned)
+    last = folder / "checkpoints" / "last.ckpt"
+    can_continue = is_resume and checkpoint_exists(last)
+    try:
+        if can_continue:
+            tracker.restore()
+        else:
+            _measure_start(run, tracker)
+        for logger in run.loggers:
+            logger.log_hyperparams(plain(cfg))
+        checkpoint = str(last) if can_continue else None
+        run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
+        if run.trainer.interrupted:
+            raise KeyboardInterrupt
+        is_complete = run.trainer.current_epoch >= planned
+        _measure_end(run, tracker)
+        result = tracker.finish("completed" if is_complete else "stopped")
+    except KeyboardInterrupt:
+        tracker.finish("stopped", error="interrupted")
+        raise
+    except Exception as error:
+        tracker.finish("failed", error=(str(error) or type(error).__name__).splitlines()[0])
+        raise
+    console = Console()
+    console.print(reports.closing_table(result))
+    console.print(f"results in {folder}; look at them with: tensorboard --logdir {folder}", soft_wrap=True)
+    return result
+
+
+def _measure_start(run: Run, tracker: record.RunRecord) -> None:
+    """Row 0: the untrained policy on val; the same on test for the closing table."""
+    for logger in run.loggers:
+        if hasattr(logger, "rewind"):
+            logger.rewind(-1)
+    run.trainer.validate(run.module, run.stream, verbose=False)
+    row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
+    run.module.row = {}
+    for logger in run.loggers:
+        logger.log_metrics(row, step=0)
+        logger.save()
+    tracker.add("val", "start", 0, run.rollouts.val_episodes)
+    if run.stream.has_test:
+        run.trainer.test(run.module, run.stream, verbose=False)
+        tracker.add("test", "start", 0, run.rollouts.test_episodes)
+    tracker.finish("stopped", error="killed before the end")  # what a killed run leaves
+
+
+def _measure_end(run: Run, tracker: record.RunRecord) -> None:
+    """The last weights, then the best ones, on equal instances."""
+    iterations = run.trainer.current_epoch
+    _measure(run, tracker, "last", iterations)
+    best = next((c for c in run.trainer.callbacks if isinstance(c, BestCheckpoint)), None)  # type: ignore[attr-defined]
+    if best is None or best.best_iteration is None:
+        return
+    if best.best_iteration == iterations:
+        tracker.copy("last", "best")
+        return
+    _measure(run, tracker, "best", best.best_iteration, str(best.path))
+
+
+def _measure(
+    run: Run, tracker: record.RunRecord, stage: str, iteration: int, checkpoint: str | None = None
+) -> None:
+    arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
+    run.trainer.validate(run.module, run.stream, **arguments)
+    tracker.add("val", stage, iteration, run.rollouts.val_episodes)
+    if run.stream.has_test:
+        run.trainer.test(run.module, run.stream, **arguments)
+        tracker.add("test", stage, iteration, run.rollouts.test_episodes)

@@ -1,0 +1,255 @@
+"""The contract of a text game, and the task (a game with its limits) a run is made of."""
+
+from __future__ import annotations
+
+import json
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from lit_agentrl.envs.options import require, require_int
+from lit_agentrl.envs.splits import SPLITS, keyed_rng, stable_hash
+
+# Declared because gymnasium wants spaces; nothing is ever refused by them.
+_TEXT = gymnasium.spaces.Text(max_length=65_536, min_length=0, charset=string.printable + "√")
+_NOISE = 1  # purpose key of the slips and payoffs of one member
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one action did: the terms of its reward (points), whether the game is over, whether solved."""
+
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    terminated: bool = False
+    success: bool = False
+    action_is_valid: bool = True
+
+
+class TextEnv(gymnasium.Env[str, str], ABC):
+    """A game played in text: ``str`` observations, one named action per ``step``.
+
+    ``checker.check_env`` is the specification.  A game implements the six hooks below ``observe``; this
+    class owns seeding, action matching, the shape of ``info`` and exact saving.  ``_noise`` is the
+    generator of everything random after the reset (slips, payoffs).
+
+    Attributes:
+        split: ``train``, ``val`` or ``test``; every instance belongs to exactly one.
+        max_solution: most actions the best play of any instance needs (expected slips not counted).
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+    observation_space: gymnasium.Space[str] = _TEXT
+    action_space: gymnasium.Space[str] = _TEXT
+    max_solution: int = 1
+
+    def __init__(self, *, split: str = "train") -> None:
+        if split not in SPLITS:
+            raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(SPLITS)}")
+        self.split = split
+        self._noise = np.random.default_rng(0)
+        self._is_running = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Starts an episode.
+
+        Args:
+            seed: picks the instance (room, map, arms) within the split; shared by the members of a group.
+            options: ``{"noise_seed": int}`` keys the slips and sampled payoffs; default: ``seed``.
+
+        Returns:
+            The first observation, and ``info`` with ``instance_id`` (equal content, equal id).
+
+        Raises:
+            ValueError: no seed, a negative seed, or an unknown option.
+        """
+        options = options or {}
+        unknown = sorted(set(options) - {"noise_seed"})
+        if unknown:
+            raise ValueError(f"reset: option {unknown[0]!r} is unknown; the one known option is 'noise_seed'")
+        instance_seed = _checked_seed("seed", seed)
+        noise_seed = _checked_seed("noise_seed", options.get("noise_seed", seed))
+        content = self._draw_instance(instance_seed)
+        # Keyed by both, so that equal noise seeds of different instances share no luck.
+        self._noise = keyed_rng(instance_seed, noise_seed, _NOISE)
+        self._is_running = True
+        instance_id = f"{type(self).__name__}-{stable_hash(content):016x}"
+        return self._observe(), {"instance_id": instance_id, **self._extra_info()}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Plays one action; an unknown one changes nothing, earns 0 and is marked invalid.
+
+        Returns:
+            ``(observation, reward, terminated, truncated, info)``; ``reward`` in points is the sum of
+            ``info["reward_parts"]``; ``truncated`` is always False because budgets belong to the caller.
+
+        Raises:
+            ResetNeeded: before the first reset or after the game ended.
+        """
+        if not self._is_running:
+            raise ResetNeeded("step: no game is running; call reset(seed=...) first")
+        name = self._match(action)
+        outcome = Outcome(action_is_valid=False) if name is None else self._play(name)
+        self._is_running = not outcome.terminated
+        info = {
+            "success": outcome.success,
+            "action_is_valid": outcome.action_is_valid,
+            "reward_parts": outcome.reward_parts,
+            **self._extra_info(),
+        }
+        return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
+
+    def state_key(self) -> int:
+        """Stable 63-bit hash of the game's state (noise excluded), for grouping equal states."""
+        return stable_hash(type(self).__name__ + json.dumps(self._get_state(), sort_keys=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the future depends on, the noise generator included; plain JSON values."""
+        return {
+            "game": self._get_state(),
+            "noise": self._noise.bit_generator.state,
+            "is_running": self._is_running,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues exactly where :meth:`state_dict` was taken."""
+        self._set_state(state["game"])
+        self._noise.bit_generator.state = state["noise"]
+        self._is_running = state["is_running"]
+
+    @property
+    @abstractmethod
+    def rules(self) -> str:
+        """Instructions for a policy that has never seen the game: goal, symbols, actions, rewards."""
+
+    @abstractmethod
+    def action_names(self) -> list[str] | None:
+        """Names of the legal actions of this instance; None where actions are free text."""
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A legal action, uniform over :meth:`action_names`; games of free text define their own."""
+        names = self.action_names()
+        if names is None:
+            raise ValueError(f"{type(self).__name__}: actions are free text, so it must define random_action")
+        return names[int(rng.integers(len(names)))]
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """Best play from here with ``horizon`` actions left, at most that many.
+
+        In a game with noise play the first and ask again.  None: no best play is known, or the game can no
+        longer be solved.
+        """
+        return None
+
+    @abstractmethod
+    def _draw_instance(self, seed: int) -> str:
+        """Sets up the instance addressed by ``seed`` within the split; returns its content."""
+
+    @abstractmethod
+    def _observe(self) -> str:
+        """The current observation."""
+
+    @abstractmethod
+    def _play(self, action: str) -> Outcome:
+        """Plays a legal action (spelt as in ``action_names``), or any text where actions are free."""
+
+    @abstractmethod
+    def _get_state(self) -> dict[str, Any]:
+        """The game's state in plain JSON values, noise excluded."""
+
+    @abstractmethod
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``_get_state``."""
+
+    def _extra_info(self) -> dict[str, Any]:
+        """Further entries of ``info``, on reset and on every step."""
+        return {}
+
+    def _match(self, action: str) -> str | None:
+        names = self.action_names()
+        if names is None:
+            return action
+        return next((name for name in names if name.lower() == action.lower()), None)
+
+
+def _checked_seed(name: str, seed: object) -> int:
+    if isinstance(seed, (int, np.integer)) and seed >= 0:
+        return int(seed)
+    raise ValueError(f"reset: {name}={seed!r} is invalid: an integer >= 0 (it addresses the draws)")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A game and the limits it is played under.
+
+    Attributes:
+        name: the YAML stem; names the game in metrics and reports.
+        game: makes the environment when called with ``split=``.
+        max_turns: replies per episode.
+        max_actions_per_turn: actions played of one reply; surplus ones are not played.
+        max_actions: actions per episode.
+        invalid_penalty: points added for an invalid reply (charged by the sampler), <= 0.
+    """
+
+    name: str
+    game: Callable[..., TextEnv]
+    max_turns: int = 5
+    max_actions_per_turn: int = 5
+    max_actions: int = 10
+    invalid_penalty: float = -0.1
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")
+        require(callable(self.game), "game", self.game, "a _target_ with _partial_: true")
+        require_int("max_turns", self.max_turns, 1)
+        require_int("max_actions", self.max_actions, 1)
+        require_int("max_actions_per_turn", self.max_actions_per_turn, 1, self.max_actions)
+        require(self.invalid_penalty <= 0, "invalid_penalty", self.invalid_penalty, "a number <= 0")
+
+    @property
+    def action_budget(self) -> int:
+        """Most actions an episode can hold under all three limits."""
+        return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
+
+    def make(self, split: str) -> TextEnv:
+        """A new environment of this split.
+
+        Raises:
+            ValueError: not a text game, or its instances may need more actions than the budget holds.
+        """
+        env = self.game(split=split)
+        require(isinstance(env, TextEnv), "game", type(env).__name__, "a subclass of TextEnv")
+        require_int("game.max_solution", env.max_solution, 1, self.action_budget)
+        return env
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Several games in one run.
+
+    Attributes:
+        weights: task name -> relative share of prompts, > 0.
+    """
+
+    weights: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        weights = {str(name): float(weight) for name, weight in self.weights.items()}
+        require(bool(weights), "weights", weights, "at least one game")
+        for name, weight in weights.items():
+            is_weight = np.isfinite(weight) and weight > 0
+            require(bool(is_weight), f"weights.{name}", weight, "a finite number > 0")
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The weights, normalised to sum to 1."""
+        total = sum(self.weights.values())
+        return {name: weight / total for name, weight in self.weights.items()}

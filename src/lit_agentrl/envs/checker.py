@@ -1,0 +1,261 @@
+"""The specification of a text game, as a function that plays it: any game, ours or yours, must pass.
+
+Each ``_check_*`` below is one rule.  Everything is decided by fixed seeds, so a game passes or fails the
+same way every time.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from lit_agentrl.envs.base import TextEnv
+from lit_agentrl.envs.splits import SPLITS
+
+Make = Callable[[str], TextEnv]
+_HORIZON = 10  # actions of one checked episode
+_UNKNOWN_ACTION = "no such action"
+
+
+class ContractError(ValueError):
+    """A game broke a rule of the contract; ``rule`` names it."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(f"rule {rule!r} is broken: {message}")
+        self.rule = rule
+
+
+def check_env(make: Make, *, episodes: int = 20) -> None:
+    """Plays a game and checks every rule of the contract.
+
+    Args:
+        make: a new environment of the given split (``task.make`` fits).
+        episodes: episodes played for each rule.
+
+    Raises:
+        ContractError: (a ValueError) names the first rule that is broken.
+    """
+    for check in (
+        _check_reset,
+        _check_step,
+        _check_unknown_action,
+        _check_determinism,
+        _check_siblings,
+        _check_state_dict,
+        _check_pickling,
+        _check_splits,
+        _check_optimal_actions,
+    ):
+        check(make, episodes)
+
+
+def _expect(condition: bool, rule: str, message: str) -> None:
+    if not condition:
+        raise ContractError(rule, message)
+
+
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, 999])
+
+
+def _start(make: Make, seed: int, *, split: str = "train", noise_seed: int = 7) -> TextEnv:
+    env = make(split)
+    env.reset(seed=seed, options={"noise_seed": noise_seed})
+    return env
+
+
+def _play(env: TextEnv, rng: np.random.Generator, num_actions: int = _HORIZON) -> tuple[list[Any], bool]:
+    """Random play from the current state: everything seen, and whether the game ended."""
+    trace: list[Any] = [env.state_key()]
+    for _ in range(num_actions):
+        action = env.random_action(rng)
+        step = env.step(action)
+        trace.append((action, *step, env.state_key()))
+        if step[2]:
+            return trace, True
+    return trace, False
+
+
+def _check_reset(make: Make, episodes: int) -> None:
+    env = make("train")
+    _expect(isinstance(env, TextEnv), "types", f"make(split) gave {type(env).__name__}, not a TextEnv")
+    for seed in range(episodes):
+        result = env.reset(seed=seed)
+        _expect(isinstance(result, tuple) and len(result) == 2, "types", "reset gives (observation, info)")
+        observation, info = result
+        _expect(isinstance(observation, str), "types", "the observation of reset is a str")
+        _expect(isinstance(info.get("instance_id"), str), "info", "reset puts a str instance_id into info")
+        names = env.action_names()
+        if names is not None:
+            folded = {name.lower() for name in names}
+            _expect(bool(names) and len(folded) == len(names), "actions", f"names clash or are none: {names}")
+        key = env.state_key()
+        _expect(type(key) is int and 0 <= key < 2**63, "state_key", f"{key!r} is no int of 63 bits")
+    _expect(isinstance(env.rules, str) and bool(env.rules.strip()), "types", "rules is a non-empty str")
+    try:
+        env.reset()
+    except ValueError:
+        return
+    raise ContractError("seeding", "reset without a seed must raise ValueError: instances are addressed")
+
+
+def _check_step(make: Make, episodes: int) -> None:
+    for seed in range(episodes):
+        env, rng, is_over = _start(make, seed), _rng(seed), False
+        for _ in range(_HORIZON):
+            action, names = env.random_action(rng), env.action_names()
+            _expect(
+                names is None or action in names, "actions", f"random action {action!r} is not in {names}"
+            )
+            # Names match whatever their case; free text goes in as it is.
+            is_over = _check_result(env.step(action if names is None else action.upper()), action)
+            if is_over:
+                break
+        if is_over:
+            try:
+                env.step(action)
+            except ResetNeeded:
+                continue
+            raise ContractError("ending", "step after the end must raise gymnasium.error.ResetNeeded")
+
+
+def _check_result(result: Any, action: str) -> bool:
+    _expect(isinstance(result, tuple) and len(result) == 5, "types", "step gives a tuple of five")
+    observation, reward, terminated, truncated, info = result
+    _expect(isinstance(observation, str), "types", "the observation of step is a str")
+    _expect(type(reward) is float, "types", f"the reward is a Python float, not {type(reward).__name__}")
+    _expect(type(terminated) is bool and truncated is False, "types", "terminated is a bool, truncated False")
+    for key, kind in (("success", bool), ("action_is_valid", bool), ("reward_parts", dict)):
+        _expect(type(info.get(key)) is kind, "info", f"info[{key!r}] is a {kind.__name__}")
+    _expect(info["action_is_valid"], "actions", f"the random action {action!r} was called invalid")
+    total = sum(info["reward_parts"].values())
+    _expect(abs(total - reward) < 1e-9, "rewards", f"parts sum to {total}, the reward is {reward}")
+    return bool(terminated)
+
+
+def _check_unknown_action(make: Make, episodes: int) -> None:
+    for seed in range(episodes):
+        env = _start(make, seed)
+        if env.action_names() is None:
+            return
+        before = env.state_dict()
+        _, reward, terminated, _, info = env.step(_UNKNOWN_ACTION)
+        is_noop = reward == 0 and not terminated and not info["success"] and env.state_dict() == before
+        _expect(is_noop, "unknown action", "an unknown action must change nothing and earn 0")
+        _expect(not info["action_is_valid"], "unknown action", "it must be marked action_is_valid=False")
+
+
+def _check_determinism(make: Make, episodes: int) -> None:
+    shared = make("train")
+    for seed in range(episodes):
+        # A game that draws from a global generator shows by these being set apart, or moved.
+        random.seed(seed)
+        np.random.seed(seed)
+        globals_before = (random.getstate(), str(np.random.get_state()))
+        fresh, _ = _play(_start(make, seed), _rng(seed))
+        is_untouched = globals_before == (random.getstate(), str(np.random.get_state()))
+        _expect(is_untouched, "determinism", "the game draws from a global random generator")
+        shared.reset(seed=seed, options={"noise_seed": 7})
+        again, _ = _play(shared, _rng(seed))
+        _expect(fresh == again, "determinism", f"seed {seed} played twice gives different episodes")
+
+
+def _check_siblings(make: Make, episodes: int) -> None:
+    env = make("train")
+    for seed in range(episodes):
+        starts = []
+        for noise_seed in (seed, seed + 1):
+            observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
+            starts.append((observation, info, env.state_key()))
+        _expect(starts[0] == starts[1], "siblings", "members of a group must share the instance")
+        env.reset(seed=seed)
+        default, _ = _play(env, _rng(seed))
+        stated, _ = _play(_start(make, seed, noise_seed=seed), _rng(seed))
+        _expect(default == stated, "siblings", "noise_seed must default to seed")
+
+
+def _check_state_dict(make: Make, episodes: int) -> None:
+    for seed in range(episodes):
+        env = _start(make, seed)
+        _, is_over = _play(env, _rng(seed), seed % 4)
+        if is_over:
+            env = _start(make, seed)
+        text = _as_json(env.state_dict())
+        going_on, _ = _play(env, _rng(seed + 1))
+        _expect(_as_json(json.loads(text)) == text, "state_dict", "it does not survive JSON")
+        # Into another episode of another environment, and back into the one that has gone on.
+        for target in (_start(make, seed + 1, noise_seed=8), env):
+            target.load_state_dict(json.loads(text))
+            _expect(_as_json(target.state_dict()) == text, "state_dict", "loading then saving changes it")
+            resumed, _ = _play(target, _rng(seed + 1))
+            _expect(resumed == going_on, "state_dict", f"seed {seed}: the loaded game goes on differently")
+
+
+def _as_json(state: dict[str, Any]) -> str:
+    try:
+        return json.dumps(state, sort_keys=True)
+    except TypeError as error:
+        raise ContractError("state_dict", f"it must hold plain JSON values: {error}") from error
+
+
+def _check_pickling(make: Make, episodes: int) -> None:
+    for seed in range(min(episodes, 3)):
+        env = _start(make, seed)
+        try:
+            copy = pickle.loads(pickle.dumps(env))
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ContractError("pickling", f"the environment cannot be pickled: {error}") from error
+        _expect(_play(copy, _rng(seed)) == _play(env, _rng(seed)), "pickling", "the copy plays differently")
+
+
+def _check_splits(make: Make, episodes: int) -> None:
+    split_of: dict[object, str] = {}
+    for split in SPLITS:
+        env, ids = make(split), set()
+        _expect(env.split == split, "splits", f"make({split!r}) gave split={env.split!r}")
+        for seed in range(episodes):
+            _, info = env.reset(seed=seed)
+            ids.add(info["instance_id"])
+            # The state tells on an instance_id that is not made from the content.
+            for mark in (info["instance_id"], env.state_key()):
+                first = split_of.setdefault(mark, split)
+                _expect(first == split, "splits", f"an instance is both in {first} and in {split}: {info}")
+        _expect(len(ids) > 1 or episodes == 1, "splits", f"every seed of {split} gives the same instance")
+
+
+def _check_optimal_actions(make: Make, episodes: int) -> None:
+    best_successes = chance_successes = 0
+    for seed in range(episodes):
+        env = _start(make, seed)
+        if env.optimal_actions(horizon=max(_HORIZON, env.max_solution)) is None:
+            if seed == 0:
+                return  # this game offers no best play
+            raise ContractError("optimal actions", f"seed {seed} has no best play though others have")
+        best_successes += _best_play_succeeds(env)
+        trace, _ = _play(_start(make, seed), _rng(seed))
+        chance_successes += trace[-1][5]["success"]
+    _expect(
+        best_successes >= chance_successes,
+        "optimal actions",
+        f"best play solved {best_successes} of {episodes}, random play {chance_successes}",
+    )
+
+
+def _best_play_succeeds(env: TextEnv) -> bool:
+    for num_left in range(max(_HORIZON, env.max_solution), 0, -1):
+        plan, names = env.optimal_actions(horizon=num_left), env.action_names()
+        if plan is None:
+            return False
+        is_legal = names is None or set(plan) <= set(names)
+        message = f"{plan} is empty, illegal, or longer than horizon={num_left}"
+        _expect(is_legal and 0 < len(plan) <= num_left, "optimal actions", message)
+        _, _, terminated, _, info = env.step(plan[0])
+        if terminated:
+            return bool(info["success"])
+    return False

@@ -1,0 +1,84 @@
+"""Maps of the frozen lake: gymnasium's transitions on them, distances, and the best play."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+
+ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's 0, 1, 2, 3
+# Charged per step inside the planner only: of two equally good plans the shorter one is played.
+_HASTE = 1e-6
+
+Transitions = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A map (rows of ``F`` ice, ``H`` hole, ``G`` goal) and gymnasium's transitions on it."""
+
+    rows: tuple[str, ...]
+    success_rate: float
+
+    @property
+    def size(self) -> int:
+        """Rows, and columns."""
+        return len(self.rows)
+
+    @cached_property
+    def transitions(self) -> Transitions:
+        """``[square][action]`` -> (probability, next square, reward, ended) of each outcome."""
+        # Gymnasium wants a start on the map; ours is kept apart, so any ice will do.
+        desc = "/".join(self.rows).replace("F", "S", 1).split("/")
+        return FrozenLakeEnv(desc=desc, is_slippery=True, success_rate=self.success_rate).P
+
+    @cached_property
+    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The transitions as arrays (squares, actions, 3 outcomes): probability, next square, reward."""
+        shape = (self.size**2, len(ACTIONS), 3)
+        probability, following, reward = np.zeros(shape), np.zeros(shape, dtype=int), np.zeros(shape)
+        for square, by_action in self.transitions.items():
+            for action, outcomes in by_action.items():
+                for index, (p, target, points, _) in enumerate(outcomes):
+                    probability[square, action, index] = p
+                    following[square, action, index] = target
+                    reward[square, action, index] = points
+        return probability, following, reward
+
+    def kind(self, square: int) -> str:
+        """``F``, ``H`` or ``G``; squares are numbered row by row."""
+        return self.rows[square // self.size][square % self.size]
+
+    def distances(self, start: int) -> dict[int, int]:
+        """Steps from ``start`` to every square that can be reached over ice, slips left out."""
+        found, queue = {start: 0}, deque([start])
+        while queue:
+            square = queue.popleft()
+            if self.kind(square) == "G":
+                continue
+            row, column = divmod(square, self.size)
+            for r, c in ((row, column - 1), (row + 1, column), (row, column + 1), (row - 1, column)):
+                ahead = r * self.size + c
+                is_inside = 0 <= r < self.size and 0 <= c < self.size
+                if is_inside and self.kind(ahead) != "H" and ahead not in found:
+                    found[ahead] = found[square] + 1
+                    queue.append(ahead)
+        return found
+
+    def plan_values(self, horizon: int) -> list[np.ndarray]:
+        """Finite-horizon value iteration: ``[h]`` holds Q (squares, actions) with ``h + 1`` actions left.
+
+        Q_h(s, a) = sum_s' P(s' | s, a) [r + max_a' Q_{h-1}(s', a')] (Bellman 1957), in points.
+        """
+        probability, following, reward = self.tables
+        # Gymnasium lets terminal squares loop with reward 0; the haste charge must not run on there.
+        is_open = np.array([self.kind(square) == "F" for square in range(self.size**2)])
+        value, q_values = np.zeros(self.size**2), []
+        for _ in range(horizon):
+            q = (probability * (reward + value[following])).sum(-1) - _HASTE
+            q_values.append(q)
+            value = np.where(is_open, q.max(-1), 0.0)
+        return q_values

@@ -1,0 +1,58 @@
+"""The one place that shifts: logits at position t-1 score the token at position t."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+class TokenScores(NamedTuple):
+    """Per-token scores, zero where ``is_action_BT`` is False."""
+
+    logp_BT: Tensor  # nats, of token t at position t
+    entropy_BT: Tensor | None  # nats, of the distribution that token t was drawn from
+
+
+def score_tokens(
+    network: PreTrainedModel,
+    *,
+    tokens_BT: Tensor,
+    is_action_BT: Tensor,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+) -> TokenScores:
+    r"""Log-probability of every action token under ``network``, from one parallel forward.
+
+    ``logp[b, t] = log softmax(z[b, t-1] / temperature)[tokens[b, t]]``, float32 whatever the network's
+    precision.  Rows must be right-padded: under causal attention padding cannot reach real tokens, so no
+    mask is passed and the fused causal kernel is used.
+
+    Args:
+        network: causal LM; gradient flows into its parameters unless grad mode is off.
+        tokens_BT: int64 ids.
+        is_action_BT: True at tokens to score; position 0 has no predecessor and must be False.
+        temperature: the sampling temperature (> 0).
+        with_entropy: also return the entropy (costs one more pass over the vocabulary).
+
+    Raises:
+        ValueError: an action token at position 0.
+    """
+    if bool(is_action_BT[:, 0].any()):
+        raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
+    # the last column is never a predecessor
+    logits_BTV = network(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+    chosen = is_action_BT[:, 1:]
+    logits_AV = logits_BTV[chosen].float() / temperature
+    log_probs_AV = torch.log_softmax(logits_AV, dim=-1)
+    logp_A = log_probs_AV.gather(1, tokens_BT[:, 1:][chosen].unsqueeze(1)).squeeze(1)
+
+    def scatter(values_A: Tensor) -> Tensor:
+        out_BT = torch.zeros(tokens_BT.shape, dtype=torch.float32, device=tokens_BT.device)
+        index = torch.nonzero(is_action_BT, as_tuple=True)
+        return out_BT.index_put(index, values_A)
+
+    entropy_BT = scatter(-(log_probs_AV.exp() * log_probs_AV).sum(-1)) if with_entropy else None
+    return TokenScores(scatter(logp_A), entropy_BT)

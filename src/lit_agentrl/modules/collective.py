@@ -1,0 +1,63 @@
+"""The few collectives of a training step; all are the identity on one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def sum_over_ranks(value: Tensor) -> Tensor:
+    """Sum of a detached tensor over all ranks."""
+    if world_size() == 1:
+        return value
+    value = value.detach().clone()
+    dist.all_reduce(value)
+    return value
+
+
+def max_over_ranks(value: Tensor) -> Tensor:
+    """Largest value over all ranks, elementwise."""
+    if world_size() == 1:
+        return value
+    value = value.detach().clone()
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return value
+
+
+def gather_rows(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], slice]:
+    """The rows of all ranks under each name, in rank order, and which of them are this rank's.
+
+    Columns are padded with zeros to the widest rank, so statistics over rows are global.
+    """
+    if world_size() == 1:
+        first = next(iter(tensors.values()))
+        return dict(tensors), slice(0, first.shape[0])
+    device = next(iter(tensors.values())).device
+    rows = len(next(iter(tensors.values())))
+    counts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size())]
+    dist.all_gather(counts, torch.tensor([rows], device=device))
+    sizes = [int(count) for count in counts]
+    most = max(sizes)
+    gathered = {}
+    for name, tensor in tensors.items():
+        padded = tensor.int() if tensor.dtype == torch.bool else tensor
+        if tensor.dim() == 2:
+            width = int(max_over_ranks(torch.tensor(tensor.shape[1], device=device)))
+            padded = torch.nn.functional.pad(padded, (0, width - tensor.shape[1]))
+        padded = torch.cat([padded, padded.new_zeros((most - rows, *padded.shape[1:]))])
+        parts = [torch.empty_like(padded) for _ in range(world_size())]
+        dist.all_gather(parts, padded.contiguous())
+        gathered[name] = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
+    start = sum(sizes[: rank()])
+    return gathered, slice(start, start + rows)

@@ -1,0 +1,47 @@
+"""Cutting a batch of ragged rows into minibatches of trajectories and micro-batches of tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int) -> list[Tensor]:
+    """Row indices of micro-batches: rows sorted by length, each padded micro-batch within the budget.
+
+    A row longer than the budget stands alone.  Equal lengths keep their order, so the split is a function
+    of the lengths.
+
+    >>> [m.tolist() for m in split_by_tokens(torch.tensor([3, 9, 4, 8]), 18)]
+    [[1, 3], [2, 0]]
+    """
+    order = torch.argsort(lengths_B, descending=True, stable=True).tolist()
+    parts: list[Tensor] = []
+    start = 0
+    while start < len(order):
+        longest = max(1, int(lengths_B[order[start]]))  # sorted: the first row is the widest
+        rows = max(1, tokens_per_microbatch // longest)
+        parts.append(torch.tensor(order[start : start + rows]))
+        start += rows
+    return parts
+
+
+def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Generator | None) -> list[Tensor]:
+    """Row indices of ``count`` minibatches of near-equal numbers of whole trajectories.
+
+    Args:
+        trajectory_B: id of each row's trajectory; rows of one trajectory stay together.
+        count: number of minibatches; 1 keeps the order.
+        generator: shuffles trajectories when there are several minibatches.
+
+    Raises:
+        ValueError: fewer trajectories than minibatches.
+    """
+    ids, index_B = torch.unique(trajectory_B, return_inverse=True)
+    if len(ids) < count:
+        raise ValueError(f"update.minibatches={count} exceeds the {len(ids)} trajectories selected for training")
+    if count == 1:
+        return [torch.arange(len(trajectory_B))]
+    place = torch.randperm(len(ids), generator=generator)
+    part_B = place[index_B] * count // len(ids)
+    return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]

@@ -1,0 +1,291 @@
+"""Policy optimisation as one LightningModule whose training step reads like the paper."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from lit_agentrl import seeds
+from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.collective import gather_rows, max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.modules.metrics import EpisodeMetrics
+from lit_agentrl.modules.microbatches import split_by_tokens, split_trajectories
+from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
+from lit_agentrl.rl.aggregation import Weights, divide
+from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, metric_values, policy_loss, shape_rewards
+from lit_agentrl.types import StepBatch, TrajectoryBatch
+
+Tensors = dict[str, Tensor]
+
+
+class PolicyModule(LightningModule):
+    """Optimises a policy on the trajectories that the rollout callback put into the batch.
+
+    Args:
+        policy: network and tokenizer; the network is trained in place.
+        algorithm: the mix of rules.
+        update: passes, minibatches, micro-batches, clipping.
+        optim: optimizer and schedule.
+        temperature: sampling temperature of the trajectories (log-probs are taken at it).
+        seed: run seed.
+        levels: chance and oracle success of each validated game, for ``val/normalised``.
+
+    Attributes:
+        row: metrics of the iteration under way, emptied by the iteration log.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        algorithm: Algorithm,
+        update: UpdateSettings,
+        optim: OptimSettings,
+        temperature: float = 1.0,
+        seed: int = 0,
+        levels: dict[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.policy = policy
+        self.network = policy.network
+        self.algorithm = algorithm
+        self.update = update
+        self.optim = optim
+        self.temperature = temperature
+        self.seed = seed
+        self.levels = levels or {}
+        self.row: dict[str, float] = {}
+        self.last_row: dict[str, float] = {}
+        self.eval_metrics: dict[str, EpisodeMetrics] = {}
+        self.version = 0  # optimizer steps taken: the version of the weights
+        self._bad_steps = 0
+        # a tuple keeps the frozen copy out of parameters(), state_dict() and checkpoints
+        self._reference = (copy.deepcopy(self.network).requires_grad_(False),) if algorithm.needs_reference else ()
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.policy.tokenizer
+
+    # ------------------------------------------------------------------ training
+    def training_step(self, batch: StepBatch, batch_idx: int) -> None:
+        started = time.perf_counter()
+        if batch.trajectories is None:
+            raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
+        trajectories = batch.trajectories.to(self.device).trimmed()
+        tensors = self._shaped(self._with_old_scores(trajectories))
+        tensors["advantage_BT"] = self._advantages(tensors)
+        totals: Tensors = {}
+        for epoch in range(self.update.epochs):
+            generator = torch.Generator().manual_seed(seeds.key(self.seed, "minibatch", batch.iteration, epoch))
+            parts = split_trajectories(trajectories.trajectory_B.cpu(), self.update.minibatches, generator)
+            for step, rows in enumerate(parts):
+                is_fresh = epoch == 0 and step == 0
+                totals = add_metrics(totals, self._optimise(tensors, rows.to(self.device), is_fresh))
+        self._step_schedules()
+        self._log_update(totals, batch, time.perf_counter() - started)
+
+    def _with_old_scores(self, trajectories: TrajectoryBatch) -> Tensors:
+        """All tensors that parts may ask for; old log-probs are the sampler's own (no second forward)."""
+        names = trajectories.__dataclass_fields__
+        tensors = {name: getattr(trajectories, name) for name in names}
+        tensors["old_logp_BT"] = trajectories.sampler_logp_BT
+        if self._reference:
+            self._reference[0].to(self.device)
+            tensors["ref_logp_BT"] = self._score_all(self._reference[0], tensors)
+        return tensors
+
+    def _shaped(self, tensors: Tensors) -> Tensors:
+        return {**tensors, **shape_rewards(self.algorithm, tensors=tensors)}
+
+    def _advantages(self, tensors: Tensors) -> Tensor:
+        """Advantages from statistics over the trajectories of all ranks; no gradient."""
+        given = {name: t for name, t in tensors.items() if self.algorithm.needs(name)}
+        given["is_action_BT"] = tensors["is_action_BT"]
+        everyone, mine = gather_rows(given)
+        advantage_BT: Tensor = bind(self.algorithm.advantage, everyone).advantage_BT
+        width = tensors["is_action_BT"].shape[1]
+        return advantage_BT[mine, :width].detach()
+
+    def _optimise(self, tensors: Tensors, rows: Tensor, is_fresh: bool) -> Tensors:
+        """One optimizer step on the minibatch of these rows."""
+        optimizer = self.optimizers()
+        minibatch = {name: tensor[rows] for name, tensor in tensors.items()}
+        weights: Weights = bind(self.algorithm.aggregate, minibatch)
+        denominator = None if weights.denominator is None else sum_over_ranks(weights.denominator)
+        optimizer.zero_grad()
+        metrics = self._accumulate(minibatch, weights.weight_BT, denominator)
+        gap = sum_over_ranks(metrics["logp_gap"])
+        if is_fresh and float(gap[0] / gap[1].clamp(min=1)) > self.update.max_logp_gap:
+            # the sampler's numbers are not this network's: take the ratio against recomputed ones
+            optimizer.zero_grad()
+            tensors["old_logp_BT"] = self._score_all(self.network, tensors)
+            minibatch["old_logp_BT"] = tensors["old_logp_BT"][rows]
+            again = self._accumulate(minibatch, weights.weight_BT, denominator)
+            metrics = {**again, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.update.grad_clip)
+        metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
+        if self._is_usable(norm):
+            optimizer.step()
+            self.version += 1
+        return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
+
+    def _accumulate(self, minibatch: Tensors, weight_BT: Tensor, denominator: Tensor | None) -> Tensors:
+        """Gradients of the minibatch, in micro-batches; every rank does equally many."""
+        lengths_B = minibatch["is_real_BT"].sum(1).cpu()
+        parts = split_by_tokens(lengths_B, self.update.tokens_per_microbatch)
+        most = int(max_over_ranks(torch.tensor(len(parts), device=self.device)))
+        totals: Tensors = {}
+        for number in range(most):
+            is_extra = number >= len(parts)  # another rank has more: run along with weight zero
+            index = (parts[0][:1] if is_extra else parts[number]).to(self.device)
+            width = int(lengths_B[index.cpu()].max())
+            part = {n: t[index, :width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()}
+            loss, metrics = self._microbatch(part, weight_BT[index, :width] * (not is_extra), denominator)
+            self.manual_backward(loss * world_size())  # gradients are averaged over ranks
+            if not is_extra:
+                padded = torch.tensor(float(index.numel() * width), device=self.device)
+                metrics["padding_share"] = torch.stack([padded - lengths_B[index.cpu()].sum(), padded])
+                totals = add_metrics(totals, metrics)
+        return totals
+
+    def _microbatch(
+        self, part: Tensors, weight_BT: Tensor, denominator: Tensor | None
+    ) -> tuple[Tensor, Tensors]:
+        scores = score_tokens(
+            self.network,
+            tokens_BT=part["tokens_BT"],
+            is_action_BT=part["is_action_BT"],
+            temperature=self.temperature,
+            with_entropy=True,
+        )
+        assert scores.entropy_BT is not None
+        part["logp_BT"] = scores.logp_BT
+        keep = self.algorithm.needs_entropy
+        part["entropy_BT"] = scores.entropy_BT if keep else scores.entropy_BT.detach()
+        loss_sum, metrics = policy_loss(self.algorithm, tensors=part, weight_BT=weight_BT)
+        loss = divide(loss_sum, denominator)
+        with torch.no_grad():
+            gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * part["is_action_BT"]
+            count = part["is_action_BT"].sum().float()
+            metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
+            metrics["logp_gap_max"] = gap_BT.max()
+            metrics["loss"] = torch.stack([loss.detach(), torch.zeros_like(loss)])
+        return loss, metrics
+
+    @torch.no_grad()
+    def _score_all(self, network: Any, tensors: Tensors) -> Tensor:
+        """Log-probs of every action token under a frozen network, micro-batched."""
+        lengths_B = tensors["is_real_BT"].sum(1).cpu()
+        logp_BT = torch.zeros_like(tensors["sampler_logp_BT"])
+        for rows in split_by_tokens(lengths_B, 2 * self.update.tokens_per_microbatch):
+            width, index = int(lengths_B[rows].max()), rows.to(self.device)
+            logp_BT[index, :width] = score_tokens(
+                network,
+                tokens_BT=tensors["tokens_BT"][index, :width],
+                is_action_BT=tensors["is_action_BT"][index, :width],
+                temperature=self.temperature,
+            ).logp_BT
+        return logp_BT
+
+    def _is_usable(self, norm: Tensor) -> bool:
+        """Skip and count steps whose gradient is not finite; stop the run when they do not cease."""
+        if bool(torch.isfinite(norm)):
+            self._bad_steps = 0
+            return True
+        self._bad_steps += 1
+        self.row["train/skipped_steps"] = self.row.get("train/skipped_steps", 0.0) + 1
+        if self._bad_steps >= self.update.max_bad_steps:
+            raise ValueError(
+                f"the gradient was not finite in {self._bad_steps} consecutive steps; "
+                "lower optim.lr or update.grad_clip, or resume from an earlier checkpoint"
+            )
+        return False
+
+    def _step_schedules(self) -> None:
+        schedules = self.lr_schedulers()
+        for schedule in schedules if isinstance(schedules, list) else [schedules]:
+            schedule.step()
+
+    def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
+        loss = float(totals.pop("loss")[0])
+        totals = {
+            n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
+        }
+        steps = self.update.epochs * self.update.minibatches
+        self.row |= {f"train/{name}": value for name, value in metric_values(totals).items()}
+        self.row |= {
+            "train/loss": loss / steps,
+            "train/lr": float(self.optimizers().param_groups[0]["lr"]),
+            "train/kept_group_share": batch.num_kept_groups / max(batch.num_groups, 1),
+            "time/update": seconds,
+        }
+
+    # ------------------------------------------------------------------ evaluation
+    def on_validation_epoch_start(self) -> None:
+        self.eval_metrics = {}
+
+    def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        for episode_task in sorted({episode.task_name for episode in batch.episodes}):
+            metrics = self.eval_metrics.setdefault(episode_task, EpisodeMetrics().to(self.device))
+            metrics.update([e for e in batch.episodes if e.task_name == episode_task])
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_evaluation("val")
+
+    def on_test_epoch_start(self) -> None:
+        self.eval_metrics = {}
+
+    def test_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.validation_step(batch, batch_idx, dataloader_idx)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_evaluation("test")
+
+    def _log_evaluation(self, split: str) -> None:
+        """``{split}/success`` is the mean over games; with several games each also has its own entries."""
+        results = {name: metrics.compute() for name, metrics in self.eval_metrics.items()}
+        for name, result in results.items():
+            if name in self.levels:
+                chance, oracle = self.levels[name]
+                result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
+        for key in ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed"):
+            values = {name: result[key] for name, result in results.items() if key in result}
+            if values:
+                self.row[f"{split}/{key}"] = sum(values.values()) / len(values)
+                if len(values) > 1:
+                    self.row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+        success = self.row.get(f"{split}/success")
+        if success is not None:
+            self.log(f"{split}/success", success, logger=False, batch_size=1, sync_dist=False)
+
+    # ------------------------------------------------------------------ set-up and saving
+    def configure_optimizers(self) -> Any:
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        optimizer, schedule = self.optim.build(parameters, self.trainer.max_epochs or 1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["policy"] = {"version": self.version, "bad_steps": self._bad_steps, "name": self.policy.name}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse checkpoints of other programs before their weights are touched.
+
+        Raises:
+            ValueError: the checkpoint was not written by this trainer.
+        """
+        if "policy" not in checkpoint:
+            raise ValueError("this checkpoint was not written by lit_agentrl; give a run folder or its .ckpt file")
+        self.version = checkpoint["policy"]["version"]
+        self._bad_steps = checkpoint["policy"]["bad_steps"]
+
+    def export(self, folder: str | Path) -> None:
+        """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads."""
+        self.policy.save(folder)

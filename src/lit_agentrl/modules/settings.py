@@ -1,0 +1,97 @@
+"""What an update does with a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import SchedulerType, get_scheduler
+
+Optimizer = torch.optim.Optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings:
+    """Passes over one iteration's trajectories.
+
+    Args:
+        epochs: passes over the batch.
+        minibatches: optimizer steps per pass.
+        tokens_per_microbatch: padded tokens of one forward and backward; memory, not mathematics.
+        grad_clip: largest gradient norm; larger ones are scaled down.
+        max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
+            recorded ones are replaced by recomputed ones before the first step.
+        max_bad_steps: consecutive steps with a gradient that is not finite before the run stops.
+
+    Raises:
+        ValueError: a value out of range, naming the option.
+    """
+
+    epochs: int = 1
+    minibatches: int = 1
+    tokens_per_microbatch: int = 8192
+    grad_clip: float = 1.0
+    max_logp_gap: float = 0.01
+    max_bad_steps: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"update.{name}={value} must be a whole number >= 1")
+        for name in ("grad_clip", "max_logp_gap"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"update.{name}={getattr(self, name)} must be > 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimSettings:
+    """An optimizer and its schedule over iterations.
+
+    Args:
+        optimizer: takes the parameters and ``lr``.
+        lr: peak learning rate.
+        schedule: a name that ``transformers.get_scheduler`` knows.
+        warmup_iterations: linear rise from 0, in iterations.
+        schedule_args: further arguments of that schedule.
+
+    Raises:
+        ValueError: a value out of range or an unknown schedule, naming the option.
+    """
+
+    optimizer: Callable[..., Optimizer]
+    lr: float
+    schedule: str = "constant_with_warmup"
+    warmup_iterations: int = 0
+    schedule_args: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"optim.lr={self.lr} must be > 0")
+        if self.warmup_iterations < 0:
+            raise ValueError(f"optim.warmup_iterations={self.warmup_iterations} must be >= 0")
+        valid = [kind.value for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
+        if self.schedule not in valid:
+            raise ValueError(f"optim.schedule={self.schedule} is unknown; valid: {', '.join(valid)}")
+        if self.schedule == "constant" and self.warmup_iterations:
+            raise ValueError(
+                f"optim.warmup_iterations={self.warmup_iterations} has no effect under "
+                "optim.schedule=constant; use constant_with_warmup"
+            )
+
+    def build(
+        self, parameters: Iterable[torch.nn.Parameter], iterations: int
+    ) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """The optimizer and a scheduler to be stepped once an iteration."""
+        optimizer = self.optimizer(list(parameters), lr=self.lr)
+        scheduler = get_scheduler(
+            self.schedule,
+            optimizer,
+            # the first iteration already learns: lr > 0 at step 0
+            num_warmup_steps=self.warmup_iterations or None if self.schedule == "constant" else self.warmup_iterations,
+            num_training_steps=iterations,
+            scheduler_specific_kwargs=dict(self.schedule_args) or None,
+        )
+        return optimizer, scheduler

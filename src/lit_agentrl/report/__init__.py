@@ -1,0 +1,1 @@
+"""What is said about a run: statistics, the summary, the closing table."""

@@ -1,0 +1,206 @@
+"""Intervals for scores: what a mean over a few hundred episodes does and does not show.
+
+Pure functions of plain numbers.  Every interval is two-sided with the given confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean, stdev
+from typing import NamedTuple
+
+EXACT_FREEDOM = 1000  # degrees of freedom up to which the t quantile is computed from its finite sum
+
+
+class Interval(NamedTuple):
+    """An estimate with its bounds; ``n`` counts the independent units it rests on."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence} is out of range; valid: between 0 and 1, as 0.95")
+
+
+def _check_counts(successes: float, n: float) -> None:
+    if n <= 0 or not 0 <= successes <= n:
+        raise ValueError(f"successes={successes} of n={n}: impossible; valid: n > 0, 0 <= successes <= n")
+
+
+def _t_central(t: float, freedom: int) -> float:
+    """P(|T| < t): Abramowitz & Stegun, Handbook of Mathematical Functions, 26.7.3 (odd) and 26.7.4 (even)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    is_odd = freedom % 2
+    term, total = (cosine if is_odd else 1.0), 0.0
+    for k in range(3 if is_odd else 2, freedom + 1, 2):
+        total += term
+        term *= cosine**2 * (k - 1) / k
+    return 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """Two-sided critical value of Student's t: P(|T| < value) = confidence.
+
+    By bisection of the exact distribution; above 1000 degrees of freedom by the first two terms of Fisher's
+    expansion, z + (z³ + z) / (4 ν), whose error is then below 1e-5.
+
+    Raises:
+        ValueError: confidence outside (0, 1) or no degree of freedom.
+    """
+    _check_confidence(confidence)
+    if freedom < 1:
+        raise ValueError(f"freedom={freedom} is out of range; valid: 1, 2, 3, …")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    if freedom > EXACT_FREEDOM:
+        return z + (z**3 + z) / (4 * freedom)
+    low, high = 0.0, 1.0
+    while _t_central(high, freedom) < confidence:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_central(middle, freedom) < confidence else (low, middle)
+    return (low + high) / 2
+
+
+def _wilson_bounds(share: float, n: float, z: float) -> tuple[float, float]:
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    # at the ends the bound is the end itself, which rounding would miss by an ulp
+    return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
+
+
+def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
+    """Score interval of a proportion p = successes / n (Wilson, JASA 1927).
+
+    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n); never degenerate, also at 0 and n successes.
+
+    Raises:
+        ValueError: impossible counts or confidence.
+    """
+    _check_counts(successes, n)
+    _check_confidence(confidence)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    return Interval(successes / n, *_wilson_bounds(successes / n, n, z), n)
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Student's interval of a mean: m ± t_{n−1} s / √n.  One value has unbounded (infinite) ends.
+
+    Raises:
+        ValueError: no values, or a confidence outside (0, 1).
+    """
+    _check_confidence(confidence)
+    if not values:
+        raise ValueError("an interval needs at least one value")
+    n, mean = len(values), fmean(values)
+    if n == 1:
+        return Interval(mean, -math.inf, math.inf, 1)
+    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def difference_interval(
+    successes_a: int, n_a: int, successes_b: int, n_b: int, confidence: float = 0.95
+) -> Interval:
+    """Interval of p_a − p_b for two independent proportions (Newcombe, Stat. Med. 1998, method 10).
+
+    d − √((p_a−l_a)² + (u_b−p_b)²) … d + √((u_a−p_a)² + (p_b−l_b)²), with Wilson's l and u of each.
+    ``n`` of the result is the smaller sample.
+
+    Raises:
+        ValueError: impossible counts or confidence.
+    """
+    a = wilson_interval(successes_a, n_a, confidence)
+    b = wilson_interval(successes_b, n_b, confidence)
+    difference = a.mean - b.mean
+    low = difference - math.hypot(a.mean - a.low, b.high - b.mean)
+    high = difference + math.hypot(a.high - a.mean, b.mean - b.low)
+    return Interval(difference, low, high, min(n_a, n_b))
+
+
+def group_means(values: Sequence[float], groups: Sequence[int]) -> list[float]:
+    """The mean of each group, in order of first appearance.
+
+    Raises:
+        ValueError: the two differ in length.
+    """
+    members: dict[int, list[float]] = {}
+    for value, group in zip(values, groups, strict=True):
+        members.setdefault(group, []).append(value)
+    return [fmean(group) for group in members.values()]
+
+
+def clustered_mean_interval(
+    values: Sequence[float], groups: Sequence[int], confidence: float = 0.95
+) -> Interval:
+    """Interval of a mean over episodes, some of which share a prompt.
+
+    Members of a group are not independent, so the group means are the sample: every prompt counts once,
+    whatever its number of members, and ``n`` is the number of groups.
+
+    Raises:
+        ValueError: no values, lengths that differ, or a confidence outside (0, 1).
+    """
+    return mean_interval(group_means(values, groups), confidence)
+
+
+def clustered_share_interval(
+    successes: Sequence[bool], groups: Sequence[int], confidence: float = 0.95
+) -> Interval:
+    """Interval of a success share over episodes, some of which share a prompt.
+
+    Wilson's interval at the effective sample size (Dean & Pagano, J. Surv. Stat. Methodol. 2015) with the
+    t quantile of the groups: n_eff = p (1−p) / var(p), where p is the mean of the G group shares and var(p)
+    their variance / G; kept between G and the number of episodes.  With one member a group it is Wilson's
+    interval itself.  ``n`` is the number of groups.
+
+    Raises:
+        ValueError: no episodes, lengths that differ, or a confidence outside (0, 1).
+    """
+    _check_confidence(confidence)
+    shares = group_means([float(success) for success in successes], groups)
+    if not shares:
+        raise ValueError("an interval needs at least one value")
+    num_groups, num_episodes, share = len(shares), len(successes), fmean(shares)
+    if num_groups == num_episodes:
+        return wilson_interval(sum(map(bool, successes)), num_episodes, confidence)
+    # all alike, or one group: the groups say nothing of how much members differ, so each counts once
+    effective = float(num_groups)
+    if 0 < share < 1 and num_groups > 1:
+        variance = stdev(shares) ** 2 / num_groups
+        # zero variance between groups that each hold both outcomes: members are as good as independent
+        effective = share * (1 - share) / variance if variance > 0 else num_episodes
+        effective = min(max(effective, num_groups), num_episodes)
+    critical = t_quantile(confidence, max(num_groups - 1, 1))
+    return Interval(share, *_wilson_bounds(share, effective, critical), num_groups)
+
+
+def pass_at_k(n: int, successes: int, k: int) -> float:
+    """Chance that at least one of k samples succeeds, unbiased from n: 1 − C(n−c, k) / C(n, k).
+
+    Chen et al. 2021, arXiv:2107.03374, equation 1.
+
+    Raises:
+        ValueError: impossible counts, or k outside 1 … n.
+    """
+    _check_counts(successes, n)
+    if not 1 <= k <= n:
+        raise ValueError(f"k={k} is out of range; valid: 1 to n={n}")
+    return 1 - math.comb(n - successes, k) / math.comb(n, k)
+
+
+def normalised(score: float, chance: float, oracle: float) -> float:
+    """Where a score stands between chance (0) and the oracle (1); below 0 is worse than chance.
+
+    Raises:
+        ValueError: the oracle is not above chance.
+    """
+    if oracle <= chance:
+        raise ValueError(f"oracle={oracle} is not above chance={chance}: no scale to normalise on")
+    return (score - chance) / (oracle - chance)

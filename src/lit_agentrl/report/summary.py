@@ -1,0 +1,224 @@
+"""``summary.json``: what a run was, what it cost, what came out; its schema, file and closing table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+
+from rich.table import Table
+
+from lit_agentrl.files import write_atomic
+from lit_agentrl.report.statistics import (
+    Interval,
+    clustered_mean_interval,
+    clustered_share_interval,
+    normalised,
+)
+
+VERSION = 1
+STAGES = ("start", "best", "last")
+
+
+class Estimate(TypedDict):
+    """A mean with its 95 % interval over ``n`` independent episodes (or prompts, if episodes share one)."""
+
+    mean: float
+    low: float | None  # None: unbounded, as with a single episode
+    high: float | None
+    n: int
+
+
+# a class body cannot have a field called ``return``
+Score = TypedDict(
+    "Score",
+    {
+        "iteration": int | None,  # completed iterations of the weights; None for chance and oracle
+        "success": Estimate,  # share of episodes solved
+        "return": Estimate | None,  # undiscounted, in environment points
+    },
+)
+
+
+class Game(TypedDict):
+    """The scores on one split of one environment; what is not known (yet) is None."""
+
+    name: str
+    split: str
+    chance: Score | None
+    oracle: Score | None
+    start: Score | None
+    best: Score | None
+    last: Score | None
+
+
+class Summary(TypedDict):
+    """Everything about a run that fits on a page."""
+
+    version: Literal[1]
+    status: Literal["completed", "stopped", "collapsed", "failed"]
+    error: str | None  # one line, for status failed
+    command: str
+    seed: int
+    versions: dict[str, str]  # package -> version
+    git_revision: str | None
+    games: list[Game]
+    iterations: int  # completed
+    planned_iterations: int
+    episodes: int  # of training
+    action_tokens: int
+    prefilled_tokens: int
+    seconds: dict[str, float]  # by phase: rollout, score, update, validate
+    peak_memory_bytes: int
+
+
+def estimate(interval: Interval) -> Estimate:
+    """An interval as it is stored."""
+    low, high = (bound if math.isfinite(bound) else None for bound in (interval.low, interval.high))
+    return {"mean": interval.mean, "low": low, "high": high, "n": interval.n}
+
+
+def score(
+    successes: Sequence[bool],
+    returns: Sequence[float] | None = None,
+    groups: Sequence[int] | None = None,
+    iteration: int | None = None,
+) -> Score:
+    """Success and return of one entry an episode; ``groups`` names the prompt of each where some share one.
+
+    Raises:
+        ValueError: no episodes, or lengths that differ.
+    """
+    groups = range(len(successes)) if groups is None else groups
+    return {
+        "iteration": iteration,
+        "success": estimate(clustered_share_interval(successes, groups)),
+        "return": None if returns is None else estimate(clustered_mean_interval(returns, groups)),
+    }
+
+
+def _check(value: Any, kind: Any, where: str) -> None:
+    """Raise unless ``value`` is what the annotation ``kind`` says, naming the field."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_typeddict(kind):
+        _check_fields(value, get_type_hints(kind), where)
+    elif origin is Literal:
+        if value not in arguments or isinstance(value, bool):
+            raise ValueError(f"summary {where}={value!r} is unknown; valid: {', '.join(map(str, arguments))}")
+    elif NoneType in arguments:
+        if value is not None:
+            _check(value, next(a for a in arguments if a is not NoneType), where)
+    elif origin in (list, dict):
+        _expect(value, origin, where)
+        for key, item in value.items() if origin is dict else enumerate(value):
+            _check(item, arguments[-1], f"{where}.{key}")
+    else:
+        _expect(value, kind, where)
+
+
+def _expect(value: Any, kind: type, where: str) -> None:
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"summary {where}={value!r} is not {kind.__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"summary {where}={value!r} is not finite")
+
+
+def _check_fields(value: Any, fields: Mapping[str, Any], where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"summary {where or 'file'}={value!r} is not a mapping")
+    for name in (*fields, *value):
+        path = f"{where}.{name}" if where else str(name)
+        if name not in value:
+            raise ValueError(f"summary lacks {path}")
+        if name not in fields:
+            raise ValueError(f"summary has {path}, which the schema does not know")
+        _check(value[name], fields[name], path)
+    if fields.keys() == Estimate.__annotations__.keys():
+        low, high = value["low"], value["high"]
+        mean = value["mean"]
+        if value["n"] < 1 or (low is not None and low > mean) or (high is not None and high < mean):
+            raise ValueError(f"summary {where} is no estimate: low <= mean <= high and n >= 1 do not hold")
+
+
+def validate(summary: Mapping[str, Any]) -> None:
+    """Check a summary against the schema.
+
+    Raises:
+        ValueError: a field is missing, unknown, of the wrong type or out of range; the line names it.
+    """
+    _check(summary, Summary, "")
+
+
+def write(path: str | Path, summary: Summary) -> None:
+    """Validate and write the file, whole or not at all.
+
+    Raises:
+        ValueError: it does not follow the schema.
+        OSError: it cannot be written.
+    """
+    validate(summary)
+    write_atomic(path, json.dumps(summary, indent=2) + "\n")
+
+
+def read(path: str | Path) -> Summary:
+    """Read and validate the file.
+
+    Raises:
+        ValueError: it is not JSON or does not follow the schema.
+        OSError: it cannot be read.
+    """
+    try:
+        summary = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    validate(summary)
+    return summary  # type: ignore[no-any-return]
+
+
+def _success(scored: Score | None) -> str:
+    if scored is None:
+        return "–"
+    success = scored["success"]
+    if success["low"] is None or success["high"] is None:
+        return f"{success['mean']:.3f}"
+    return f"{success['mean']:.3f} [{success['low']:.3f}, {success['high']:.3f}]"
+
+
+def _normalised(scored: Score | None, chance: Score | None, oracle: Score | None) -> str:
+    if scored is None or chance is None or oracle is None:
+        return "–"
+    low, high = chance["success"]["mean"], oracle["success"]["mean"]
+    return f"{normalised(scored['success']['mean'], low, high):.2f}" if high > low else "–"
+
+
+def closing_table(summary: Summary) -> Table:
+    """Success of each game and split from start over best to last, between chance and oracle.
+
+    Scores that a stopped run never measured are dashes.
+    """
+    title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
+    table = Table(title=title, caption="success with 95 % interval; normalised: 0 is chance, 1 is the oracle")
+    for column in ("game", "split", "weights", "iteration", "n", "success", "normalised", "chance", "oracle"):
+        table.add_column(column, justify="left" if column in ("game", "split", "weights") else "right")
+    for game in summary["games"]:
+        chance, oracle = game["chance"], game["oracle"]
+        for stage in STAGES:
+            scored = game[stage]  # type: ignore[literal-required]
+            is_first, is_last = stage == STAGES[0], stage == STAGES[-1]
+            table.add_row(
+                game["name"] if is_first else "",
+                game["split"] if is_first else "",
+                stage,
+                "–" if scored is None or scored["iteration"] is None else str(scored["iteration"]),
+                "–" if scored is None else str(scored["success"]["n"]),
+                _success(scored),
+                _normalised(scored, chance, oracle),
+                _success(chance) if is_first else "",
+                _success(oracle) if is_first else "",
+                end_section=is_last,
+            )
+    return table

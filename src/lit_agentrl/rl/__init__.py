@@ -1,0 +1,1 @@
+"""Pure tensor functions of reinforcement learning, one file per axis of an algorithm."""

@@ -1,0 +1,234 @@
+"""Advantage estimators that need no critic.
+
+Each returns one number per sampled token, 0 elsewhere; none carries gradient.  Notation: ``R_i`` is the
+return of trajectory i in environment points, ``mean_g`` and ``std_g`` are over the trajectories of its
+group, ``N`` is their number, ``T_i`` its sampled tokens.  Statistics count each trajectory once, however
+many rows it has.  A NaN return means "unscorable": the trajectory is left out of every statistic and its
+advantage is 0.
+
+Shapes: ``return_B``, ``group_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``is_action_BT``,
+``is_turn_end_BT``, ``reward_BT`` (B, T).  All raise ValueError when shapes disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.rl.masked import (
+    check_shapes,
+    find_trajectories,
+    group_moments,
+    masked_whiten,
+    segment_sum,
+)
+from lit_agentrl.rl.returns import return_to_go
+
+
+@dataclass(frozen=True)
+class Advantage:
+    """``advantage_BT`` in points or standard deviations; ``return_BT``: a critic's target, else None."""
+
+    advantage_BT: Tensor
+    return_BT: Tensor | None = None
+
+
+def broadcast_to_actions(value_B: Tensor, is_action_BT: Tensor) -> Tensor:
+    """One value per row -> the same value at every sampled token of the row, 0 elsewhere."""
+    check_shapes(value_B=value_B, is_action_BT=is_action_BT)
+    return torch.where(is_action_BT, value_B[:, None], torch.zeros_like(value_B)[:, None])
+
+
+def group_mean_std(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    eps: float = 1e-6,
+    ddof: int = 1,
+    singleton: Literal["zero", "raw"] = "zero",
+) -> Advantage:
+    """``(R_i - mean_g) / (std_g + eps)``: GRPO, arXiv 2402.03300, section 4.1.2.
+
+    ``singleton`` says what a group with one scored trajectory gets: ``zero``, or its ``raw`` return.
+    """
+    if singleton not in ("zero", "raw"):
+        raise ValueError(f"algo.advantage.singleton={singleton} must be zero or raw")
+    if not eps >= 0:
+        raise ValueError(f"algo.advantage.eps={eps} must be >= 0")
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(found.return_S, found.group_S, found.num_groups, ddof=ddof)
+    value_S = _divide(moments.centred_N, moments.std_N, eps)
+    if singleton == "raw":
+        value_S = torch.where(moments.count_N == 1, found.return_S, value_S)
+    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+
+
+def group_mean(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
+    """``R_i - mean_g``: Dr. GRPO, arXiv 2503.20783, section 3."""
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(found.return_S, found.group_S, found.num_groups)
+    return Advantage(broadcast_to_actions(found.to_rows(moments.centred_N, return_B), is_action_BT))
+
+
+def loo(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
+    """``R_i - mean of the others = N / (N - 1) (R_i - mean_g)``: RLOO, arXiv 2402.14740, section 2; LOOP.
+
+    A group with one scored trajectory has no others and gets 0.
+    """
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(found.return_S, found.group_S, found.num_groups)
+    value_S = moments.centred_N * moments.count_N / (moments.count_N - 1).clamp(min=1)
+    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+
+
+def group_mean_batch_std(
+    *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor, eps: float = 1e-6
+) -> Advantage:
+    """``(R_i - mean_g) / (std of all returns of the batch + eps)``, std with ddof 1."""
+    if not eps >= 0:
+        raise ValueError(f"algo.advantage.eps={eps} must be >= 0")
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(found.return_S, found.group_S, found.num_groups)
+    batch = group_moments(found.return_S, torch.zeros_like(found.group_S), 1)
+    value_S = _divide(moments.centred_N, batch.std_N, eps)
+    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+
+
+def group_mean_whiten(
+    *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor
+) -> Advantage:
+    """``whiten(R_i - mean_g)`` over sampled tokens: REINFORCE++-baseline, arXiv 2501.03262.
+
+    Long trajectories weigh more in the whitening, since it counts tokens.
+    """
+    advantage_BT = group_mean(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT
+    ).advantage_BT
+    return Advantage(masked_whiten(advantage_BT, is_action_BT & ~return_B.isnan()[:, None]))
+
+
+def opo(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
+    """``R_i - sum_j T_j R_j / sum_j T_j`` over the group: OPO, arXiv 2505.23585."""
+    check_shapes(return_B=return_B, is_action_BT=is_action_BT)
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_scored_B = found.index_B >= 0
+    length_S = segment_sum(
+        is_action_BT.sum(1)[is_scored_B].double(), found.index_B[is_scored_B], len(found.return_S)
+    )
+    # Centred first: equal returns then give exactly 0, as for the other estimators.
+    centred_S = group_moments(found.return_S, found.group_S, found.num_groups).centred_N
+    weighted = segment_sum(length_S * centred_S, found.group_S, found.num_groups)
+    baseline = weighted / segment_sum(length_S, found.group_S, found.num_groups).clamp(min=1)
+    value_S = centred_S - baseline[found.group_S]
+    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+
+
+def mc_return(
+    *,
+    return_B: Tensor,
+    trajectory_B: Tensor,
+    first_turn_B: Tensor,
+    is_action_BT: Tensor,
+    reward_BT: Tensor,
+    discount: float = 1.0,
+) -> Advantage:
+    """``G_t = r_t + discount * G_t'``, t' the next sampled token: REINFORCE, Williams 1992.
+
+    Observation tokens cost no discount step.  Where a trajectory has several rows, returns flow back over
+    them in the order of ``first_turn_B``.
+    """
+    if not 0 <= discount <= 1:
+        raise ValueError(f"algo.advantage.discount={discount} must be in [0, 1]")
+    check_shapes(return_B=return_B, is_action_BT=is_action_BT, reward_BT=reward_BT)
+    is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
+    return Advantage(
+        return_to_go(
+            reward_BT=reward_BT,
+            is_action_BT=is_counted_BT,
+            trajectory_B=trajectory_B,
+            first_turn_B=first_turn_B,
+            discount=discount,
+        )
+    )
+
+
+def mc_return_whiten(
+    *,
+    return_B: Tensor,
+    trajectory_B: Tensor,
+    first_turn_B: Tensor,
+    is_action_BT: Tensor,
+    reward_BT: Tensor,
+    discount: float = 1.0,
+) -> Advantage:
+    """``whiten(G_t)`` over all sampled tokens: REINFORCE++, arXiv 2501.03262; see `mc_return`."""
+    advantage_BT = mc_return(
+        return_B=return_B,
+        trajectory_B=trajectory_B,
+        first_turn_B=first_turn_B,
+        is_action_BT=is_action_BT,
+        reward_BT=reward_BT,
+        discount=discount,
+    ).advantage_BT
+    return Advantage(masked_whiten(advantage_BT, is_action_BT & ~return_B.isnan()[:, None]))
+
+
+def process_group(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    first_turn_B: Tensor,
+    is_action_BT: Tensor,
+    is_turn_end_BT: Tensor,
+    reward_BT: Tensor,
+    eps: float = 1e-6,
+) -> Advantage:
+    """Sum of the normalised rewards of this and later turns: GRPO with process supervision.
+
+    arXiv 2402.03300, section 4.1.3.  A turn's reward is the sum of ``reward_BT`` over its sampled tokens; all
+    turn rewards of the group are pooled for mean and std (ddof 1).
+
+    Raises:
+        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+    """
+    if not eps >= 0:
+        raise ValueError(f"algo.advantage.eps={eps} must be >= 0")
+    check_shapes(
+        return_B=return_B,
+        group_B=group_B,
+        is_action_BT=is_action_BT,
+        is_turn_end_BT=is_turn_end_BT,
+        reward_BT=reward_BT,
+    )
+    is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
+    is_end_BT = is_counted_BT & is_turn_end_BT
+    turn_BT = is_end_BT.long().cumsum(1) - is_end_BT.long()
+    if bool((is_counted_BT & (turn_BT == is_end_BT.sum(1, keepdim=True))).any()):
+        raise ValueError("is_turn_end_BT marks no end for the last sampled tokens of a row")
+    reward = torch.where(is_counted_BT, reward_BT, torch.zeros_like(reward_BT)).double()
+    turn_reward_BT = torch.zeros_like(reward).scatter_add_(1, turn_BT.clamp(max=reward.shape[1] - 1), reward)
+    _, group_index_B = torch.unique(group_B, return_inverse=True)
+    row_N, end_N = is_end_BT.nonzero(as_tuple=True)
+    moments = group_moments(turn_reward_BT[row_N, turn_BT[row_N, end_N]], group_index_B[row_N], len(group_B))
+    reward[:] = 0
+    reward[row_N, end_N] = _divide(moments.centred_N, moments.std_N, eps)
+    return Advantage(
+        return_to_go(
+            reward_BT=reward.to(reward_BT.dtype),
+            is_action_BT=is_counted_BT,
+            trajectory_B=trajectory_B,
+            first_turn_B=first_turn_B,
+            discount=1.0,
+        )
+    )
+
+
+def _divide(centred: Tensor, std: Tensor, eps: float) -> Tensor:
+    """``centred / (std + eps)``, and 0 where both are 0 even if eps is 0."""
+    return torch.where(std + eps > 0, centred / (std + eps), torch.zeros_like(centred))

@@ -1,0 +1,135 @@
+"""Reductions that only see what a mask selects, and statistics over trajectories and groups.
+
+Positions outside a mask may hold anything, NaN included: values are selected with ``torch.where``, never by
+multiplying with a mask.  Shape suffixes: ``B`` rows, ``T`` tokens, ``S`` trajectories, ``N`` any entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def check_shapes(**tensors: Tensor) -> None:
+    """Checks that tensors named by shape suffix agree: all ``_BT`` are (B, T), all ``_B`` are (B,).
+
+    Names that start with ``is_`` must be boolean.
+
+    Raises:
+        ValueError: naming the first tensor that does not fit.
+    """
+    reference: dict[str, tuple[str, int]] = {}
+    for name, tensor in tensors.items():
+        axes = name.rsplit("_", 1)[1]
+        if tensor.dim() != len(axes):
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {len(axes)} axes ({axes})")
+        if name.startswith("is_") and tensor.dtype != torch.bool:
+            raise ValueError(f"{name} has dtype {tensor.dtype}, expected torch.bool")
+        for axis, size in zip(axes, tensor.shape, strict=True):
+            other, expected = reference.setdefault(axis, (name, size))
+            if size != expected:
+                raise ValueError(f"{name} has {axis}={size}, but {other} has {axis}={expected}")
+
+
+def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
+    """Sum of ``x`` where ``mask`` is True; a scalar.  Gradient flows through the selected entries."""
+    return torch.where(mask, x, torch.zeros_like(x)).sum()
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ``x`` where ``mask`` is True; 0 when nothing is selected.  Scalar; gradient as `masked_sum`."""
+    return masked_sum(x, mask) / mask.sum().clamp(min=1)
+
+
+def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
+    """``(x - mean) / sqrt(var + eps)`` with mean and variance (ddof 1) over the selected entries.
+
+    Entries outside the mask become 0.  With fewer than two selected entries the result is only centred.
+    """
+    centred = torch.where(mask, x - masked_mean(x, mask), torch.zeros_like(x))
+    count = int(mask.sum())
+    if count < 2:
+        return centred
+    return centred / (centred.square().sum() / (count - 1) + eps).sqrt()
+
+
+def segment_sum(x_N: Tensor, segment_N: Tensor, num_segments: int) -> Tensor:
+    """Sums of the entries of each segment, shape (num_segments,)."""
+    return x_N.new_zeros(num_segments).index_add_(0, segment_N, x_N)
+
+
+def trajectory_index(trajectory_B: Tensor) -> tuple[Tensor, int]:
+    """Numbers the trajectories 0..S-1; returns each row's number and S."""
+    ids, index_B = torch.unique(trajectory_B, return_inverse=True)
+    return index_B, len(ids)
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """The S scored trajectories among B rows, each once however many rows it has.
+
+    Attributes:
+        return_S: float64, points; never NaN.
+        group_S: int64, group number 0..P-1.
+        num_groups: P.
+        index_B: int64, each row's trajectory; -1 where the return is NaN ("unscorable").
+    """
+
+    return_S: Tensor
+    group_S: Tensor
+    num_groups: int
+    index_B: Tensor
+
+    def to_rows(self, value_S: Tensor, like: Tensor) -> Tensor:
+        """(S,) -> (B,) in the dtype of ``like``; 0 for rows of unscorable trajectories."""
+        value_B = torch.where(self.index_B >= 0, torch.cat([value_S, value_S.new_zeros(1)])[self.index_B], 0)
+        return value_B.to(like.dtype)
+
+
+def find_trajectories(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> Trajectories:
+    """De-duplicates rows by ``(group_B, trajectory_B)`` and drops trajectories whose return is NaN.
+
+    Raises:
+        ValueError: if two rows of one trajectory state different returns.
+    """
+    check_shapes(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_scored_B = ~return_B.isnan()
+    keys_B2 = torch.stack([group_B, trajectory_B], dim=1)[is_scored_B]
+    keys_S2, index_N = torch.unique(keys_B2, dim=0, return_inverse=True)
+    return_N = return_B[is_scored_B].double()
+    return_S = return_N.new_zeros(len(keys_S2))
+    return_S[index_N] = return_N
+    if not torch.equal(return_S[index_N], return_N):
+        raise ValueError("return_B differs between rows of one trajectory")
+    groups, group_S = torch.unique(keys_S2[:, 0], return_inverse=True)
+    index_B = torch.full_like(trajectory_B, -1, dtype=torch.int64)
+    index_B[is_scored_B] = index_N
+    return Trajectories(return_S=return_S, group_S=group_S, num_groups=len(groups), index_B=index_B)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Each entry against its own group: distance from the mean, the group's std, the group's size."""
+
+    centred_N: Tensor
+    std_N: Tensor
+    count_N: Tensor
+
+
+def group_moments(value_N: Tensor, group_N: Tensor, num_groups: int, *, ddof: int = 1) -> Moments:
+    """Mean-centred values, standard deviations and sizes per group, each of shape (N,).
+
+    The mean is taken of the distances from the group's minimum, so that a group of equal values is centred
+    to exactly 0 and has a std of exactly 0.  A group with ``ddof`` entries or fewer has a std of 0.
+    """
+    if ddof not in (0, 1):
+        raise ValueError(f"algo.advantage.ddof={ddof} must be 0 or 1")
+    count = segment_sum(torch.ones_like(value_N), group_N, num_groups)
+    minimum = value_N.new_zeros(num_groups).scatter_reduce_(0, group_N, value_N, "amin", include_self=False)
+    above_N = value_N - minimum[group_N]
+    mean = segment_sum(above_N, group_N, num_groups) / count.clamp(min=1)
+    centred_N = above_N - mean[group_N]
+    std = (segment_sum(centred_N.square(), group_N, num_groups) / (count - ddof).clamp(min=1)).sqrt()
+    return Moments(centred_N=centred_N, std_N=std[group_N], count_N=count[group_N])

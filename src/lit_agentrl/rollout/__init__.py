@@ -1,0 +1,1 @@
+"""Rollouts: the episode scheduler and the packing of episodes into tensors."""

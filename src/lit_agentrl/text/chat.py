@@ -1,0 +1,192 @@
+"""Chat templates without re-tokenising: each turn adds only the tokens between two replies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError
+
+from lit_agentrl.text.pieces import require_fast
+from lit_agentrl.types import Segment
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+THINK_START = "<think>"
+REMEDY = "set model.chat_template=append_only_chatml"
+_SENTINEL = "<think>q1</think><answer>q2</answer>"  # stands for a reply; templates that edit thinking show it
+_ENDS_IN_THINK = re.compile(r"<think>\s*\Z")
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Tokens put before a reply, with one :class:`~lit_agentrl.types.Segment` value for each."""
+
+    tokens: list[int]
+    segments: list[int]
+
+
+def shipped_template(name: str) -> str:
+    """The text of a chat template that comes with the package.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    folder = resources.files("lit_agentrl.text") / "templates"
+    names = sorted(
+        entry.name.removesuffix(".jinja") for entry in folder.iterdir() if entry.name.endswith(".jinja")
+    )
+    if name not in names:
+        raise ValueError(f"model.chat_template={name!r} is not shipped; choose one of {names} or null")
+    return (folder / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+class ChatRenderer:
+    """Turns messages into tokens by a chat template that only ever appends.
+
+    The template is probed at construction: the rendering of k turns must be a prefix of the rendering of
+    k + 1, with replies (also their thinking) untouched.  Later turns then need only the text between two
+    replies, which is rendered around a stand-in reply and tokenised alone; a sampled reply is never
+    tokenised again, so the ledger holds exactly what the policy wrote.
+
+    Args:
+        tokenizer: A tokenizer with a `tokenizers` backend.
+        force_think: End the reply header in ``<think>``.  A template whose own header does so already is
+            left alone.
+        template: Name of a shipped template to use instead of the tokenizer's own.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        forced_think: Whether the reply header ends in ``<think>``, so that replies begin inside the block.
+        end_of_turn_ids: Sampling one of these ends a turn: the template's own marker where that is one
+            token, then the tokenizer's end-of-sequence token.
+
+    Raises:
+        ValueError: If there is no usable chat template; the message names the remedy.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, force_think: bool = False, template: str | None = None
+    ) -> None:
+        require_fast(tokenizer)
+        if template is None and not tokenizer.chat_template:
+            raise ValueError(f"model.chat_template=null but the tokenizer has no chat template; {REMEDY}")
+        self.tokenizer = tokenizer
+        self._template = None if template is None else shipped_template(template)
+        opened = self._render([_user("u")], header=True)
+        self._header = opened.removeprefix(self._render([_user("u")], header=False))
+        lead = _ENDS_IN_THINK.search(self._header)
+        self._lead = lead[0] if lead else ""  # thinking opened by the template is part of a past reply
+        self.forced_think = force_think or lead is not None
+        self._forced = THINK_START if force_think and lead is None else ""
+        self._check_append_only([_user("u")])
+        if self._knows_system_role():
+            self._check_append_only([{"role": "system", "content": "s"}, _user("u")])
+        closed = self._render([_user("u"), _assistant(self._lead + _SENTINEL)], header=False)
+        self._end = closed[len(opened) + len(_SENTINEL) :]
+        marker, _ = self._encode(self._end.strip())
+        self._marker = marker[0] if len(marker) == 1 else None
+        eos = tokenizer.eos_token_id
+        ids = [i for i in (self._marker, eos) if isinstance(i, int)]
+        self.end_of_turn_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
+
+    def opening(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
+        """All tokens before the first reply: messages are PROMPT, the reply header is FORCED.
+
+        Raises:
+            ValueError: If the template refuses the messages (some know no system role).
+        """
+        text = self._render(messages, header=True)
+        return self._prefix(text + self._forced, [(len(text) - len(self._header), Segment.PROMPT)])
+
+    def following(self, user_text: str, *, last_reply: Sequence[int]) -> Prefix:
+        """All tokens between two replies: end marker (FORCED), message (OBSERVATION), header (FORCED).
+
+        Args:
+            user_text: The next message of the environment.
+            last_reply: Sampled ids of the reply before it.  Where its last id is the template's end marker,
+                the marker is not put again.
+        """
+        messages = [_user("u"), _assistant(self._lead + _SENTINEL), _user(user_text)]
+        text = self._render(messages, header=True)
+        text = text[text.index(_SENTINEL) + len(_SENTINEL) :]
+        bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
+        prefix = self._prefix(text + self._forced, bounds)
+        if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:
+            after = prefix.tokens.index(self._marker) + 1
+            return Prefix(prefix.tokens[after:], prefix.segments[after:])
+        return prefix
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special tokens included, nothing tidied."""
+        return str(
+            self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    def _prefix(self, text: str, bounds: Sequence[tuple[int, Segment]]) -> Prefix:
+        """Tokenise; a token has the segment of the first bound it starts before, FORCED after the last."""
+        tokens, starts = self._encode(text)
+        segments = [
+            int(next((segment for bound, segment in bounds if start < bound), Segment.FORCED))
+            for start in starts
+        ]
+        return Prefix(tokens, segments)
+
+    def _encode(self, text: str) -> tuple[list[int], list[int]]:
+        encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(encoding["input_ids"]), [start for start, _ in encoding["offset_mapping"]]
+
+    def _render(self, messages: Sequence[Mapping[str, str]], *, header: bool) -> str:
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tokenize=False,
+                    add_generation_prompt=header,
+                    chat_template=self._template,
+                )
+            )
+        except TemplateError as error:
+            roles = [message["role"] for message in messages]
+            raise ValueError(
+                f"the chat template refuses messages of roles {roles} ({error}); {REMEDY}"
+            ) from error
+
+    def _knows_system_role(self) -> bool:
+        try:
+            self._render([{"role": "system", "content": "s"}, _user("u")], header=True)
+        except ValueError:
+            return False  # fine unless a prompt has a system message, and then opening() says so
+        return True
+
+    def _check_append_only(self, messages: list[dict[str, str]]) -> None:
+        """Grow a dialogue turn by turn; what was rendered must stay as a prefix."""
+        rendered = self._render(messages, header=False)
+        for turn in range(3):
+            opened = self._render(messages, header=True)
+            if opened != rendered + self._header:
+                raise ValueError(_refusal("the reply header is not always the same text after the messages"))
+            messages = [*messages, _assistant(self._lead + _SENTINEL)]
+            closed = self._render(messages, header=False)
+            if not closed.startswith(opened + _SENTINEL):
+                raise ValueError(_refusal(f"it changes the reply of turn {turn + 1}"))
+            messages = [*messages, _user("u")]
+            rendered = self._render(messages, header=False)
+            if not rendered.startswith(closed):
+                raise ValueError(_refusal(f"turn {turn + 1} is rewritten once another message follows"))
+
+
+def _refusal(detail: str) -> str:
+    return f"model.chat_template: the template is not append-only over turns ({detail}); {REMEDY}"
+
+
+def _user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}

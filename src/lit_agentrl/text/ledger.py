@@ -1,0 +1,127 @@
+"""The token ledger: what each sampled token is, when a reply is complete, and what must hold of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.parsing import find_blocks
+from lit_agentrl.text.pieces import pieces_of
+from lit_agentrl.types import Episode, Segment, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ANSWER_END = "</answer>"
+_PREFIX_SEGMENTS = frozenset({int(Segment.PROMPT), int(Segment.OBSERVATION), int(Segment.FORCED)})
+_REPLY_SEGMENTS = frozenset({int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)})
+_TOLERANCE = 1e-5  # nats; a float32 log-softmax of a near-certain token may round above zero
+
+
+def reply_segments(
+    renderer_or_tokenizer: ChatRenderer | PreTrainedTokenizerBase,
+    tokens: Sequence[int],
+    *,
+    forced_think: bool,
+) -> list[int]:
+    """Classify each sampled token of one reply as THINK, ANSWER or OTHER.
+
+    A tag belongs to the block it opens or closes; a token that touches two blocks (such as ``><``) belongs
+    to the first of them, white space at its start aside.  The blocks are those the parser sees when the
+    format has a think block.
+
+    Args:
+        renderer_or_tokenizer: Gives the text of tokens.
+        tokens: Sampled ids, end-of-turn token included where one was sampled.
+        forced_think: Whether the opening think tag was forced, so that the reply begins inside the block.
+
+    Returns:
+        One :class:`~lit_agentrl.types.Segment` value per token.
+    """
+    tokenizer = getattr(renderer_or_tokenizer, "tokenizer", renderer_or_tokenizer)
+    piece_of = pieces_of(tokenizer)
+    pieces = [piece_of(token) for token in tokens]
+    # Latin-1 makes one character of each byte: tags are ASCII, so positions are byte positions.
+    blocks = find_blocks(b"".join(pieces).decode("latin-1"), in_think=forced_think)
+    ends = list(accumulate(len(piece) for piece in pieces))
+    segments: list[int] = []
+    current = 0
+    for piece, end in zip(pieces, ends, strict=True):
+        start = end - len(piece.lstrip() or piece)
+        while current < len(blocks) and blocks[current].end <= start:
+            current += 1
+        is_inside = current < len(blocks) and blocks[current].start < max(end, start + 1)
+        kind = blocks[current].kind if is_inside else ""
+        segments.append(int({"think": Segment.THINK, "answer": Segment.ANSWER}.get(kind, Segment.OTHER)))
+    return segments
+
+
+class AnswerStop:
+    """Tells, token by token, when a reply has just completed ``</answer>`` (in any ASCII case).
+
+    The state of a row is the lower-cased tail of its text, one byte shorter than the tag: enough to join a
+    tag that is spread over tokens, too short to report the same tag twice.  A row starts with ``""``.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._piece_of = pieces_of(tokenizer)
+        self._lowered: dict[int, str] = {}
+
+    def update(self, row_state: str, token_id: int) -> tuple[str, bool]:
+        """Add one sampled token: the new state, and whether this token completed the tag."""
+        piece = self._lowered.get(token_id)
+        if piece is None:
+            piece = self._piece_of(token_id).lower().decode("latin-1")
+            self._lowered[token_id] = piece
+        text = row_state + piece
+        return text[1 - len(ANSWER_END) :], ANSWER_END in text
+
+
+def check_ledger(episode: Episode) -> None:
+    """Check the invariants of an episode's record.
+
+    Every token has one segment; sampled tokens are THINK, ANSWER or OTHER and the tokens before a reply
+    never are; every sampled token has a finite log-probability of at most 0 nats and a finite entropy of at
+    least 0 nats; every turn has tokens before its reply; token ids are not negative.
+
+    Raises:
+        ValueError: Names the first invariant that does not hold, its turn and its value.
+    """
+    for index, turn in enumerate(episode.turns):
+        problem = _turn_problem(turn)
+        if problem:
+            where = f"group {episode.group} member {episode.member} turn {index}"
+            raise ValueError(f"token ledger broken at {where}: {problem}")
+
+
+def _turn_problem(turn: Turn) -> str:
+    size = len(turn.reply_tokens)
+    names = ("reply_segments", "reply_logps", "reply_entropies")
+    lengths = {name: len(getattr(turn, name)) for name in names}
+    wrong = [name for name, length in lengths.items() if length != size]
+    if wrong:
+        return f"{wrong[0]} has {lengths[wrong[0]]} entries for {size} reply_tokens"
+    if len(turn.prefix_segments) != len(turn.prefix_tokens):
+        num_segments, num_tokens = len(turn.prefix_segments), len(turn.prefix_tokens)
+        return f"prefix_segments has {num_segments} entries for {num_tokens} prefix_tokens"
+    if not turn.prefix_tokens:
+        return "prefix_tokens is empty; a reply needs at least its header"
+    checks: dict[str, Sequence[float]] = {
+        "prefix_segments must be PROMPT, OBSERVATION or FORCED": [
+            s for s in turn.prefix_segments if s not in _PREFIX_SEGMENTS
+        ],
+        "reply_segments must be THINK, ANSWER or OTHER": [
+            s for s in turn.reply_segments if s not in _REPLY_SEGMENTS
+        ],
+        "token ids must not be negative": [t for t in (*turn.prefix_tokens, *turn.reply_tokens) if t < 0],
+        "reply_logps must be finite and at most 0": [
+            p for p in turn.reply_logps if not math.isfinite(p) or p > _TOLERANCE
+        ],
+        "reply_entropies must be finite and at least 0": [
+            h for h in turn.reply_entropies if not math.isfinite(h) or h < -_TOLERANCE
+        ],
+    }
+    return next((f"{rule}, got {bad[0]}" for rule, bad in checks.items() if bad), "")

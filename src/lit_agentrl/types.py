@@ -1,0 +1,176 @@
+"""The data that flows through one RL iteration: prompts, episodes, packed rows.
+
+Shape suffixes used everywhere: ``B`` rows, ``T`` tokens, ``K`` turns, ``P`` prompts, ``N`` members of a
+group (rollouts of one prompt), ``V`` vocabulary.  Log-probabilities are in nats and position ``t`` holds
+the log-probability *of* token ``t``; rewards are in environment points.  Masks say what True means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class EndReason(IntEnum):
+    """Why an episode ended."""
+
+    SUCCESS = 0  # the environment ended it and says it was solved
+    FAILURE = 1  # the environment ended it unsolved (a hole, the wrong arm)
+    TURN_LIMIT = 2
+    ACTION_LIMIT = 3
+    CONTEXT_LIMIT = 4  # the next observation or reply no longer fits; counted as truncated
+    ERROR = 5  # the game or the engine raised; recorded, counted, never trained on
+
+
+class FinishReason(IntEnum):
+    """Why one reply ended."""
+
+    STOP = 0  # a stop sequence (the answer's end tag, or the model's end-of-turn token)
+    LENGTH = 1  # the reply limit
+    CONTEXT = 2  # the context limit
+    ERROR = 3
+
+
+class Segment(IntEnum):
+    """What a token is; only THINK, ANSWER and OTHER are sampled by the policy."""
+
+    PADDING = -1
+    PROMPT = 0  # the first message: instructions and first observation
+    OBSERVATION = 1  # later messages of the environment
+    FORCED = 2  # template tokens and forced prefixes: not sampled, not trained on
+    THINK = 3
+    ANSWER = 4
+    OTHER = 5
+
+
+@dataclass
+class Turn:
+    """One turn of an episode exactly as it happened; the token ledger's row.
+
+    ``prefix_tokens`` are the new tokens put before the reply (first turn: the whole prompt; later: the end
+    marker of the last reply if it was not sampled, the observation, the reply header).  ``prefix_segments``
+    has one :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``,
+    ``reply_logps`` (nats, full-vocabulary log-softmax at the sampling temperature) and ``reply_entropies``
+    (nats) have one entry for each.
+
+    >>> Turn(observation="P _", prefix_tokens=[5, 7], prefix_segments=[0, 2]).reply_tokens
+    []
+    """
+
+    observation: str
+    prefix_tokens: list[int]
+    prefix_segments: list[int]
+    state_key: int = 0
+    reply_tokens: list[int] = field(default_factory=list)
+    reply_segments: list[int] = field(default_factory=list)
+    reply_logps: list[float] = field(default_factory=list)
+    reply_entropies: list[float] = field(default_factory=list)
+    policy_version: int = 0
+    reply_text: str = ""
+    finish: FinishReason = FinishReason.STOP
+    is_valid: bool = False
+    problem: str = ""  # why the reply was invalid, from the parser's decision table
+    actions: list[str] = field(default_factory=list)  # those played
+    num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
+    reward: float = 0.0  # environment reward and protocol penalty of this turn, in points
+    reward_parts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Episode:
+    """One trajectory: who it is (addresses of its random draws), what happened, how it ended."""
+
+    iteration: int
+    group: int  # unique over the run
+    member: int
+    task: int  # index into the run's list of games
+    task_name: str
+    instance_seed: int
+    instance_id: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    end: EndReason = EndReason.ERROR
+    success: bool = False
+    error: str = ""
+    wave: int = 0
+    num_prefilled: int = 0  # tokens the engine had to read (equals all prefix tokens when KV is kept)
+
+    @property
+    def total_reward(self) -> float:
+        """Undiscounted return in environment points, shaping excluded."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(turn.prefix_tokens) + len(turn.reply_tokens) for turn in self.turns)
+
+    @property
+    def num_action_tokens(self) -> int:
+        return sum(len(turn.reply_tokens) for turn in self.turns)
+
+
+@dataclass(frozen=True)
+class TrajectoryBatch:
+    """Packed rows, tensors only, right-padded.  See ``docs/ledger.md`` for a worked example.
+
+    Several rows may belong to one trajectory (per-turn contexts); sequence means weight trajectories.
+    """
+
+    tokens_BT: Tensor  # int64, padding holds 0
+    is_real_BT: Tensor  # bool: not padding
+    is_action_BT: Tensor  # bool: sampled by the policy
+    turn_BT: Tensor  # int32, -1 at padding; a turn owns its prefix and its reply
+    is_turn_end_BT: Tensor  # bool: last sampled token of a turn
+    segment_BT: Tensor  # int8, see Segment
+    sampler_logp_BT: Tensor  # float32 nats, 0 where not an action
+    policy_version_BT: Tensor  # int32, -1 where not an action
+    reward_BT: Tensor  # float32 points, at turn ends
+    node_BT: Tensor  # int64, equal for a token shared by several rows, else unique
+    group_B: Tensor  # int64, unique over the run
+    member_B: Tensor  # int64
+    trajectory_B: Tensor  # int64
+    tree_B: Tensor  # int64
+    task_B: Tensor  # int64
+    first_turn_B: Tensor  # int32
+    return_B: Tensor  # float32 points, of the whole trajectory
+    success_B: Tensor  # bool
+    end_B: Tensor  # int8, see EndReason
+    state_key_BK: Tensor  # int64, hash of the game's state before each turn; 0 beyond the last
+
+    @property
+    def num_rows(self) -> int:
+        return self.tokens_BT.shape[0]
+
+    def select(self, rows: Tensor) -> TrajectoryBatch:
+        """The rows named by an index or a mask, columns unchanged."""
+        return TrajectoryBatch(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def trimmed(self) -> TrajectoryBatch:
+        """Without the columns that are padding in every row."""
+        longest = int(self.is_real_BT.sum(1).max()) if self.num_rows else 0
+        names = [f.name for f in fields(self) if f.name.endswith("_BT")]
+        return replace(self, **{name: getattr(self, name)[:, :longest] for name in names})
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> TrajectoryBatch:
+        return TrajectoryBatch(**{f.name: getattr(self, f.name).to(device, **kwargs) for f in fields(self)})
+
+
+@dataclass
+class StepBatch:
+    """What the data stream yields: the prompts of one iteration; the rollout callback adds the rest."""
+
+    iteration: int
+    seed_P: list[int]
+    task_P: list[int]
+    group_P: list[int]  # ids unique over the run
+    trajectories: TrajectoryBatch | None = None
+    episodes: list[Episode] = field(default_factory=list)  # all of them, also those not trained on
+    num_groups: int = 0  # groups rolled out
+    num_kept_groups: int = 0  # groups selected for training
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
+        """Lightning moves batches before the rollout fills them: nothing to move yet."""
+        return self

@@ -1,0 +1,348 @@
+"""Checkpoint files under full disks, kills and flipped bits; when the best is saved."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+
+from lit_agentrl.callbacks.checkpoints import (
+    AtomicIO,
+    BestCheckpoint,
+    CheckpointError,
+    LastCheckpoint,
+    checkpoint_exists,
+)
+from lit_agentrl.callbacks.iteration_log import IterationLog
+
+# every call of the operating system through which a save touches the disk
+CALLS = ("makedirs", "open", "fsync", "close", "link", "unlink", "replace", "stat")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after this runs."""
+
+
+class Unsavable:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no storage")
+
+
+def state(i: int) -> dict[str, Any]:
+    return {"i": i, "weights": torch.full((64,), float(i))}
+
+
+def load(path: Path) -> int:
+    loaded = AtomicIO().load_checkpoint(path)
+    assert torch.equal(loaded["weights"], torch.full((64,), float(loaded["i"])))
+    return int(loaded["i"])
+
+
+@contextmanager
+def dying(patch: pytest.MonkeyPatch, at: int, error: BaseException, forever: bool) -> Iterator[list[str]]:
+    """From the ``at``-th call of ``os`` on (or only there) raise instead; yields the calls made."""
+    calls: list[str] = []
+
+    def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            if len(calls) == at or (forever and len(calls) > at):
+                raise error
+            return real(*args, **kwargs)
+
+        return call
+
+    with patch.context() as inner:
+        for name in CALLS:
+            inner.setattr(os, name, wrap(name, getattr(os, name)))
+        yield calls
+
+
+def test_a_checkpoint_round_trips_and_keeps_its_predecessor(tmp_path: Path) -> None:
+    io, path = AtomicIO(), tmp_path / "deep" / "last.ckpt"
+    for i in range(3):
+        io.save_checkpoint(state(i), path)
+    assert load(path) == 2 and load(path.with_name("last.ckpt.prev")) == 1
+    assert sorted(os.listdir(path.parent)) == ["last.ckpt", "last.ckpt.prev"]
+
+
+def test_keep_one_has_no_predecessor(tmp_path: Path) -> None:
+    io, path = AtomicIO(), tmp_path / "last.ckpt"
+    for i, keep in enumerate((2, 2, 1)):
+        io.save_checkpoint(state(i), path, storage_options={"keep": keep})
+    assert load(path) == 2 and os.listdir(tmp_path) == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("kind", ["killed", "full"])
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_a_fault_at_any_call_leaves_an_intact_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, kind: str, keep: int
+) -> None:
+    """Killed: every later call fails too.  Full: that call alone fails, and the error is one clear line."""
+    error: BaseException = Killed() if kind == "killed" else OSError(28, "No space left on device")
+    options = {"keep": keep}
+    for at in range(1, 100):
+        path = tmp_path / str(at) / "last.ckpt"
+        io = AtomicIO()
+        for i in range(before):
+            io.save_checkpoint(state(i), path, options)
+        try:
+            with dying(monkeypatch, at, error, kind == "killed") as calls:
+                io.save_checkpoint(state(before), path, options)
+        except Killed:
+            assert kind == "killed"
+        except CheckpointError as raised:
+            assert kind == "full" and str(path) in str(raised) and "\n" not in str(raised)
+        if len(calls) < at:
+            break
+        assert load(path) in (before - 1, before)
+        # the next launch writes over whatever was left behind
+        AtomicIO().save_checkpoint(state(9), path, options)
+        assert load(path) == 9
+    assert at > 5 and {"fsync", "replace"} <= set(calls)
+    assert ("link" in calls) == (keep == 2)
+
+
+def test_a_kill_while_bytes_are_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicIO().save_checkpoint(state(0), path)
+
+    def half(checkpoint: Any, file: Any) -> None:
+        file.write(b"PK\x03\x04 half a checkpoint")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", half)
+        with pytest.raises(Killed):
+            AtomicIO().save_checkpoint(state(1), path)
+    assert load(path) == 0 and (tmp_path / "last.ckpt.tmp").exists()
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_is_one_line_and_frees_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicIO().save_checkpoint(state(0), path)
+    real_open = open
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    class Full:
+        def __init__(self, *args: Any) -> None:
+            self.file = real_open(*args)
+
+        def __enter__(self) -> Any:
+            self.write = full
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            self.file.close()
+
+        def flush(self) -> None:
+            self.file.flush()
+
+    with monkeypatch.context() as patch:
+        if call == "write":
+            patch.setattr("builtins.open", Full)
+        else:
+            patch.setattr(os, "fsync", full)
+        with pytest.raises(
+            CheckpointError, match=r"cannot write .*last\.ckpt: No space left on device; earl"
+        ):
+            AtomicIO().save_checkpoint(state(1), path)
+    assert load(path) == 0 and os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match=r"last\.ckpt: File exists"):
+        AtomicIO().save_checkpoint(state(0), tmp_path / "file" / "last.ckpt")
+
+
+def test_errors_that_are_not_the_disks_keep_their_name(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no storage") as raised:
+        AtomicIO().save_checkpoint({"bad": Unsavable()}, tmp_path / "last.ckpt")
+    assert not isinstance(raised.value, CheckpointError)
+
+
+def test_a_flipped_bit_falls_back_and_says_so(tmp_path: Path, flip: Callable[[Path], None]) -> None:
+    path = tmp_path / "last.ckpt"
+    for i in range(2):
+        AtomicIO().save_checkpoint(state(i), path)
+    flip(path)
+    assert torch.load(path)["i"] == 1  # torch itself does not notice
+    with pytest.warns(UserWarning, match=r"last\.ckpt is damaged; using its predecessor .*last\.ckpt\.prev"):
+        assert load(path) == 0
+
+
+def test_a_damaged_checkpoint_does_not_push_out_its_good_predecessor(
+    tmp_path: Path, flip: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.ckpt"
+    for i in range(2):
+        AtomicIO().save_checkpoint(state(i), path)
+    flip(path)
+    real = os.replace
+
+    def killed_before_the_last_step(source: str, target: str) -> None:
+        if source.endswith(".tmp"):
+            raise Killed
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed_before_the_last_step)
+        with pytest.raises(Killed):
+            AtomicIO().save_checkpoint(state(2), path)
+    with pytest.warns(UserWarning, match="damaged"):
+        assert load(path) == 0
+
+
+def test_damage_anywhere_is_noticed_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicIO().save_checkpoint(state(1), path)
+    whole = path.read_bytes()
+    draw = random.Random(0)
+    noticed = 0
+    for _ in range(400):
+        content = bytearray(whole)
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content if draw.random() < 0.8 else content[: draw.randrange(len(content))])
+        try:
+            assert load(path) == 1
+        except CheckpointError:
+            noticed += 1
+    assert noticed > 100
+
+
+def test_no_intact_checkpoint_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        AtomicIO().load_checkpoint(path)
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"^checkpoint .* is damaged and it has no intact predecessor$"):
+        AtomicIO().load_checkpoint(path)
+
+
+def test_only_the_predecessor_is_enough(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    assert not checkpoint_exists(path)
+    AtomicIO().save_checkpoint(state(4), tmp_path / "last.ckpt.prev")
+    assert checkpoint_exists(path)
+    with pytest.warns(UserWarning, match="damaged"):
+        assert load(path) == 4
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    AtomicIO().save_checkpoint({"evil": Evil()}, tmp_path / "last.ckpt")
+    with pytest.raises(Exception, match="[Ww]eights.only"):
+        AtomicIO().load_checkpoint(tmp_path / "last.ckpt")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_leftovers_of_a_killed_write_are_removed_at_start(
+    tmp_path: Path, launch: Callable[..., Trainer]
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    names = {"last.ckpt.tmp", "best.ckpt.tmp", "last.ckpt.lnk", "notes.tmp"}
+    for name in names:
+        (folder / name).write_text("half")
+    launch(tmp_path, 1, callbacks=[IterationLog(), LastCheckpoint(folder)], loggers=False)
+    assert set(os.listdir(folder)) == {"notes.tmp", "last.ckpt"}
+
+
+def best_of(
+    launch: Callable[..., Trainer], folder: Path, module: Any, epochs: int, **options: Any
+) -> BestCheckpoint:
+    best = BestCheckpoint(folder / "checkpoints", **options)
+    callbacks = [IterationLog(), best, LastCheckpoint(folder / "checkpoints")]
+    launch(folder, epochs, module=module, loggers=False, callbacks=callbacks)
+    return best
+
+
+@pytest.mark.parametrize(("mode", "iteration"), [("max", 4), ("min", 2)])
+def test_the_best_is_saved_and_ties_and_nan_are_not_better(
+    tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any, mode: str, iteration: int
+) -> None:
+    scores = {2: 0.1, 4: 0.5, 6: 0.5 if mode == "max" else 0.1, 8: float("nan")}
+    best = best_of(launch, tmp_path, toy_module(scores), 8, mode=mode)
+    assert (best.best_score, best.best_iteration) == (scores[iteration], iteration)
+    assert torch.load(tmp_path / "checkpoints" / "best.ckpt")["epoch"] == iteration - 1
+
+
+def test_the_best_survives_a_resume_in_a_moved_folder(
+    tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any
+) -> None:
+    scores = {2: 0.9, 4: 0.3}
+    best_of(launch, tmp_path / "old", toy_module(scores), 2)
+    (tmp_path / "old").rename(tmp_path / "new")
+    best = best_of(launch, tmp_path / "new", toy_module(scores), 4)
+    assert (best.best_score, best.best_iteration) == (0.9, 2)
+    assert torch.load(tmp_path / "new" / "checkpoints" / "best.ckpt")["epoch"] == 1
+
+
+def test_a_score_from_before_training_is_not_the_first_iterations(
+    tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any, batches: Any
+) -> None:
+    class Logged(toy_module):
+        def on_validation_epoch_end(self) -> None:
+            self.log("val/success", 0.75, logger=False, batch_size=1)
+
+    module, best = Logged(), BestCheckpoint(tmp_path / "checkpoints")
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, callbacks=[best], check_val_every_n_epoch=2,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, plugins=[AtomicIO()],
+    )  # fmt: skip
+    trainer.validate(module, batches(), verbose=False)
+    trainer.fit(module, batches(), batches())
+    assert (best.best_score, best.best_iteration) == (0.75, 2)
+
+
+def test_a_misspelt_monitor_is_named(tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any) -> None:
+    with pytest.raises(ValueError, match=r"callbacks\.best\.monitor=val/succes was not.*valid: val/success"):
+        best_of(launch, tmp_path, toy_module(), 2, monitor="val/succes")
+
+
+def test_the_export_is_replaced_whole_or_kept(
+    tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any
+) -> None:
+    class Exporting(toy_module):
+        def export(self, folder: str) -> None:
+            if self.trainer.current_epoch == 5:
+                raise OSError(28, "No space left on device")
+            Path(folder, f"model-{self.trainer.current_epoch}").write_text("weights")
+
+    module = Exporting({2: 0.1, 4: 0.2, 6: 0.3})
+    with pytest.raises(CheckpointError, match=r"cannot write .*hf: No space left on device; the old one"):
+        best_of(launch, tmp_path, module, 6)
+    assert os.listdir(tmp_path / "hf") == ["model-3"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LastCheckpoint("x", every=0), r"callbacks\.last\.every=0"),
+        (lambda: LastCheckpoint("x", keep=3), r"callbacks\.last\.keep=3"),
+        (lambda: BestCheckpoint("x", keep=0), r"callbacks\.best\.keep=0"),
+        (lambda: BestCheckpoint("x", mode="most"), r"callbacks\.best\.mode=most"),
+    ],
+)
+def test_wrong_options_are_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

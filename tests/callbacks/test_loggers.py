@@ -1,0 +1,205 @@
+"""The two loggers on their own; whole runs are in test_resume.py."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lit_agentrl.callbacks.loggers import CSVLog, TensorBoardLog, deterministic_columns
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_floats_come_back_bit_equal(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, 1 / 3, 1e-310, -0.0, float(np.float32(0.1)), math.inf]
+    CSVLog(tmp_path).log_metrics({str(i): value for i, value in enumerate(values)}, step=0)
+    (row,) = rows(tmp_path / "metrics.csv")
+    back = [float(row[str(i)]) for i in range(len(values))]
+    assert [v.hex() for v in back] == [v.hex() for v in values]
+
+
+def test_nan_is_written_and_missing_is_empty(tmp_path: Path) -> None:
+    log = CSVLog(tmp_path)
+    log.log_metrics({"a": math.nan, "b": 1.0}, step=0)
+    log.log_metrics({"b": 2.0}, step=1)
+    assert (tmp_path / "metrics.csv").read_text() == "iteration,a,b\n0,nan,1.0\n1,,2.0\n"
+
+
+def test_header_is_sorted_behind_the_iteration_and_grows(tmp_path: Path) -> None:
+    log = CSVLog(tmp_path)
+    log.log_metrics({"val/success": 0.5}, step=0)
+    log.log_metrics({"train/loss": 1.0, "a": 2}, step=1)
+    assert (
+        tmp_path / "metrics.csv"
+    ).read_text() == "iteration,a,train/loss,val/success\n0,,,0.5\n1,2.0,1.0,\n"
+
+
+def test_a_plain_row_is_appended_not_rewritten(tmp_path: Path) -> None:
+    log = CSVLog(tmp_path)
+    log.log_metrics({"a": 1}, step=0)
+    inode = os.stat(log.path).st_ino
+    log.log_metrics({"a": 2}, step=1)
+    assert os.stat(log.path).st_ino == inode
+    log.log_metrics({"b": 2}, step=2)
+    assert os.stat(log.path).st_ino != inode
+
+
+def test_a_new_launch_continues_the_file(tmp_path: Path) -> None:
+    CSVLog(tmp_path).log_metrics({"a": 1}, step=0)
+    again = CSVLog(tmp_path)
+    again.log_metrics({"a": 2}, step=1)
+    assert again.path.read_text() == "iteration,a\n0,1.0\n1,2.0\n"
+
+
+def test_rewind_drops_later_and_torn_rows_and_their_columns(tmp_path: Path) -> None:
+    log = CSVLog(tmp_path)
+    for i in range(4):
+        log.log_metrics({"a": i, **({"late": 1.0} if i == 3 else {})}, step=i)
+    with open(log.path, "a") as file:
+        file.write("4,0.1")  # killed in the middle of a number
+    again = CSVLog(tmp_path)
+    again.rewind(2)
+    assert log.path.read_text() == "iteration,a\n0,0.0\n1,1.0\n2,2.0\n"
+    again.log_metrics({"a": 3}, step=3)
+    assert log.path.read_text().endswith("2,2.0\n3,3.0\n")
+
+
+def test_rewind_keeps_the_row_of_the_iteration_itself_and_minus_one_keeps_none(tmp_path: Path) -> None:
+    log = CSVLog(tmp_path)
+    log.log_metrics({"a": 1}, step=0)
+    log.rewind(0)
+    assert len(rows(log.path)) == 1
+    log.rewind(-1)
+    assert log.path.read_text() == "iteration\n"
+
+
+def test_rewind_without_a_file_writes_none(tmp_path: Path) -> None:
+    CSVLog(tmp_path / "run").rewind(0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_torn_line_is_not_glued_to_the_next_row(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("iteration,a,b\n0,1.0,2.0\n1,3.")
+    CSVLog(tmp_path).log_metrics({"a": 5, "b": 6}, step=1)
+    assert (tmp_path / "metrics.csv").read_text() == "iteration,a,b\n0,1.0,2.0\n1,5.0,6.0\n"
+
+
+def test_logging_an_iteration_again_adds_to_its_row(tmp_path: Path) -> None:
+    log = CSVLog(tmp_path)
+    log.log_metrics({"a": 1, "b": 1}, step=1)
+    log.log_metrics({"b": 2}, step=1)
+    log.log_metrics({"a": 0, "b": 0}, step=0)
+    assert log.path.read_text() == "iteration,a,b\n0,0.0,0.0\n1,1.0,2.0\n"
+
+
+@pytest.mark.parametrize("step", [None, -1])
+def test_a_row_without_iteration_is_refused(tmp_path: Path, step: int | None) -> None:
+    with pytest.raises(ValueError, match=f"step={step}"):
+        CSVLog(tmp_path).log_metrics({"a": 1}, step=step)
+
+
+def test_wrong_names_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'iteration'"):
+        CSVLog(tmp_path).log_metrics({"iteration": 1}, step=0)
+    (tmp_path / "metrics.csv").write_text("step,a\n0,1\n")
+    with pytest.raises(ValueError, match="'step'"):
+        CSVLog(tmp_path).log_metrics({"a": 1}, step=1)
+
+
+def test_a_full_disk_names_the_file_and_the_next_launch_heals_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CSVLog(tmp_path)
+    log.log_metrics({"a": 1}, step=0)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left.*metrics\.csv"):
+            log.log_metrics({"a": 2}, step=1)
+    again = CSVLog(tmp_path)
+    again.rewind(0)
+    assert again.path.read_text() == "iteration,a\n0,1.0\n"
+
+
+def test_rewind_removes_a_torn_line_alone(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("iteration,a\n0,1.0\n1,0.")
+    CSVLog(tmp_path).rewind(0)
+    assert (tmp_path / "metrics.csv").read_text() == "iteration,a\n0,1.0\n"
+
+
+def test_deterministic_columns_leave_out_clocks() -> None:
+    header = ["iteration", "speed/episodes_per_s", "time/update", "train/loss", "timely"]
+    assert deterministic_columns(header) == ["iteration", "train/loss", "timely"]
+
+
+def test_tensorboard_shows_each_step_once_after_rewinds(tmp_path: Path) -> None:
+    for first, last in ((0, 3), (1, 4)):  # the second launch continues after one completed iteration
+        log = TensorBoardLog(tmp_path)
+        if first == 0:
+            log.log_metrics({"a": 0.0}, step=0)
+        log.rewind(first)
+        for step in range(first + 1, last + 1):
+            log.log_metrics({"a": 10.0 * first + step}, step=step)
+        log.finalize("failed")
+    assert scalars(tmp_path, "a") == [(0, 0.0), (1, 1.0), (2, 12.0), (3, 13.0), (4, 14.0)]
+
+
+def test_hparams_session_ends_only_when_training_succeeded(tmp_path: Path) -> None:
+    def tags(folder: Path) -> set[str]:
+        events = EventAccumulator(str(folder / "tensorboard"))
+        events.Reload()
+        return {tag for tag in events.summary_metadata if "hparams" in tag}
+
+    start, end = "_hparams_/session_start_info", "_hparams_/session_end_info"
+    for status, expected in (("failed", {start}), ("success", {start, end})):
+        log = TensorBoardLog(tmp_path / status)
+        log.log_hyperparams({"algo": {"clip": 0.2, "name": "grpo"}, "seed": 1, "none": None})
+        log.finalize("success")  # Lightning does this after the validation of the start
+        assert tags(tmp_path / status) == {start}
+        log.rewind(0)
+        log.finalize(status)
+        assert tags(tmp_path / status) == expected
+        assert not list((tmp_path / status).rglob("hparams.yaml"))
+
+
+def test_hparams_are_flat_and_fix_no_metric(tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    log = TensorBoardLog(tmp_path)
+    log.log_hyperparams({"algo": {"clip": 0.2}, "layers": [1, 2]})
+    log.finalize("failed")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert found["algo/clip"].number_value == 0.2 and found["layers"].string_value == "[1, 2]"
+    assert events.Tags()["scalars"] == []
+
+
+def test_text_and_images_reach_their_tabs(tmp_path: Path) -> None:
+    log = TensorBoardLog(tmp_path)
+    log.log_text("note", "**hello**", step=3)
+    log.log_image("board", np.zeros((4, 6, 3), dtype=np.uint8), step=3)
+    log.finalize("failed")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tensors("note/text_summary")[0].tensor_proto.string_val[0] == b"**hello**"
+    (image,) = events.Images("board")
+    assert (image.height, image.width, image.step) == (4, 6, 3)

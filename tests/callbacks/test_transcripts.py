@@ -1,0 +1,166 @@
+"""Episodes as JSON lines and as Markdown that no policy text can break."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.plugin_util import markdown_to_safe_html
+
+from lit_agentrl.callbacks.markup import clean, episode_markdown, fenced, forced_text, inline, reply_parts
+from lit_agentrl.callbacks.transcripts import Transcripts, from_line, pick, read, to_line
+from lit_agentrl.types import Episode, Segment
+
+Make = Callable[..., Episode]
+
+
+def who(episodes: list[Episode]) -> list[tuple[int, int]]:
+    return [(e.group, e.member) for e in episodes]
+
+
+def test_picks_first_members_of_first_groups_in_any_order_of_arrival(make_episode: Make) -> None:
+    episodes = [make_episode(g, m, success=(g + m) % 2 == 0) for g in range(8) for m in range(4)]
+    random.Random(0).shuffle(episodes)
+    assert who(pick(episodes, 4)) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert len(pick(episodes, 99)) == 32 and pick([], 4) == []
+
+
+@pytest.mark.parametrize("rare", [True, False])
+def test_the_only_success_or_failure_is_among_them(make_episode: Make, rare: bool) -> None:
+    episodes = [make_episode(g, m, success=((g, m) == (5, 2)) == rare) for g in range(8) for m in range(4)]
+    assert who(pick(episodes, 3)) == [(0, 0), (1, 0), (5, 2)]
+    assert who(pick(episodes, 1)) == [(0, 0)]
+    uniform = [e for e in episodes if e.success != rare]
+    assert who(pick(uniform, 3)) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_line_holds_all_of_an_episode(make_episode: Make) -> None:
+    episode = make_episode(3, 1, error="boom\nline", wave=2, num_prefilled=17)
+    episode.turns[0].reply_text = "\udcff\u2028\x00 é"
+    episode.turns[0].reward_parts = {"step": -0.1}
+    line = to_line(episode, 5, "train")
+    assert line.count("\n") == 1 and line.isascii()
+    assert from_line(line) == (5, episode)
+    plain = json.loads(line)
+    assert plain["iteration"] == 5 and plain["split"] == "train"
+    assert plain["episode"]["end"] == "TURN_LIMIT" and plain["episode"]["turns"][0]["finish"] == "LENGTH"
+
+
+def test_another_schema_is_refused() -> None:
+    with pytest.raises(ValueError, match="schema 2"):
+        from_line('{"schema": 2}')
+
+
+def test_rewind_drops_later_and_torn_lines(tmp_path: Path, make_episode: Make) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(to_line(make_episode(i), i, "train") for i in range(4)) + '{"schema": 1, "it')
+    assert len(list(read(path))) == 4
+    Transcripts.rewind(path, 2)
+    assert [iteration for iteration, _ in read(path)] == [0, 1, 2]
+    assert path.read_text().endswith("}\n")
+    Transcripts.rewind(tmp_path / "none.jsonl", 2)
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_an_episode_reads_turn_by_turn_with_its_roles(make_episode: Make) -> None:
+    episode = make_episode(2, 1, success=True)
+    episode.turns[0].problem, episode.turns[0].num_surplus_actions = "no_think", 3
+    text = episode_markdown(episode, decode=lambda ids: f"<forced {ids}>")
+    expected = [
+        "### `sokoban` group 2, member 1: success", "**return** +1.5", "**end** success", "#### turn 1",
+        "**observation**\n\n```\nP _\n_ O\n```", "**forced**\n\n```\n<forced [3]>\n```",
+        "**think**\n\n```\n<think>a wall</think>\n```", "**answer**\n\n```\n<answer>Up</answer>\n```",
+        "**reward** +1.5", "**actions** `Up`", "**surplus actions** 3", "**problem** `no_think`",
+        "**reply ended by** length",
+    ]  # fmt: skip
+    positions = [text.index(part) for part in expected]
+    assert positions == sorted(positions)
+    html = markdown_to_safe_html(text)
+    assert html.count("<pre><code>") == 4 and "P _\n_ O" in html  # the board keeps its lines
+
+
+def test_forced_tokens_are_counted_without_a_tokenizer(make_episode: Make) -> None:
+    assert forced_text(make_episode().turns[0], None) == "(1 tokens)"
+
+
+def test_replies_are_split_where_the_parser_splits_them(make_episode: Make) -> None:
+    turn = make_episode().turns[0]
+    turn.reply_segments = []
+    turn.reply_text = "well <think>a</think>, <answer>Up</answer> done"
+    assert [p for p in reply_parts(turn) if p[1]] == [
+        ("other", "well "), ("think", "<think>a</think>"), ("other", ", "),
+        ("answer", "<answer>Up</answer>"), ("other", " done"),
+    ]  # fmt: skip
+    turn.reply_text, turn.reply_segments = "cut off while thin", [Segment.THINK] * 3
+    assert [p for p in reply_parts(turn) if p[1]] == [("think", "cut off while thin")]
+
+
+NASTY = st.text(
+    alphabet=st.sampled_from("`~ \n\t<>&#*[]()_-=|\\!\"'ab\r\x00\x02\x1b\u2028\udcff"), max_size=60
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=st.lists(NASTY, min_size=4, max_size=4))
+def test_no_text_of_a_policy_breaks_the_markup(make_episode: Make, texts: list[str]) -> None:
+    episode = make_episode(task_name=texts[0], error="e" + texts[1])
+    turn = episode.turns[0]
+    turn.observation, turn.reply_text = "o" + texts[1], "r" + texts[2]
+    turn.actions, turn.problem = ["a" + texts[3]], "p" + texts[0]
+    html = markdown_to_safe_html(episode_markdown(episode))
+    # blocks: observation, forced count, and the reply as one piece, since it has no whole tag
+    assert html.count("<pre><code>") == html.count("</code></pre>") == 3
+    shown = "".join(unescape(html).split())
+    for text in (turn.observation, turn.reply_text):
+        assert "<code>" + "".join(clean(text).split()) + "</code></pre>" in shown
+    assert html.count("<strong>") == html.count("</strong>") == 12
+    assert not set("\x00\x02\x1b\r") & set(html)
+    html.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "```\n# pwned\n```", "````\n# pwned", "<script>alert(1)</script>", "~~~\n# pwned\n~~~",
+        "\x02wzxhzdk:0\x03", "![x](http://x/y.png)", "</code></pre><h1>pwned</h1>",
+    ],
+)  # fmt: skip
+def test_known_attacks_stay_text(attack: str) -> None:
+    html = markdown_to_safe_html(f"{fenced(attack)}\n\n{inline(attack)}\n\nafter")
+    assert "<h1" not in html and "<img" not in html and "<script" not in html
+    assert html.count("<pre>") == 1 and html.rstrip().endswith("<p>after</p>")
+
+
+@pytest.mark.parametrize("option", ["every", "episodes"])
+def test_wrong_options_are_named(option: str) -> None:
+    with pytest.raises(ValueError, match=rf"callbacks\.transcripts\.{option}=0"):
+        Transcripts("x", **{option: 0})
+
+
+def test_each_game_of_a_validation_is_shown_once_each_time(tmp_path: Path, make_episode: Make) -> None:
+    shown: list[tuple[str, int]] = []
+    writer = SimpleNamespace(add_text=lambda tag, text, step: shown.append((tag, step)))
+    trainer: Any = SimpleNamespace(
+        current_epoch=4, is_global_zero=True, loggers=[SimpleNamespace(experiment=writer)],
+        state=SimpleNamespace(fn="validate"),
+    )  # fmt: skip
+    mixed = SimpleNamespace(episodes=[make_episode(g, task_name=name) for g in range(3) for name in "ba"])
+    other = SimpleNamespace(episodes=[make_episode(task_name=name) for name in "ac"])
+    callback = Transcripts(tmp_path, episodes=2)
+    for fn in ("validate", "fit"):
+        trainer.state.fn = fn
+        callback.on_validation_start(trainer, SimpleNamespace())
+        for batch_idx, batch in enumerate((mixed, mixed, other)):
+            callback.on_validation_batch_end(trainer, SimpleNamespace(), None, batch, batch_idx)
+    tags = [f"transcripts/val/{name}" for name in "abc"]
+    assert shown == [(tag, 4) for tag in tags] + [(tag, 5) for tag in tags]
+    names = [(iteration, e.task_name) for iteration, e in read(tmp_path / "val.jsonl")]
+    assert names == [(i, name) for i in (4, 5) for name in "aabbc"]

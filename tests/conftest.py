@@ -1,0 +1,61 @@
+"""Shared fixtures: tiny random policies that speak the embedded vocabulary."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from lit_agentrl.models.policy import Policy
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@lru_cache
+def load_script(name: str) -> Any:
+    """A module of ``scripts/``, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@lru_cache
+def nano_tokenizer() -> Any:
+    return load_script("build_nano").build_tokenizer()
+
+
+def tiny_network(family: str = "llama", seed: int = 0) -> PreTrainedModel:
+    """Two small layers, random weights: grouped-query attention with rotary or plain learned positions."""
+    torch.manual_seed(seed)
+    size = len(nano_tokenizer())
+    if family == "llama":
+        config = LlamaConfig(
+            vocab_size=size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            intermediate_size=48, max_position_embeddings=512, pad_token_id=0, bos_token_id=None, eos_token_id=5,
+        )  # fmt: skip
+        return LlamaForCausalLM(config).eval()
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=512, bos_token_id=5, eos_token_id=5)
+    ).eval()
+
+
+def tiny_policy(family: str = "llama", seed: int = 0) -> Policy:
+    return Policy(network=tiny_network(family, seed), tokenizer=nano_tokenizer(), name=f"tiny-{family}")
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small randomly initialised model saved with its tokenizer and chat template."""
+    folder = tmp_path_factory.mktemp("tiny_model")
+    tiny_policy().save(folder)
+    return folder

@@ -1,0 +1,231 @@
+"""The checker passes every shipped game and catches every way to break one."""
+
+from __future__ import annotations
+
+import functools
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lit_agentrl.envs.bandit import Bandit
+from lit_agentrl.envs.base import Mixture, Task, TextEnv
+from lit_agentrl.envs.checker import ContractError, check_env
+from lit_agentrl.envs.frozen_lake import FrozenLake
+from lit_agentrl.envs.sokoban import Sokoban
+
+CONF = Path(__file__).parents[2] / "conf" / "env"
+FILES = sorted(CONF.glob("*.yaml"))
+
+
+def test_there_are_files():
+    assert {file.stem for file in FILES} >= {"sokoban", "frozen_lake", "bandit", "bandit_reversed", "mixture"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_yaml_passes(file):
+    task = instantiate(OmegaConf.load(file))
+    if isinstance(task, Mixture):
+        assert all((CONF / f"{name}.yaml").exists() for name in task.weights)
+        return
+    assert isinstance(task, Task) and task.name == file.stem
+    check_env(task.make, episodes=8)
+
+
+@pytest.mark.parametrize("view", ["coordinates", "both"])
+@pytest.mark.parametrize("game", [Sokoban, FrozenLake])
+def test_other_views_pass(game, view):
+    check_env(functools.partial(_make, game, view=view), episodes=3)
+
+
+def _make(game: type[TextEnv], split: str, **options: object) -> TextEnv:
+    return game(split=split, **options)
+
+
+class NoSeedNeeded(Bandit):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=0 if seed is None else seed, options=options)
+
+
+class NumpyReward(Bandit):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, np.float64(reward), *rest
+
+
+class NoSuccess(Bandit):
+    def step(self, action):
+        result = super().step(action)
+        del result[4]["success"]
+        return result
+
+
+class PartsDoNotAdd(Sokoban):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + 0.5, *rest
+
+
+class CaseSensitive(Sokoban):
+    def _match(self, action):
+        return action if action in self.action_names() else None
+
+
+class UnknownCosts(Sokoban):
+    def _match(self, action):
+        return super()._match(action) or "Up"
+
+
+class GlobalNoise(FrozenLake):
+    def _play(self, action):
+        return super()._play(action if random.random() < 0.5 else "Up")
+
+
+class GlobalNumpyNoise(FrozenLake):
+    def _play(self, action):
+        return super()._play(action if np.random.random() < 0.5 else "Up")
+
+
+class HiddenMemory(Sokoban):
+    """Remembers the episodes before this one."""
+
+    num_games = 0
+
+    def reset(self, **kwargs):
+        self.num_games += 1
+        return super().reset(**kwargs)
+
+    def _play(self, action):
+        return super()._play("Up" if self.num_games > 2 else action)
+
+
+class SiblingsDiffer(Sokoban):
+    def reset(self, *, seed=None, options=None):
+        noise_seed = (options or {}).get("noise_seed", seed)
+        return super().reset(seed=None if seed is None else seed + noise_seed, options=options)
+
+
+class ForgetsNoise(FrozenLake):
+    def state_dict(self):
+        state = super().state_dict()
+        return {key: value for key, value in state.items() if key != "noise"}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({**state, "noise": self._noise.bit_generator.state})
+
+
+class StateIsNotPlain(Sokoban):
+    def _get_state(self):
+        return super()._get_state() | {"size": np.int64(self._size)}
+
+    def state_key(self):
+        return 5 + sum(map(sum, self._boxes))
+
+
+class DoesNotPickle(Bandit):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.hook = lambda: None
+
+
+class SplitBySeed(Bandit):
+    """Draws the same pairs in every split, and hides it behind ids made from seed and split."""
+
+    def reset(self, *, seed=None, options=None):
+        asked, self.split = self.split, "train"
+        try:
+            observation, info = super().reset(seed=seed, options=options)
+        finally:
+            self.split = asked
+        return observation, info | {"instance_id": f"{asked}-{seed}"}
+
+
+class OneInstance(Bandit):
+    def _draw_instance(self, seed):
+        return super()._draw_instance(0)
+
+
+class WorstPlay(Bandit):
+    def optimal_actions(self, *, horizon):
+        best = super().optimal_actions(horizon=horizon)
+        return best and [name for name in self.action_names() if name not in best]
+
+
+class IllegalPlan(Sokoban):
+    def optimal_actions(self, *, horizon):
+        return ["Jump"]
+
+
+class PlanTooLong(Sokoban):
+    def optimal_actions(self, *, horizon):
+        return ["Up"] * (horizon + 1)
+
+
+class PlaysOn(Bandit):
+    def step(self, action):
+        self._is_running = True
+        return super().step(action)
+
+
+class RandomIsIllegal(Sokoban):
+    def random_action(self, rng):
+        return "Diagonal"
+
+
+class BigStateKey(Bandit):
+    def state_key(self):
+        return super().state_key() + 2**63
+
+
+class IntegerId(Bandit):
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        return observation, info | {"instance_id": 3}
+
+
+class SilentRules(Bandit):
+    @property
+    def rules(self):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("game", "rule"),
+    [
+        (NoSeedNeeded, "seeding"),
+        (NumpyReward, "types"),
+        (NoSuccess, "info"),
+        (IntegerId, "info"),
+        (SilentRules, "types"),
+        (BigStateKey, "state_key"),
+        (PartsDoNotAdd, "rewards"),
+        (RandomIsIllegal, "actions"),
+        (CaseSensitive, "actions"),
+        (PlaysOn, "ending"),
+        (UnknownCosts, "unknown action"),
+        (GlobalNoise, "determinism"),
+        (GlobalNumpyNoise, "determinism"),
+        (HiddenMemory, "determinism"),
+        (SiblingsDiffer, "siblings"),
+        (ForgetsNoise, "state_dict"),
+        (StateIsNotPlain, "state_dict"),
+        (DoesNotPickle, "pickling"),
+        (SplitBySeed, "splits"),
+        (OneInstance, "splits"),
+        (WorstPlay, "optimal actions"),
+        (IllegalPlan, "optimal actions"),
+        (PlanTooLong, "optimal actions"),
+    ],
+)
+def test_broken_games_are_caught(game, rule):
+    with pytest.raises(ContractError) as caught:
+        check_env(functools.partial(_make, game), episodes=12)
+    assert caught.value.rule == rule
+
+
+def test_what_is_no_text_game_is_refused():
+    with pytest.raises(ValueError, match="not a TextEnv"):
+        check_env(lambda split: object())

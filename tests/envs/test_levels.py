@@ -1,0 +1,104 @@
+"""Chance and oracle: measured, shipped, looked up."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lit_agentrl.envs import levels
+from lit_agentrl.envs.bandit import Bandit
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
+from lit_agentrl.envs.sokoban import Sokoban
+
+CONF = Path(__file__).parents[2] / "conf" / "env"
+NAMES = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
+
+
+def load(name: str) -> Task:
+    return instantiate(OmegaConf.load(CONF / f"{name}.yaml"))
+
+
+def bandit(**options: object) -> Task:
+    return Task("bandit", partial(Bandit, **options), max_turns=1, max_actions_per_turn=1, max_actions=1)
+
+
+def test_bandit_levels_are_the_known_means():
+    found = measure(bandit(payoff="expected"), "train", episodes=600, seed=0)
+    assert (found.oracle_success, found.oracle_return) == (1.0, pytest.approx(0.25))
+    assert found.chance_success == pytest.approx(0.5, abs=0.06)
+    assert found.chance_return == pytest.approx(0.15 + 0.1 * found.chance_success)
+    assert found.episodes == 600
+
+
+def test_measuring_twice_gives_the_same():
+    assert measure(load("sokoban"), "val", 20, 3) == measure(load("sokoban"), "val", 20, 3)
+
+
+def test_play_stops_at_the_action_budget():
+    game = partial(Sokoban, min_solution=2, max_solution=2)
+    found = measure(Task("sokoban", game, max_turns=1, max_actions_per_turn=2), "train", episodes=200, seed=0)
+    assert found.oracle_success == 1.0 and found.oracle_return == pytest.approx(11 - 0.2)
+    # Two steps at -0.1 whatever happens; about one random pair in sixteen is the solution.
+    assert 0 < found.chance_success < 0.2
+    assert found.chance_return == pytest.approx(-0.2 + 11 * found.chance_success)
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_levels_belong_to_the_shipped_games(name, split, monkeypatch):
+    monkeypatch.setattr(
+        levels, "measure", lambda *args, **kwargs: pytest.fail("not shipped: run scripts/levels.py")
+    )
+    shipped = lookup(load(name), split)
+    assert shipped.episodes >= 2000 and shipped.chance_success < shipped.oracle_success
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_levels_are_what_the_games_give_now(name):
+    shipped, now = lookup(load(name), "test"), measure(load(name), "test", 150, seed=50_000)
+    # 4 standard errors of 150 episodes.
+    for level in ("chance_success", "oracle_success"):
+        rate = getattr(shipped, level)
+        assert getattr(now, level) == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 150) ** 0.5 + 1e-9)
+
+
+def test_lookup_measures_what_is_not_shipped(monkeypatch):
+    monkeypatch.setattr(levels, "LOOKUP_EPISODES", 30)
+    found = lookup(bandit(payoff="expected", low_reward=0.2), "val")
+    assert found.episodes == 30 and found.oracle_return == pytest.approx(0.25)
+
+
+def test_key_sees_options_limits_split_and_not_the_spelling_of_defaults():
+    keys = {
+        level_key(bandit(), "train"),
+        level_key(bandit(), "val"),
+        level_key(bandit(payoff="expected"), "train"),
+        level_key(Task("bandit", Bandit), "train"),
+        level_key(Task("other", Bandit), "train"),
+    }
+    assert len(keys) == 5
+    assert level_key(bandit(payoff="sampled"), "train") == level_key(bandit(), "train")
+    assert level_key(Task("bandit", Bandit), "train") == level_key(Task("bandit", partial(Bandit)), "train")
+
+
+class NoOracle(Bandit):
+    def optimal_actions(self, *, horizon):
+        return None
+
+
+def test_a_game_without_best_play_has_no_levels():
+    with pytest.raises(ValueError, match="NoOracle.optimal_actions gives None"):
+        measure(Task("bandit", NoOracle), "train", episodes=5, seed=0)
+
+
+def test_normalised():
+    scale = Levels(0.2, 0.0, 0.7, 1.0, 10)
+    assert scale.normalised(0.2) == 0 and scale.normalised(0.7) == 1
+    assert scale.normalised(0.45) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="no scale"):
+        Levels(0.5, 0.0, 0.5, 0.0, 10).normalised(0.5)

@@ -1,0 +1,135 @@
+"""The schema of summary.json, its file and the closing table."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lit_agentrl.report.summary import closing_table, read, score, validate, write
+
+
+def example() -> Any:
+    chance, oracle = score([True] + [False] * 9), score([True] * 10)
+    game = {"name": "sokoban", "split": "val", "chance": chance, "oracle": oracle}
+    start = score([True] * 4 + [False] * 6, returns=[0.5] * 10, iteration=0)
+    game |= {"start": start, "best": score([True] * 7 + [False] * 3, iteration=30), "last": None}
+    return {
+        "version": 1, "status": "stopped", "error": None, "command": "train.py algo=grpo", "seed": 0,
+        "versions": {"torch": "2.13"}, "git_revision": None, "games": [game], "iterations": 42,
+        "planned_iterations": 100, "episodes": 1000, "action_tokens": 10_000, "prefilled_tokens": 5_000,
+        "seconds": {"rollout": 1.5, "update": 2}, "peak_memory_bytes": 1 << 30,
+    }  # fmt: skip
+
+
+def test_a_summary_round_trips_and_leaves_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "summary.json"
+    write(path, example())
+    write(path, example())
+    assert read(path) == example()
+    assert os.listdir(path.parent) == ["summary.json"]
+
+
+def change(path: str, value: Any) -> Any:
+    """The example with the field at a dotted path replaced."""
+    summary = json.loads(json.dumps(example()))
+    *parents, last = path.split(".")
+    place = summary
+    for key in parents:
+        place = place[int(key) if key.isdigit() else key]
+    place[last] = value
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("version", 2), ("version", True), ("status", "done"), ("seed", "1"), ("seed", None), ("seed", 1.5),
+        ("iterations", True), ("command", 3), ("versions.torch", 2.13), ("versions", []), ("games", {}),
+        ("seconds.rollout", "1"), ("seconds.rollout", float("nan")), ("games.0.split", None),
+        ("games.0.best", 0.5), ("games.0.best.success", None), ("games.0.start.success.n", 0),
+        ("games.0.start.success.mean", 2.0), ("games.0.start.success.low", 0.9),
+        ("games.0.start.success.n", 10.0), ("games.0.best.iteration", "30"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_its_path(path: str, value: Any) -> None:
+    validate(example())
+    # bounds belong together, so those are named by the estimate that holds them
+    named = path if not path.endswith((".n", ".mean", ".low")) else path.rsplit(".", 1)[0]
+    with pytest.raises(ValueError, match=rf"^summary {named}"):
+        validate(change(path, value))
+
+
+@pytest.mark.parametrize("path", ["seed", "games", "error", "peak_memory_bytes"])
+def test_a_missing_field_is_named(path: str) -> None:
+    summary = example()
+    del summary[path]
+    with pytest.raises(ValueError, match=f"summary lacks {path}"):
+        validate(summary)
+    summary = example()
+    del summary["games"][0]["start"]["success"]["high"]
+    with pytest.raises(ValueError, match="summary lacks games.0.start.success.high"):
+        validate(summary)
+
+
+def test_an_unknown_field_is_named() -> None:
+    with pytest.raises(ValueError, match="games.0.tset, which the schema does not know"):
+        validate(change("games.0.tset", None))
+
+
+def test_an_invalid_summary_does_not_replace_a_good_one(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write(path, example())
+    with pytest.raises(ValueError, match="status"):
+        write(path, change("status", "done"))
+    assert read(path) == example()
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"summary\.json is not JSON"):
+        read(path)
+
+
+def test_score_builds_its_intervals() -> None:
+    one = score([True], returns=[2.5], iteration=3)
+    assert one["iteration"] == 3 and one["success"]["n"] == 1
+    assert one["return"] == {"mean": 2.5, "low": None, "high": None, "n": 1}  # one value bounds nothing
+    shared = score([True, True, False, False], groups=[0, 0, 1, 1])
+    assert shared["success"]["n"] == 2 and shared["return"] is None
+    json.dumps([one, shared], allow_nan=False)
+
+
+def rendered(summary: Any) -> list[list[str]]:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(closing_table(summary))
+    rows = [line for line in console.export_text().splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
+
+
+def test_the_table_shows_what_is_known() -> None:
+    start, best, last = rendered(example())
+    assert start[:5] == ["sokoban", "val", "start", "0", "10"]
+    assert start[5].startswith("0.400 [0.168, 0.687]") and start[6] == "0.33"
+    assert start[7].startswith("0.100 [") and start[8].startswith("1.000 [")
+    assert best[2:5] == ["best", "30", "10"] and best[6] == "0.67"
+    assert last[2:7] == ["last", "–", "–", "–", "–"]
+
+
+def test_the_table_of_a_run_that_failed_at_once(tmp_path: Path) -> None:
+    summary = change("status", "failed")
+    summary["games"][0] |= dict.fromkeys(("chance", "oracle", "start", "best", "last"))
+    summary |= {"error": "boom", "iterations": 0}
+    write(tmp_path / "summary.json", summary)
+    assert all(cell == "–" for cell in rendered(summary)[0][3:])
+    summary["games"] = []
+    validate(summary)
+    assert rendered(summary) == []
+
+
+def test_no_scale_is_no_normalised_score() -> None:
+    summary = example()
+    summary["games"][0]["oracle"] = summary["games"][0]["chance"]
+    assert rendered(summary)[0][6] == "–"

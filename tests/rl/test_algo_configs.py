@@ -1,0 +1,135 @@
+"""Every file under conf/algo and conf/filter composes and builds."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.rl import filters
+from lit_agentrl.rl.algorithm import Algorithm, try_out
+from lit_agentrl.rl.ratios import sequence
+
+CONF = Path(__file__).parents[2] / "conf"
+ALGORITHMS = sorted(f.stem for f in (CONF / "algo").glob("*.yaml") if not f.stem.startswith("_"))
+OPTIONS = sorted(f"{f.parent.name}={f.stem}" for f in (CONF / "algo").glob("*/*.yaml"))
+AXES = ("advantage", "ratio", "clip", "aggregate", "kl", "entropy")
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"):
+        return compose("train_test", overrides=[f"hydra.searchpath=[file://{CONF}]", *overrides])
+
+
+def built(*overrides: str) -> tuple[Algorithm, Any]:
+    config = composed(*overrides)
+    algorithm, group_filter = instantiate(config.algo), instantiate(config.filter)
+    try_out("filter", group_filter, filters.Selection)
+    return algorithm, group_filter
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_named_algorithms(name):
+    algorithm, group_filter = built(f"algo={name}")
+    assert isinstance(algorithm, Algorithm) and algorithm.name == name
+    assert group_filter.func is filters.top_std and group_filter.keywords == {"ratio": 1.0}
+    text = (CONF / "algo" / f"{name}.yaml").read_text()
+    assert text.startswith("#") and "Defaults:" in text and "\n# Departs:" in text
+
+
+@pytest.fixture(scope="module")
+def grpo() -> DictConfig:
+    return composed("algo=grpo")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_every_axis(grpo, option):
+    axis, stem = option.split("=")
+    config = grpo.copy()
+    config.algo[axis] = OmegaConf.load(CONF / "algo" / axis / f"{stem}.yaml")
+    if option == "ratio=none":  # always 1, hence refuses a clip rule with bounds
+        config.algo.clip = OmegaConf.load(CONF / "algo/clip/none.yaml")
+    part = getattr(instantiate(config.algo), axis)
+    if stem == "none" and axis in ("kl", "entropy"):
+        assert part is None
+    elif axis == "kl":
+        place, estimator = stem.split("_")
+        assert type(part).__name__.lower() == f"klin{place}" and part.estimator.func.__name__ == estimator
+    elif axis == "clip":
+        assert stem.startswith(part.func.__name__) or part.func.__name__ == "clip_higher"
+    else:
+        assert isinstance(part, partial) and part.func.__name__ == stem
+
+
+def test_constants_are_those_of_the_papers():
+    for name, key, value in [
+        ("grpo", "clip.epsilon", 0.2),
+        ("loop", "clip.epsilon", 0.1),
+        ("loop", "clip.lower", "reciprocal"),
+        ("gspo", "clip.low", 3e-4),
+        ("gspo", "clip.high", 4e-4),
+        ("dr_grpo", "aggregate.max_tokens", 64),
+        ("grpo", "advantage.eps", 1e-6),
+    ]:
+        assert OmegaConf.select(composed(f"algo={name}").algo, key) == value
+
+
+def test_axes_are_overridden_from_the_command_line():
+    algorithm, _ = built("algo=gspo", "algo/clip=clip_higher", "algo.clip.high=0.3", "algo/kl=loss_k3")
+    assert algorithm.ratio.func is sequence and algorithm.clip.keywords == {"low": 0.2, "high": 0.3}
+    assert algorithm.needs_reference
+    assert set(composed("algo=gspo").algo) == {"_target_", "name", *AXES}
+
+
+def test_every_axis_must_be_chosen():
+    config = composed()
+    del config.algo.ratio
+    with pytest.raises(Exception, match="missing 1 required keyword-only argument: 'ratio'"):
+        instantiate(config.algo)
+
+
+def test_mistakes_name_the_option():
+    with pytest.raises(Exception, match=r"algo\.clip\.low=3 must be in \(0, 1\)"):
+        built("algo=gspo", "algo.clip.low=3")
+    with pytest.raises(Exception, match=r"algo\.kl\.coef=0 must be > 0; algo/kl=none"):
+        built("algo/kl=loss_k3", "algo.kl.coef=0")
+    with pytest.raises(ValueError, match=r"filter\.ratio=1\.3 must be in \(0, 1\]"):
+        built("filter.ratio=1.3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ratio"),
+    [
+        (("algo=grpo",), 1.0),
+        (("algo=grpo", "filter.ratio=0.5"), 0.5),
+        (("algo=quarter",), 0.25),
+        (("algo=quarter", "filter.ratio=0.5"), 0.5),
+        (("algo=quarter", "filter=top_std"), 1.0),
+        (("algo=quarter", "filter=none"), None),
+    ],
+)
+def test_the_command_line_wins_over_an_algorithms_filter(overrides, ratio):
+    config = composed(*overrides)
+    assert config.filter.get("ratio") == ratio
+    assert config.filter._target_.endswith("keep_all" if ratio is None else "top_std")
+
+
+@pytest.mark.parametrize("algo", ["grpo", "quarter"])
+def test_no_filter_refuses_a_ratio(algo):
+    with pytest.raises(ConfigCompositionException, match=r"filter\.ratio"):
+        composed(f"algo={algo}", "filter=none", "filter.ratio=0.5")
+
+
+def test_the_page_lists_every_option():
+    page = (CONF.parent / "docs" / "algorithms.md").read_text()
+    for option in OPTIONS:
+        axis, stem = option.split("=")
+        section = page.split(f"\n| {axis} | ")[1].split("\n\n")[0]
+        assert f"| `{stem}` |" in f"| {section}", option
+    assert all(f"| `{name}` |" in page for name in ALGORITHMS)

@@ -1,0 +1,76 @@
+"""Reading signatures and calling parts by tensor name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from lit_agentrl.rl import clipping, filters, kl
+from lit_agentrl.rl.algorithm import bind, tensor_names, try_out
+from lit_agentrl.rl.binding import toy_tensors
+from lit_agentrl.types import TrajectoryBatch
+
+
+def part(*, return_B: Tensor, state_key_BK: Tensor, value_BT: Tensor | None = None, eps: float) -> Tensor:
+    """A part with an optional tensor and a constant without default."""
+    return return_B * eps + (0 if value_BT is None else value_BT.sum())
+
+
+class Controller(torch.nn.Module):
+    """A part with state."""
+
+    def forward(self, *, logp_BT: Tensor, scale: float = 2.0) -> Tensor:
+        return logp_BT * scale
+
+
+def test_names_are_seen_through_partials_and_modules():
+    names = {"return_B": True, "state_key_BK": True, "value_BT": False}
+    assert tensor_names(part) == names
+    assert tensor_names(partial(partial(part, eps=1.0), eps=2.0)) == names
+    assert tensor_names(Controller()) == {"logp_BT": True}
+    assert tensor_names(kl.KLInReward(estimator=kl.k1, coef=1.0)).keys() == {
+        "old_logp_BT",
+        "ref_logp_BT",
+        "is_action_BT",
+    }
+
+
+def test_bind_gives_exactly_what_is_named():
+    tensors = {"return_B": torch.ones(2), "state_key_BK": torch.ones(2, 1), "entropy_BT": torch.ones(2, 2)}
+    assert bind(partial(part, eps=3.0), tensors).tolist() == [3, 3]
+    assert bind(partial(part, eps=3.0), tensors | {"value_BT": torch.ones(2, 2)}).tolist() == [7, 7]
+    assert bind(Controller(), {"logp_BT": torch.ones(1, 1)}) == 2
+    with pytest.raises(ValueError, match="part needs state_key_BK, which this run does not provide"):
+        bind(partial(part, eps=3.0), {"return_B": torch.ones(2)})
+
+
+@pytest.mark.parametrize(
+    ("option", "fn", "message"),
+    [
+        ("filter", partial(filters.top_std, ratio=1.3), r"filter\.ratio=1\.3 must be in"),
+        ("filter", filters.top_std, r"filter\.ratio is not set; top_std needs a value"),
+        ("filter", partial(filters.keep_all, ratio=0.5), r"filter: keep_all does not take these constants"),
+        ("filter", partial(filters.top_std, ratio="half"), r"filter: top_std does not accept ratio='half'"),
+        ("filter", clipping.none, r"filter: none returned Clipped, expected Selection"),
+    ],
+)
+def test_trying_out_names_what_is_wrong(option, fn, message):
+    with pytest.raises(ValueError, match=message):
+        try_out(option, fn, filters.Selection)
+
+
+def test_unknown_tensors_are_refused():
+    def reads_minds(*, intention_BT: Tensor) -> Tensor:
+        return intention_BT
+
+    with pytest.raises(ValueError, match=r"algo\.ratio: .*reads_minds asks for intention_BT; tensors are"):
+        try_out("algo.ratio", reads_minds, Tensor)
+
+
+def test_the_vocabulary_covers_the_batch():
+    extra = {"value_BT", "logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
+    assert toy_tensors().keys() == {f.name for f in fields(TrajectoryBatch)} | extra

@@ -1,0 +1,55 @@
+"""Masked reductions and group moments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_agentrl.rl import masked
+
+X = [1.0, 2.0, 6.0, float("nan")]
+MASK = torch.tensor([True, True, True, False])
+
+
+def test_reductions_ignore_garbage_and_its_gradient():
+    x = torch.tensor(X, requires_grad=True)
+    (masked.masked_sum(x, MASK) + masked.masked_mean(x, MASK)).backward()
+    assert masked.masked_sum(x, MASK) == 9 and masked.masked_mean(x, MASK) == 3
+    torch.testing.assert_close(x.grad, torch.tensor([4 / 3, 4 / 3, 4 / 3, 0]))
+
+
+def test_whiten():
+    white = masked.masked_whiten(torch.tensor(X), MASK, eps=0.0)
+    torch.testing.assert_close(white, torch.tensor([-2.0, -1.0, 3.0, 0.0]) / 7**0.5)
+    one = torch.tensor([False, True, False, False])
+    assert masked.masked_whiten(torch.tensor(X), one).tolist() == [0, 0, 0, 0]
+    assert masked.masked_mean(torch.tensor(X), ~MASK & MASK) == 0
+
+
+def test_moments_are_per_group():
+    value, group = torch.tensor([1.0, 5.0, 3.0, 0.1, 0.1, 0.1, 7.0]), torch.tensor([0, 2, 0, 2, 1, 1, 3])
+    moments = masked.group_moments(value, group, 5)
+    torch.testing.assert_close(moments.centred_N, torch.tensor([-1, 2.45, 1, -2.45, 0, 0, 0]))
+    assert moments.centred_N[4:].eq(0).all() and moments.std_N[4:].eq(0).all()
+    assert moments.count_N.tolist() == [2, 2, 2, 2, 2, 2, 1]
+    torch.testing.assert_close(moments.std_N[0], torch.tensor(2.0).sqrt())
+
+
+def test_trajectories_are_found_once_each():
+    found = masked.find_trajectories(
+        return_B=torch.tensor([1.0, 1.0, 2.0, torch.nan, 3.0]),
+        group_B=torch.tensor([8, 8, 4, 4, 4]),
+        trajectory_B=torch.tensor([0, 0, 0, 1, 2]),
+    )
+    assert found.return_S.tolist() == [2, 3, 1] and found.group_S.tolist() == [0, 0, 1]
+    assert found.index_B.tolist() == [2, 2, 0, -1, 1] and found.num_groups == 2
+    spread = found.to_rows(torch.tensor([10.0, 20.0, 30.0]), torch.zeros(1))
+    assert spread.tolist() == [30, 30, 10, 0, 20]
+
+
+def test_shape_errors_name_the_tensors():
+    masked.check_shapes(a_BT=torch.zeros(2, 3), b_B=torch.zeros(2))
+    with pytest.raises(ValueError, match="b_B has B=3, but a_BT has B=2"):
+        masked.check_shapes(a_BT=torch.zeros(2, 3), b_B=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"a_BT has shape \(2,\), expected 2 axes"):
+        masked.check_shapes(a_BT=torch.zeros(2))

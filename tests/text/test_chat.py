@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from lit_agentrl.text.chat import ChatRenderer, shipped_template
+from lit_agentrl.types import Segment
+
+USER = {"role": "user", "content": "turns 5"}
+REPLY = "<think>wall</think><answer>Up || Down</answer>"
+CHATML = shipped_template("append_only_chatml")
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def with_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -> PreTrainedTokenizerBase:
+    clone = copy.deepcopy(tokenizer)
+    clone.chat_template = template
+    return clone
+
+
+def test_opening_is_the_rendered_template(renderer: ChatRenderer) -> None:
+    tokenizer = renderer.tokenizer
+    prefix = renderer.opening([USER])
+    text = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
+    assert prefix.tokens == encode(tokenizer, text)
+    header = text.removeprefix(tokenizer.apply_chat_template([USER], tokenize=False))
+    num_header = len(encode(tokenizer, header))
+    num_message = len(prefix.tokens) - num_header
+    assert prefix.segments == [int(Segment.PROMPT)] * num_message + [int(Segment.FORCED)] * num_header
+    assert header.strip() and num_message > 0
+
+
+def test_forced_think_is_the_end_of_the_header(tokenizer: PreTrainedTokenizerBase) -> None:
+    renderer = ChatRenderer(tokenizer, force_think=True)
+    plain = ChatRenderer(tokenizer)
+    assert renderer.forced_think and not plain.forced_think
+    for ours, theirs in [
+        (renderer.opening([USER]), plain.opening([USER])),
+        (renderer.following("wall", last_reply=[]), plain.following("wall", last_reply=[])),
+    ]:
+        extra = len(ours.tokens) - len(theirs.tokens)
+        assert renderer.decode(ours.tokens).endswith("<think>")
+        assert ours.tokens[:-extra] == theirs.tokens
+        assert ours.segments == [*theirs.segments, *[int(Segment.FORCED)] * extra]
+
+
+def test_following_segments(renderer: ChatRenderer) -> None:
+    prefix = renderer.following("wall 5", last_reply=encode(renderer.tokenizer, REPLY))
+    forced, seen = int(Segment.FORCED), int(Segment.OBSERVATION)
+    inside = [i for i, segment in enumerate(prefix.segments) if segment == seen]
+    assert inside == list(range(inside[0], inside[-1] + 1))
+    assert set(prefix.segments[: inside[0]]) == set(prefix.segments[inside[-1] + 1 :]) == {forced}
+    text = renderer.decode([prefix.tokens[i] for i in inside])
+    assert "wall 5" in text and "user" in text and "assistant" not in text
+    assert prefix.tokens[0] == renderer.end_of_turn_ids[0]
+
+
+def test_sampled_end_marker_is_not_doubled(renderer: ChatRenderer) -> None:
+    marker = renderer.end_of_turn_ids[0]
+    unfinished = renderer.following("wall", last_reply=[])
+    finished = renderer.following("wall", last_reply=[marker])
+    assert unfinished.tokens == [marker, *finished.tokens]
+    assert unfinished.segments == [int(Segment.FORCED), *finished.segments]
+
+
+def test_a_marker_inside_the_reply_is_not_its_end(renderer: ChatRenderer) -> None:
+    marker = renderer.end_of_turn_ids[0]
+    other = encode(renderer.tokenizer, "Up")
+    assert renderer.following("wall", last_reply=[marker, *other]).tokens[0] == marker
+
+
+def test_end_of_turn_ids(nano: PreTrainedTokenizerBase, bpe: PreTrainedTokenizerBase) -> None:
+    assert ChatRenderer(nano).end_of_turn_ids == (nano.convert_tokens_to_ids("<|end|>"),)
+    ids = (bpe.convert_tokens_to_ids("<|im_end|>"), bpe.eos_token_id)
+    assert ChatRenderer(bpe).end_of_turn_ids == ids
+
+
+def test_a_marker_of_several_tokens_ends_no_turn(bpe: PreTrainedTokenizerBase) -> None:
+    turns = "{% for m in messages %}{{ m.role }}: {{ m.content }} over.\n{% endfor %}"
+    plain = turns + "{% if add_generation_prompt %}assistant: {% endif %}"
+    renderer = ChatRenderer(with_template(bpe, plain))
+    assert renderer.end_of_turn_ids == (bpe.eos_token_id,)
+    assert (
+        renderer.decode(renderer.following("P", last_reply=[]).tokens) == " over.\nuser: P over.\nassistant: "
+    )
+
+
+contents = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="|<"), min_size=1, max_size=20)
+safe_replies = st.builds("<think>{}</think><answer>{}</answer>".format, contents, contents)
+
+
+@given(users=st.lists(contents, min_size=1, max_size=4), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_ledger_text_is_the_templates_own_rendering(
+    bpe: PreTrainedTokenizerBase, users: list[str], data: st.DataObject
+) -> None:
+    renderer = ChatRenderer(bpe)
+    messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": users[0]}]
+    ledger = list(renderer.opening(messages).tokens)
+    for user in users[1:]:
+        text = data.draw(safe_replies)
+        is_ended = data.draw(st.booleans())
+        reply = encode(bpe, text) + [renderer.end_of_turn_ids[0]] * is_ended
+        ledger += [*reply, *renderer.following(user, last_reply=reply).tokens]
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": user}]
+    expected = bpe.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert renderer.decode(ledger) == expected
+
+
+def test_nano_ledger_equals_the_tokenised_rendering(nano: PreTrainedTokenizerBase) -> None:
+    renderer = ChatRenderer(nano)
+    reply = encode(nano, REPLY)
+    messages = [USER, {"role": "assistant", "content": REPLY}, {"role": "user", "content": "# P\n_ X"}]
+    ledger = [
+        *renderer.opening([USER]).tokens,
+        *reply,
+        *renderer.following("# P\n_ X", last_reply=reply).tokens,
+    ]
+    assert ledger == encode(
+        nano, nano.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    )
+
+
+DROPS_THINKING = CHATML.replace("message.content", "(message.content.split('</think>')[-1])")
+DROPS_OLD_THINKING = CHATML.replace(
+    "message.content",
+    "(message.content if loop.last or message.role == 'user' else message.content.split('</think>')[-1])",
+)
+MOVES_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}]"
+    "{% if loop.last and messages[0].role == 'system' %}"
+    "{{ messages[0].content }}{% endif %}{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+COUNTS = "{{ messages | length }}" + CHATML
+NUMBERS_HEADERS = (
+    "{% for m in messages %}[{{ m.role }} {{ loop.index0 }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant {{ messages | length }}]{% endif %}"
+)
+HEADER_FIRST = "{% if add_generation_prompt %}go {% endif %}" + CHATML
+
+
+@pytest.mark.parametrize(
+    "template",
+    [DROPS_THINKING, DROPS_OLD_THINKING, MOVES_SYSTEM, COUNTS, NUMBERS_HEADERS, HEADER_FIRST],
+    ids=lambda template: f"template{len(template)}",
+)
+def test_rewriting_templates_are_refused_with_the_remedy(
+    tokenizer: PreTrainedTokenizerBase, template: str
+) -> None:
+    rewriting = with_template(tokenizer, template)
+    with pytest.raises(ValueError, match="not append-only.*model.chat_template=append_only_chatml"):
+        ChatRenderer(rewriting)
+    assert ChatRenderer(rewriting, template="append_only_chatml").opening([USER]).tokens
+
+
+def test_no_template_is_refused_with_the_remedy(tokenizer: PreTrainedTokenizerBase) -> None:
+    bare = with_template(tokenizer, None)
+    with pytest.raises(ValueError, match="no chat template.*model.chat_template=append_only_chatml"):
+        ChatRenderer(bare)
+    assert ChatRenderer(bare, template="append_only_chatml").opening([USER]).tokens
+
+
+def test_unknown_shipped_template(bpe: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ValueError, match="model.chat_template='nope'.*append_only_chatml"):
+        ChatRenderer(bpe, template="nope")
+
+
+def test_a_template_without_system_role_works_until_one_is_needed(bpe: PreTrainedTokenizerBase) -> None:
+    refuses = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
+    )
+    renderer = ChatRenderer(with_template(bpe, refuses))
+    assert renderer.opening([USER]).tokens
+    with pytest.raises(ValueError, match="system.*no system role"):
+        renderer.opening([{"role": "system", "content": "rules"}, USER])
+
+
+def test_a_template_that_forces_thinking_itself(bpe: PreTrainedTokenizerBase) -> None:
+    opens = CHATML.replace("assistant\\n' -}}\n{%- endif", "assistant\\n<think>\\n' -}}\n{%- endif")
+    assert opens != CHATML
+    renderer = ChatRenderer(with_template(bpe, opens), force_think=True)
+    assert renderer.forced_think and ChatRenderer(with_template(bpe, opens)).forced_think
+    text = renderer.decode(renderer.following("P", last_reply=[]).tokens)
+    assert text == "<|im_end|>\n<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+def test_slow_tokenizers_are_refused(bpe: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = copy.deepcopy(bpe)
+    monkeypatch.setattr(type(slow), "is_fast", property(lambda self: False))
+    with pytest.raises(ValueError, match="fast version"):
+        ChatRenderer(slow)
+
+
+def test_decode_keeps_special_tokens_and_spaces(bpe: PreTrainedTokenizerBase) -> None:
+    text = "a , b .<|im_end|>"
+    assert ChatRenderer(bpe).decode(encode(bpe, text)) == text
