@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from hydra.utils import instantiate
+from hypothesis import HealthCheck, settings
+from omegaconf import OmegaConf
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
+
+# the same examples every time, however slow the machine is today
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,6 +35,12 @@ def load_script(name: str) -> Any:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def load_task_yaml(name: str) -> Task:
+    """A game of ``conf/env`` with its shipped settings."""
+    task: Task = instantiate(OmegaConf.load(ROOT / "conf" / "env" / f"{name}.yaml"))
+    return task
 
 
 @lru_cache

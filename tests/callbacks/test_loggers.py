@@ -149,16 +149,16 @@ def test_deterministic_columns_leave_out_clocks() -> None:
     assert deterministic_columns(header) == ["iteration", "train/loss", "timely"]
 
 
-def test_tensorboard_shows_each_step_once_after_rewinds(tmp_path: Path) -> None:
-    for first, last in ((0, 3), (1, 4)):  # the second launch continues after one completed iteration
+@pytest.mark.parametrize("kept", [-1, 0, 1, 3])
+def test_tensorboard_shows_each_step_once_after_a_rewind(tmp_path: Path, kept: int) -> None:
+    for launch, first in ((1, -1), (2, kept)):  # the second launch continues after `kept` iterations
         log = TensorBoardLog(tmp_path)
-        if first == 0:
-            log.log_metrics({"a": 0.0}, step=0)
         log.rewind(first)
-        for step in range(first + 1, last + 1):
-            log.log_metrics({"a": 10.0 * first + step}, step=step)
+        for step in range(first + 1, 4):
+            log.log_metrics({"a": 10.0 * launch + step}, step=step)
         log.finalize("failed")
-    assert scalars(tmp_path, "a") == [(0, 0.0), (1, 1.0), (2, 12.0), (3, 13.0), (4, 14.0)]
+    expected = [(step, 10.0 * (1 if step <= kept else 2) + step) for step in range(4)]
+    assert scalars(tmp_path, "a") == expected
 
 
 def test_hparams_session_ends_only_when_training_succeeded(tmp_path: Path) -> None:

@@ -110,12 +110,13 @@ def rendered(summary: Any) -> list[list[str]]:
 
 
 def test_the_table_shows_what_is_known() -> None:
-    start, best, last = rendered(example())
-    assert start[:5] == ["sokoban", "val", "start", "0", "10"]
+    chance, start, best, last, oracle = rendered(example())
+    assert chance[:4] == ["sokoban", "val", "chance", "–"] and chance[5].startswith("0.100 [")
+    assert start[:5] == ["", "", "start", "0", "10"]
     assert start[5].startswith("0.400 [0.168, 0.687]") and start[6] == "0.33"
-    assert start[7].startswith("0.100 [") and start[8].startswith("1.000 [")
     assert best[2:5] == ["best", "30", "10"] and best[6] == "0.67"
     assert last[2:7] == ["last", "–", "–", "–", "–"]
+    assert oracle[2] == "oracle" and oracle[5].startswith("1.000 [") and oracle[6] == "1.00"
 
 
 def test_the_table_of_a_run_that_failed_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -78,6 +78,15 @@ class RolloutSettings:
             raise ValueError(f"rollout.{error}") from error
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """How an evaluation is played: on which split, how sampled, how often each instance."""
+
+    split: str
+    params: SamplingParams
+    members: int = 1
+
+
 class RolloutCallback(Callback):
     """Plays the episodes of every batch before the module sees it.
 
@@ -88,8 +97,7 @@ class RolloutCallback(Callback):
         prompt, chat: wording and template.
         settings: numbers and sampling of training rollouts.
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
-        eval_params: sampling parameters of validation and test.
-        eval_members: episodes per evaluated instance.
+        val_params, test_params: sampling parameters of validation and test.
         seed: run seed.
     """
 
@@ -102,8 +110,8 @@ class RolloutCallback(Callback):
         chat: ChatRenderer,
         settings: RolloutSettings,
         select_groups: Callable[..., Selection],
-        eval_params: SamplingParams,
-        eval_members: int = 1,
+        val_params: SamplingParams,
+        test_params: SamplingParams,
         seed: int = 0,
     ) -> None:
         try_out("filter", select_groups, Selection)
@@ -111,15 +119,20 @@ class RolloutCallback(Callback):
         self._make_engine = engine
         self._prompt = prompt
         self._chat = chat
-        self._settings = settings
+        self.settings = settings
         self._select_groups = select_groups
-        self._eval_params = eval_params
-        self._eval_members = eval_members
+        self._val = Evaluation("val", val_params)
+        self._test = Evaluation("test", test_params)
         self._seed = seed
         self._engine: Engine | None = None
-        self._samplers: dict[str, Sampler] = {}
+        self._samplers: dict[tuple[str, SamplingParams], Sampler] = {}
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
         self.test_episodes: list[Episode] = []
+
+    def set_test(self, evaluation: Evaluation) -> None:
+        """How later tests are played."""
+        self._test = evaluation
+        self._samplers = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, once it lies on its device."""
@@ -127,7 +140,7 @@ class RolloutCallback(Callback):
             network=pl_module.network,
             stop=AnswerStop(self._chat.tokenizer),
             end_of_turn_ids=self._chat.end_of_turn_ids,
-            max_context_tokens=self._settings.max_context_tokens,
+            max_context_tokens=self.settings.max_context_tokens,
             forward_context=trainer.precision_plugin.forward_context,
         )
         self._samplers = {}
@@ -139,7 +152,7 @@ class RolloutCallback(Callback):
         # dropout and whatever else draws from the global generator is keyed like everything else
         torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
-        batch.episodes = self._play("train", pl_module, batch, self._settings.members, self._settings.params)
+        batch.episodes = self._play("train", pl_module, batch, self.settings.members, self.settings.params)
         self._stop_if_failing(batch.episodes)
         played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
         kept = self._keep_groups(batch, played)
@@ -167,11 +180,11 @@ class RolloutCallback(Callback):
 
     def _stop_if_failing(self, episodes: Sequence[Episode]) -> None:
         failed = [episode for episode in episodes if episode.end is EndReason.ERROR]
-        if len(failed) > self._settings.max_failed_share * len(episodes):
+        if len(failed) > self.settings.max_failed_share * len(episodes):
             first = failed[0]
             raise ValueError(
                 f"{len(failed)} of {len(episodes)} episodes failed, more than "
-                f"rollout.max_failed_share={self._settings.max_failed_share}; the first, game {first.task_name} "
+                f"rollout.max_failed_share={self.settings.max_failed_share}; the first, game {first.task_name} "
                 f"instance seed {first.instance_seed}: {first.error}"
             )
 
@@ -219,7 +232,7 @@ class RolloutCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         started = time.perf_counter()
-        batch.episodes = self._play("val", pl_module, batch, self._eval_members, self._eval_params)
+        batch.episodes = self._play(self._val.split, pl_module, batch, self._val.members, self._val.params)
         self.val_episodes.extend(batch.episodes)
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["time/validate"] = row.get("time/validate", 0.0) + time.perf_counter() - started
@@ -228,7 +241,7 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        batch.episodes = self._play("test", pl_module, batch, self._eval_members, self._eval_params)
+        batch.episodes = self._play(self._test.split, pl_module, batch, self._test.members, self._test.params)
         self.test_episodes.extend(batch.episodes)
 
     def _play(
@@ -236,13 +249,13 @@ class RolloutCallback(Callback):
     ) -> list[Episode]:
         assert self._engine is not None, "setup() comes before rollouts"
         self._engine.sync_weights(int(getattr(pl_module, "version", 0)))
-        if split not in self._samplers:
-            self._samplers[split] = Sampler(
+        if (split, params) not in self._samplers:
+            self._samplers[split, params] = Sampler(
                 self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=replace(params), seed=self._seed,
+                params=params, seed=self._seed,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
-        return self._samplers[split].play(
+        return self._samplers[split, params].play(
             EpisodeSpec(batch.iteration, group, member, task, seed)
             for group, task, seed in prompts
             for member in range(members)

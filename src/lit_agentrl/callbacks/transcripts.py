@@ -63,9 +63,9 @@ class Transcripts(Callback):
     """Writes a few episodes of a batch to ``train.jsonl`` and ``val.jsonl``, and to TensorBoard's TEXT tab.
 
     Training batches: the first and every ``every``-th iteration.  Validation: of each game the first batch
-    that it occurs in, every time.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0 is the start.  The files
-    are rewound on resume.  If the module has a ``tokenizer``, the text of forced tokens is shown; otherwise
-    they are counted.
+    that it occurs in, every time.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0 is the
+    start.  The files are rewound on resume.  If the module has a ``tokenizer``, the text of forced tokens is
+    shown; otherwise they are counted.
 
     Args:
         dirpath: the run's transcript folder.

@@ -1,4 +1,4 @@
-"""Command lines: composing configs, resuming, and errors of one line that name cause and remedy.
+"""The commands ``train.py`` and ``evaluate.py``.
 
 Heavy imports wait until a command is known to make sense, so that ``--help`` and typing errors are instant.
 """
@@ -8,175 +8,206 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry.errors import UserError, explain, explain_composition, report
-from lit_agentrl.entry.overrides import check_overrides, expand, split_arguments
+from lit_agentrl.entry import composition
+from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
+from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
+from lit_agentrl.entry.saved import run_folder_of, saved_config
 
-CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
 RESUMABLE = ("trainer.max_epochs", "traceback")  # what may be changed when a run is continued
+_ONLY_PRINT = ("--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 
 
 def main_train(argv: Sequence[str] | None = None) -> None:
     """``train.py``."""
-    _main("train", _train_job, list(sys.argv[1:] if argv is None else argv))
+    _main(_train, list(sys.argv[1:] if argv is None else argv))
 
 
 def main_evaluate(argv: Sequence[str] | None = None) -> None:
     """``evaluate.py``."""
-    _main("evaluate", _evaluate_job, list(sys.argv[1:] if argv is None else argv))
+    _main(_evaluate, list(sys.argv[1:] if argv is None else argv))
 
 
-def _main(name: str, job: Callable[[DictConfig], None], argv: list[str]) -> None:
-    flags, overrides = split_arguments(argv)
-    show_traceback = any(o.replace(" ", "").lower() == "traceback=true" for o in overrides)
+def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
     try:
-        resumed = [o for o in overrides if o.startswith("resume=") and o not in ("resume=null", "resume=")]
-        if resumed and name == "train":
-            _resume(Path(resumed[-1].removeprefix("resume=")), [o for o in overrides if not o.startswith("resume=")])
-            return
-        if not any(flag in ("--help", "-h", "--hydra-help", "--info", "--version") for flag in flags):
-            _check(name, flags, overrides)
-        sys.argv = [name + ".py", *argv]  # what Hydra reads
-        hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=name)(_guarded(job))()
+        num_failed = command(argv)
     except KeyboardInterrupt:
-        print("interrupted; continue with: python train.py resume=FOLDER", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        if show_traceback:
-            raise
-        report(explain(error))
+        _tell(error, "traceback=true" in (text.lower() for text in argv))
+        sys.exit(1)
+    if num_failed:
         sys.exit(1)
 
 
-def _guarded(job: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
-    """Errors end the process here, with one line, before Hydra can print a page about them."""
-
-    def run(cfg: DictConfig) -> None:
-        try:
-            job(cfg)
-        except Exception as error:
-            if cfg.get("traceback"):
-                import traceback
-
-                traceback.print_exc()
-            else:
-                report(explain(error))
-            sys.exit(1)
-
-    return run
+def _tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
+    if with_traceback:
+        traceback.print_exception(error)
+    report(prefix + explain(error))
 
 
-def _check(name: str, flags: Sequence[str], overrides: Sequence[str]) -> None:
-    """Compose every job of the command once, so that a typing error costs no rollout.
+def _train(argv: list[str]) -> int:
+    """Returns the number of runs that failed."""
+    flags, overrides = split_arguments(argv)
+    resumed = [text for text in overrides if text.startswith("resume=") and text != "resume=null"]
+    if resumed:
+        _resume(resumed, flags, [text for text in overrides if text not in resumed])
+        return 0
+    is_multirun = any(flag in MULTIRUN for flag in flags)
+    if not any(flag in _ONLY_PRINT for flag in flags):
+        _check(flags, overrides, is_multirun=is_multirun)
+    failed: list[str] = []
 
-    Raises:
-        UserError: an unknown group, option or key, or a value of the wrong type, naming the nearest valid ones.
-    """
-    search = [flags[i + 1] for i, flag in enumerate(flags[:-1]) if flag in ("--config-dir", "-cd")]
-    search += [flag.split("=", 1)[1] for flag in flags if flag.startswith("--config-dir=")]
-    for folder in search:
-        if not Path(folder).is_dir():
-            raise UserError(f"--config-dir {folder} is not a folder")
-    paths = ",".join(f"file://{Path(folder).resolve()}" for folder in search)
-    extra = [f"hydra.searchpath=[{paths}]"] if search else []
-    is_multirun = any(flag in ("-m", "--multirun") for flag in flags)
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
-        for job in expand(overrides) if is_multirun else [list(overrides)]:
+    def job(cfg: DictConfig) -> None:
+        sources = HydraConfig.get().runtime.config_sources
+        folders = [source.path for source in sources if source.schema == "file"]
+        with _told_at_interrupt(cfg):
             try:
-                compose(config_name=name, overrides=[*job, *extra])
-            except Exception as error:
-                raise explain_composition(error, name, job) from error
-        check_overrides(overrides, is_multirun=is_multirun)
+                _fit(cfg, folders, is_resume=False)
+            except Exception as error:  # the other runs of a sweep still have their turn
+                failed.append(cfg.run_dir)
+                _tell(error, cfg.traceback, f"{cfg.run_dir}: " if is_multirun else "")
+                _remove_unused(Path(cfg.run_dir))
+
+    with _command_line("train.py", [*flags, *overrides]):
+        hydra.main(version_base="1.3", config_path=str(composition.CONFIG_DIR), config_name="train")(job)()
+    return len(failed)
 
 
-def load_task(name: str) -> DictConfig:
-    """The config of a game, from the search path of the running command.
+@contextmanager
+def _command_line(script: str, arguments: list[str]) -> Iterator[None]:
+    """What Hydra reads; and errors come out of it as errors, instead of being printed by it."""
+    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [script, *arguments], "1"
+    try:
+        yield
+    finally:
+        sys.argv = before[0]
+        if before[1] is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+
+
+@contextmanager
+def _told_at_interrupt(cfg: DictConfig) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted; continue with: python train.py resume={cfg.run_dir}", file=sys.stderr)
+        sys.exit(130)
+
+
+def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) -> None:
+    """Compose and check every job of the command before the first begins.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: an unknown group, option or key, naming the nearest valid ones.
+        ValueError: a value that makes no sense.
     """
-    options = GlobalHydra.instance().config_loader().get_group_options("env")
-    if name not in options:
-        raise UserError(f"there is no game named {name}; valid: {', '.join(options)}")
-    task: DictConfig = compose(config_name=f"env/{name}").env
-    return task
+    check_overrides(overrides, is_multirun=is_multirun)
+    folders = flag_values(flags, "--config-dir", "-cd")
+    search = composition.search_path(folders)
+    jobs = [
+        composition.compose_job("train", job, search)
+        for job in (expand(overrides) if is_multirun else [list(overrides)])
+    ]
+    composition.check_run_folder(jobs[0], is_multirun=is_multirun)
+    if flag_values(flags, "--cfg", "-c", "--info", "-i") or "--info" in flags or "-i" in flags:
+        return
+    from lit_agentrl.entry.parts import build_parts
+    from lit_agentrl.entry.signatures import check_targets
+
+    for cfg in jobs:
+        OmegaConf.set_struct(cfg, False)
+        del cfg["hydra"]
+        cfg.run_dir = "."  # Hydra chooses it when the run begins
+        check_targets(cfg)
+        build_parts(cfg, composition.task_loader(folders))
 
 
-def _train_job(cfg: DictConfig) -> None:
+def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool) -> None:
     from lit_agentrl.entry.training import train
 
     OmegaConf.resolve(cfg)
-    train(cfg, load_task, command=shlex.join(["python", *sys.argv]))
+    command = shlex.join(["python", *sys.argv])
+    train(cfg, composition.task_loader(folders), command=command, is_resume=is_resume)
 
 
-def _evaluate_job(cfg: DictConfig) -> None:
-    from lit_agentrl.entry.evaluation import evaluate
+def _remove_unused(folder: Path) -> None:
+    """Take back the folder of a run that failed before it wrote anything of its own."""
+    if [path.name for path in folder.iterdir()] == [".hydra"]:
+        for file in (folder / ".hydra").iterdir():
+            file.unlink()
+        os.removedirs(folder / ".hydra")  # and outputs/DATE, if nothing else is there
 
-    evaluate(cfg, load_task)
 
-
-def _resume(folder: Path, overrides: Sequence[str]) -> None:
+def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> None:
     """Continue a run in place with its own saved config.
 
     Raises:
         UserError: not a run folder, or an override that would make it another run.
     """
-    cfg, search = saved_config(folder)
-    for override in overrides:
-        key, _, value = override.lstrip("+").partition("=")
-        if key not in RESUMABLE:
+    if flags or len(resumed) > 1:
+        given = " ".join([*flags, *resumed[1:]])
+        raise UserError(
+            f"{given} cannot be given with {resumed[0]}: one run is continued with its own saved config"
+        )
+    check_overrides(overrides, is_multirun=False)
+    folder = Path(resumed[0].removeprefix("resume="))
+    cfg, folders = saved_config(folder, "resume")
+    for override in parse(overrides):
+        if override.key_or_group not in RESUMABLE:
             raise UserError(
-                f"{override}: a resumed run keeps its own config; only {', '.join(RESUMABLE)} may change"
+                f"{override.input_line} cannot be given with resume={folder}: the run keeps its own saved "
+                f"config; only {' and '.join(RESUMABLE)} may change"
             )
-        OmegaConf.update(cfg, key, OmegaConf.create(f"v: {value}").v)
-    from lit_agentrl.entry.training import train
+        OmegaConf.update(cfg, override.key_or_group, override.value())
+    from lit_agentrl.entry.signatures import check_targets
 
-    command = shlex.join(["python", *sys.argv])
-    with searching(search):
-        train(cfg, load_task, command=command, is_resume=True)
+    check_targets(cfg)
+    with _command_line("train.py", [*resumed, *overrides]), _told_at_interrupt(cfg):
+        _fit(cfg, folders, is_resume=True)
 
 
-def saved_config(folder: Path) -> tuple[DictConfig, list[str]]:
-    """The config that a run was started with, aimed at its folder as it lies now, and its search path.
-
-    Raises:
-        UserError: not a run folder.
-    """
-    file = folder / ".hydra" / "config.yaml"
-    if not file.exists():
-        raise UserError(f"{os.fspath(folder)} is not a run folder: it has no .hydra/config.yaml")
+def _evaluate(argv: list[str]) -> int:
+    """Reads ``conf/evaluate.yaml`` without Hydra, which would take ``env=`` for the choice of a group."""
+    flags, overrides = split_arguments(argv)
+    file = composition.CONFIG_DIR / "evaluate.yaml"
+    if "--help" in flags or "-h" in flags:
+        print(file.read_text(encoding="utf-8"))
+        return 0
+    if flags:
+        raise UserError(
+            f"evaluate.py takes no {flags[0]}; env and temperature take lists, such as env=[sokoban,bandit]"
+        )
     cfg = OmegaConf.load(file)
     assert isinstance(cfg, DictConfig)
-    cfg.run_dir = str(folder.resolve())
-    OmegaConf.resolve(cfg)
-    OmegaConf.set_struct(cfg, True)
-    sources: Any = OmegaConf.select(OmegaConf.load(folder / ".hydra" / "hydra.yaml"), "hydra.runtime.config_sources")
-    search = [s.path for s in sources or [] if s.schema == "file" and Path(s.path) != CONFIG_DIR]
-    return cfg, search
+    keys = [str(key) for key in cfg]
+    check_overrides(overrides, is_multirun=False)
+    for override in parse(overrides):
+        key = override.key_or_group
+        if key not in keys or override.is_add() or override.is_delete():
+            hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
+            raise UserError(f"unknown option {override.input_line}; {hint}")
+        cfg[key] = override.value()
+    if OmegaConf.is_missing(cfg, "run"):
+        raise UserError(
+            "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
+        )
+    folder = run_folder_of(Path(str(cfg.run)))
+    saved, folders = saved_config(folder, "run")
+    from lit_agentrl.entry.evaluation import evaluate
+    from lit_agentrl.entry.signatures import check_targets
 
-
-def searching(folders: Sequence[str]) -> Any:
-    """A context in which :func:`load_task` also finds the games of these folders."""
-    from contextlib import contextmanager
-
-    @contextmanager
-    def context() -> Any:
-        paths = ",".join(f"file://{folder}" for folder in folders)
-        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
-            if folders:
-                from hydra.core.config_search_path import ConfigSearchPath  # noqa: F401
-
-                path = GlobalHydra.instance().config_loader().get_search_path()
-                for folder in folders:
-                    path.append("resume", f"file://{folder}")
-            yield paths
-
-    return context()
+    check_targets(saved)
+    with composition.hydra_ready():
+        evaluate(cfg, saved, composition.task_loader(folders), folder=folder)
+    return 0

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,13 @@ from typing import Any, Literal
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.callbacks.iteration_log import measured
-from lit_agentrl.entry.assembly import Games
+from lit_agentrl.entry.parts import Games
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 from lit_agentrl.types import EndReason, Episode
 
 PACKAGES = ("lit_agentrl", "torch", "lightning", "transformers", "tokenizers", "hydra-core", "gymnasium", "numpy")
+NOT_COMPARED = ("callbacks", "logger", "run_dir", "resume", "traceback")  # sections that do not affect learning
 PHASES = ("rollout", "update", "validate")
 Stage = Literal["start", "best", "last"]
 Status = Literal["completed", "stopped", "collapsed", "failed"]
@@ -109,6 +110,12 @@ class RunRecord:
                     iteration,
                 )
 
+    def close_totals(self) -> None:
+        """Keep the totals as they are now, whatever is loaded later."""
+        frozen = Totals()
+        frozen.load_state_dict(self._totals.state_dict())
+        self._totals = frozen
+
     def copy(self, source: Stage, target: Stage) -> None:
         """The same weights were measured already."""
         for game in self._games.values():
@@ -128,6 +135,28 @@ class RunRecord:
         }  # type: ignore[typeddict-item]
         reports.write(self._path, summary)
         return summary
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What distinguishes runs, flat: parts by the name of their function, then their constants.
+
+    >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
+    {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
+    """
+    flat: dict[str, Any] = {}
+
+    def visit(path: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            if path and "_target_" in value:
+                flat[path] = str(value["_target_"]).rpartition(".")[2]
+            for key, item in value.items():
+                if not str(key).startswith("_"):
+                    visit(f"{path}.{key}" if path else str(key), item)
+        elif value is not None:
+            flat[path] = value
+
+    visit("", {key: value for key, value in config.items() if key not in NOT_COMPARED})
+    return flat
 
 
 def _level_score(share: float, n: int) -> reports.Score:

@@ -8,9 +8,10 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from lit_agentrl.callbacks.checkpoints import BestCheckpoint, checkpoint_exists
+from lit_agentrl.callbacks.checkpoints import AtomicIO, BestCheckpoint, checkpoint_exists
 from lit_agentrl.entry import record
-from lit_agentrl.entry.assembly import Run, TaskLoader, build, plain
+from lit_agentrl.entry.assembly import Run, build, plain
+from lit_agentrl.entry.parts import TaskLoader
 from lit_agentrl.report import summary as reports
 
 
@@ -35,18 +36,21 @@ def train(cfg: DictConfig, load_task: TaskLoader, *, command: str, is_resume: bo
     tracker = record.RunRecord(folder, run.games, totals, command=command, seed=cfg.seed, planned=planned)
     last = folder / "checkpoints" / "last.ckpt"
     can_continue = is_resume and checkpoint_exists(last)
+    if can_continue:
+        _require_iterations_left(last, totals, planned)
     try:
         if can_continue:
             tracker.restore()
         else:
             _measure_start(run, tracker)
         for logger in run.loggers:
-            logger.log_hyperparams(plain(cfg))
+            logger.log_hyperparams(record.hyperparameters(plain(cfg)))
         checkpoint = str(last) if can_continue else None
         run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
         if run.trainer.interrupted:
             raise KeyboardInterrupt
         is_complete = run.trainer.current_epoch >= planned
+        tracker.close_totals()  # loading the best checkpoint below also loads its older totals
         _measure_end(run, tracker)
         result = tracker.finish("completed" if is_complete else "stopped")
     except KeyboardInterrupt:
@@ -61,12 +65,22 @@ def train(cfg: DictConfig, load_task: TaskLoader, *, command: str, is_resume: bo
     return result
 
 
+def _require_iterations_left(last: Path, totals: record.Totals, planned: int) -> None:
+    """Look into the checkpoint before the summary of the earlier launch is touched."""
+    done = AtomicIO().load_checkpoint(last)["callbacks"][totals.state_key]["counts"]["iterations"]
+    if planned < done:
+        raise ValueError(
+            f"trainer.max_epochs={planned} is less than the {done} iterations that this run has behind it; "
+            f"give at least {done}"
+        )
+
+
 def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     """Row 0: the untrained policy on val; the same on test for the closing table."""
     for logger in run.loggers:
         if hasattr(logger, "rewind"):
             logger.rewind(-1)
-    run.trainer.validate(run.module, run.stream, verbose=False)
+    run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
     for logger in run.loggers:
@@ -74,7 +88,7 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val_episodes)
     if run.stream.has_test:
-        run.trainer.test(run.module, run.stream, verbose=False)
+        run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test_episodes)
     tracker.finish("stopped", error="killed before the end")  # what a killed run leaves
 

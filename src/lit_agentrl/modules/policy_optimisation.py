@@ -89,8 +89,8 @@ class PolicyModule(LightningModule):
             for step, rows in enumerate(parts):
                 is_fresh = epoch == 0 and step == 0
                 totals = add_metrics(totals, self._optimise(tensors, rows.to(self.device), is_fresh))
-        self._step_schedules()
         self._log_update(totals, batch, time.perf_counter() - started)
+        self._step_schedules()
 
     def _with_old_scores(self, trajectories: TrajectoryBatch) -> Tensors:
         """All tensors that parts may ask for; old log-probs are the sampler's own (no second forward)."""

@@ -86,12 +86,19 @@ class OptimSettings:
     ) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """The optimizer and a scheduler to be stepped once an iteration."""
         optimizer = self.optimizer(list(parameters), lr=self.lr)
-        scheduler = get_scheduler(
+        # the library's factor as a function of the step, read off a stand-in optimizer
+        stand_in = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        library = get_scheduler(
             self.schedule,
-            optimizer,
-            # the first iteration already learns: lr > 0 at step 0
-            num_warmup_steps=self.warmup_iterations or None if self.schedule == "constant" else self.warmup_iterations,
+            stand_in,
+            num_warmup_steps=None if self.schedule == "constant" else self.warmup_iterations,
             num_training_steps=iterations,
             scheduler_specific_kwargs=dict(self.schedule_args) or None,
         )
-        return optimizer, scheduler
+        factor = library.lr_lambdas[0]
+
+        def factor_of_iteration(iteration: int) -> float:
+            # the library starts its rise at 0, which would waste the first iteration's rollouts
+            return float(factor(iteration + 1 if iteration < self.warmup_iterations else iteration))
+
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor_of_iteration)

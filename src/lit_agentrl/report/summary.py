@@ -179,46 +179,47 @@ def read(path: str | Path) -> Summary:
     return summary  # type: ignore[no-any-return]
 
 
-def _success(scored: Score | None) -> str:
-    if scored is None:
-        return "–"
+def _success(scored: Score) -> str:
     success = scored["success"]
     if success["low"] is None or success["high"] is None:
         return f"{success['mean']:.3f}"
     return f"{success['mean']:.3f} [{success['low']:.3f}, {success['high']:.3f}]"
 
 
-def _normalised(scored: Score | None, chance: Score | None, oracle: Score | None) -> str:
-    if scored is None or chance is None or oracle is None:
+def _normalised(scored: Score, chance: Score | None, oracle: Score | None) -> str:
+    if chance is None or oracle is None:
         return "–"
     low, high = chance["success"]["mean"], oracle["success"]["mean"]
     return f"{normalised(scored['success']['mean'], low, high):.2f}" if high > low else "–"
 
 
 def closing_table(summary: Summary) -> Table:
-    """Success of each game and split from start over best to last, between chance and oracle.
+    """Success of each game and split: chance, start, best, last, oracle.
 
     Scores that a stopped run never measured are dashes.
     """
     title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
     table = Table(title=title, caption="success with 95 % interval; normalised: 0 is chance, 1 is the oracle")
-    for column in ("game", "split", "weights", "iteration", "n", "success", "normalised", "chance", "oracle"):
-        table.add_column(column, justify="left" if column in ("game", "split", "weights") else "right")
+    table.add_column("game")
+    table.add_column("split")
+    table.add_column("policy")
+    for column in ("iteration", "n", "success", "normalised"):
+        table.add_column(column, justify="right")
     for game in summary["games"]:
-        chance, oracle = game["chance"], game["oracle"]
-        for stage in STAGES:
-            scored = game[stage]  # type: ignore[literal-required]
-            is_first, is_last = stage == STAGES[0], stage == STAGES[-1]
+        for number, stage in enumerate(("chance", *STAGES, "oracle")):
+            scored: Score | None = game[stage]  # type: ignore[literal-required]
+            names = (game["name"], game["split"]) if number == 0 else ("", "")
+            if scored is None:
+                table.add_row(*names, stage, "–", "–", "–", "–")
+                continue
+            iteration = scored["iteration"]
             table.add_row(
-                game["name"] if is_first else "",
-                game["split"] if is_first else "",
+                *names,
                 stage,
-                "–" if scored is None or scored["iteration"] is None else str(scored["iteration"]),
-                "–" if scored is None else str(scored["success"]["n"]),
+                "–" if iteration is None else str(iteration),
+                str(scored["success"]["n"]),
                 _success(scored),
-                _normalised(scored, chance, oracle),
-                _success(chance) if is_first else "",
-                _success(oracle) if is_first else "",
-                end_section=is_last,
+                _normalised(scored, game["chance"], game["oracle"]),
+                end_section=stage == "oracle",
             )
     return table

@@ -1,0 +1,6 @@
+"""Evaluate the policy of a run: ``python evaluate.py run=FOLDER env=sokoban split=test episodes=512``."""
+
+from lit_agentrl.entry.cli import main_evaluate
+
+if __name__ == "__main__":
+    main_evaluate()

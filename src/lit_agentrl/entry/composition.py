@@ -1,0 +1,232 @@
+"""Composing configs so that nothing in a command is ignored, and saying what a wrong one should have said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest
+from lit_agentrl.entry.overrides import parse
+
+CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
+# sections whose entries are arguments of any class: keys may be added and removed
+OPEN = ("trainer", "callbacks", "logger", "optim.schedule_args", "optim.optimizer", "model", "env", "hydra")
+LISTS = ("logger", "callbacks")  # groups of which several options can be combined
+CLOSED = ("val", "test", "strategy")  # sections without a _target_ that would refuse an unknown key
+
+
+@contextmanager
+def hydra_ready() -> Iterator[None]:
+    """Hydra ready to compose, also inside of a run that Hydra itself has started."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+    else:
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+            yield
+
+
+def search_path(folders: Sequence[str | Path]) -> list[str]:
+    """The override that makes ``compose`` find configs in further folders.
+
+    Raises:
+        UserError: one is not a folder.
+    """
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(f"--config-dir {folder} is not a folder")
+    paths = ",".join(f"'file://{Path(folder).resolve()}'" for folder in folders)
+    return [f"hydra.searchpath=[{paths}]"] if folders else []
+
+
+def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
+    """A function from the name of a game to its config, from ``conf/env`` or these folders."""
+
+    def load(name: str) -> DictConfig:
+        search = search_path(folders)
+        with hydra_ready():
+            names = _options("env", search)
+            if name not in names:
+                raise UserError(f"there is no game named {name}; valid: {', '.join(names)}")
+            task: DictConfig = compose(config_name=f"env/{name}", overrides=search).env
+            return task
+
+    return load
+
+
+def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
+    """The config of one job, with Hydra's own node.
+
+    Raises:
+        UserError: an unknown group, option or key, naming the nearest valid ones.
+    """
+    with hydra_ready():
+        _check_keys(parse(job), search)
+        try:
+            cfg = compose(config_name=name, overrides=[*job, *search], return_hydra_config=True)
+        except Exception as error:
+            raise explain_composition(error, name, job, search) from error
+        check_sections(cfg, name)
+    return cfg
+
+
+def check_sections(cfg: DictConfig, name: str) -> None:
+    """Refuse keys of a whole config that nothing would read; they can come from a file as well.
+
+    Raises:
+        UserError: an unknown key, or a missing section.
+    """
+    with hydra_ready():
+        base = compose(config_name=name)
+    for section in ("", *CLOSED):
+        known, given = (set(OmegaConf.select(c, section) if section else c) for c in (base, cfg))
+        prefix = f"{section}." if section else ""
+        if unknown := sorted(str(key) for key in given - known - {"hydra"}):
+            hint = (
+                did_you_mean(nearest(unknown[0], map(str, known)))
+                or f"valid: {', '.join(sorted(map(str, known)))}"
+            )
+            raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
+        if missing := sorted(str(key) for key in known - given):
+            raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
+
+
+def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
+    """Refuse what Hydra would accept and nothing would read as it was meant."""
+    for override in parsed:
+        key, text = override.key_or_group, override.input_line or ""
+        if key == "run_dir":
+            raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
+        is_list = isinstance(override.value(), list) and key not in LISTS
+        if (is_list or override.value() is None) and not override.is_delete() and key in _groups("", search):
+            what = "a list" if is_list else "null"
+            raise UserError(
+                f"{text}: {key} takes a name, not {what}; valid: {', '.join(_options(key, search))}"
+            )
+        if not (override.is_add() or override.is_force_add() or override.is_delete()):
+            continue
+        if not any(key == section or key.startswith(f"{section}.") for section in OPEN):
+            verb = "removed" if override.is_delete() else "added"
+            raise UserError(
+                f"{text}: {key} cannot be {verb}; keys can be {verb} only below {', '.join(OPEN[:-1])}; "
+                f"an existing one is changed by {key}=…"
+            )
+
+
+def explain_composition(
+    error: Exception, name: str, job: Sequence[str], search: Sequence[str] = ()
+) -> UserError:
+    """What is wrong with the overrides of a job that Hydra refused."""
+    groups = list(_groups("", search))
+    chosen = []
+    for override in parse(job):
+        key, value = override.key_or_group, override.value()
+        if key not in groups and "/" in key:
+            return UserError(
+                f"unknown group {key}; {did_you_mean(nearest(key, groups)) or 'valid: ' + ', '.join(groups)}"
+            )
+        if key not in groups or isinstance(value, dict) or key.startswith("hydra"):
+            continue
+        options = _options(key, search)
+        valid = f"valid: {', '.join(options)}"
+        if override.is_add():
+            return UserError(
+                f"{override.input_line}: {key} is chosen already; write {key}={value} without the +"
+            )
+        names = [str(name) for name in (value if isinstance(value, list) else [value])]
+        if unknown := [name for name in names if name not in options]:
+            hint = f"{did_you_mean(nearest(unknown[0], options))} {valid}".strip()
+            return UserError(f"unknown option {key}={unknown[0]}; {hint}")
+        chosen.append(str(override.input_line))
+    try:
+        base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
+    except Exception as cause:
+        return UserError(f"{' '.join(chosen)}: {explain(cause)}")
+    known = list(_keys(OmegaConf.to_container(base, resolve=False)))
+    for override in parse(job):
+        if not override.is_add() and override.key_or_group not in [*known, *groups]:
+            return UserError(_unknown_key(override.key_or_group, known, base, search))
+    return UserError(explain(error))
+
+
+def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
+    """Names the same key under another option of its group, or the nearest keys beside it or elsewhere."""
+    parent = key
+    while parent and parent not in known:
+        parent = parent.rpartition(".")[0]
+    prefix = f"{parent}." if parent else ""
+    below = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
+    children = sorted(k for k in below if "." not in k and not k.startswith("_") and k != "hydra")
+    rest, leaf = key.removeprefix(prefix), key.rpartition(".")[2]
+    group, choices = parent.replace(".", "/"), base.hydra.runtime.choices
+    if group in choices and (others := _options_with(key, group, search)):
+        return f"{group}={choices[group]} has no option {rest}; {key} belongs to {group}={', '.join(others)}"
+    near = [f"{prefix}{k}" for k in nearest(rest, children)]
+    near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
+    near = near or nearest(key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0])], cutoff=0.8)
+    listed = f"valid: {', '.join(prefix + k for k in children)}" if children else f"{group} has none"
+    return f"unknown option {key}; {did_you_mean(near) or listed}"
+
+
+def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
+    """The options of a group whose own file has ``key``."""
+    found = []
+    for option in _options(group, search):
+        # a file that overrides other groups cannot be read alone
+        with suppress(HydraException):
+            cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
+            if OmegaConf.select(cfg, key, throw_on_missing=False) is not None:
+                found.append(option)
+    return found
+
+
+def _options(group: str, search: Sequence[str]) -> list[str]:
+    loader = GlobalHydra.instance().config_loader()
+    found = loader.get_group_options(group, ObjectType.CONFIG, None, list(search))
+    return [option for option in found if not option.startswith("_")]
+
+
+def _groups(parent: str, search: Sequence[str]) -> Iterator[str]:
+    loader = GlobalHydra.instance().config_loader()
+    for child in loader.get_group_options(parent, ObjectType.GROUP, None, list(search)):
+        group = f"{parent}/{child}" if parent else child
+        yield group
+        yield from _groups(group, search)
+
+
+def _keys(node: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of a config, inner ones included."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield f"{prefix}{key}"
+            yield from _keys(child, f"{prefix}{key}.")
+
+
+def check_run_folder(cfg: DictConfig, *, is_multirun: bool) -> None:
+    """Fail before Hydra writes anything.
+
+    Raises:
+        UserError: the folder cannot be created or written, or holds another run.
+    """
+    option = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
+    folder = Path(str(OmegaConf.select(cfg, option)))
+    marker = folder / ("multirun.yaml" if is_multirun else ".hydra")
+    if marker.exists():
+        raise UserError(
+            f"{option}={folder} holds another run already; choose a new folder, or resume={folder}"
+        )
+    nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        reason = "is not writable" if nearest.is_dir() else "is not a folder"
+        raise UserError(
+            f"{option}={folder} cannot be created: {nearest} {reason}; choose another with {option}=FOLDER"
+        )

@@ -1,0 +1,84 @@
+"""Errors of one line that name cause and remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from hydra.errors import InstantiationException
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
+from rich.console import Console
+from rich.text import Text
+
+WHERE = "add traceback=true to see where"
+# errors whose messages are written for users; by name, so that a typing error need not wait for torch
+_FOR_USERS = ("CheckpointError", "MisconfigurationException")
+
+
+class UserError(ValueError):
+    """A command that makes no sense; the message is one line that says what to write instead."""
+
+
+def explain(error: BaseException) -> str:
+    """One line about any error: its cause, and what to do where that is known."""
+    if isinstance(error, InstantiationException):
+        return _explain_instantiation(error)
+    if isinstance(error, MissingMandatoryValue):
+        key = error.full_key or "an option"
+        return f"{key} has no value; set {key}=…"
+    if isinstance(error, InterpolationKeyError):
+        return f"{_at(error)}{first_line(error)}; a reference ${{a.b}} must name a key of the config"
+    if isinstance(error, OmegaConfBaseException):
+        return f"{_at(error)}{first_line(error)}"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    kind = type(error).__name__
+    if isinstance(error, ValueError | OSError | ImportError) or kind in _FOR_USERS:
+        return first_line(error)
+    return f"{kind}: {first_line(error)} ({WHERE})"
+
+
+def _explain_instantiation(error: InstantiationException) -> str:
+    found = re.search(r"^full_key: (\S+)", str(error), re.MULTILINE)
+    key = found.group(1) if found else ""
+    cause = error.__cause__
+    if cause is None:
+        return f"{key}: {first_line(error)}" if key else first_line(error)
+    if isinstance(cause, ImportError):
+        reason = re.search(r'ModuleNotFoundError\("(.+?)"\)', str(cause))
+        return f"{key}._target_ cannot be imported: {reason.group(1) if reason else first_line(cause)}"
+    if isinstance(cause, TypeError) and (
+        missing := re.search(r"missing .* argument[s]?: '(\w+)'", str(cause))
+    ):
+        return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
+    message = explain(cause)
+    # our own messages begin with the option; other libraries' do not
+    return message if not key or message.startswith(key.split(".")[0]) else f"{key}: {message}"
+
+
+def _at(error: OmegaConfBaseException) -> str:
+    key = error.full_key or ""
+    return f"{key}: " if key and key not in first_line(error) else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not empty, or else its type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """The names most like a misspelt one, best first; empty if none is near."""
+    return get_close_matches(name, sorted(valid), n=3, cutoff=cutoff)
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    """A question about these names; empty without any."""
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def report(message: str) -> None:
+    """Print ``error: message`` to standard error, in colour on a terminal."""
+    text = Text.assemble(("error: ", "bold red"), " ".join(message.split()))
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)

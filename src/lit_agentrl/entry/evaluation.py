@@ -1,0 +1,171 @@
+"""Measuring a run's policy on any game, split and temperature, with chance, oracle and intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from rich.console import Console
+from rich.table import Table
+
+from lit_agentrl.callbacks.checkpoints import checkpoint_exists
+from lit_agentrl.entry.assembly import Run, build
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.parts import TaskLoader, eval_params
+from lit_agentrl.entry.parts import TaskLoader, eval_params
+from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.files import write_atomic
+from lit_agentrl.report.statistics import clustered_share_interval, mean_interval, normalised, pass_at_k
+from lit_agentrl.types import EndReason, Episode
+
+CHECKPOINTS = ("last", "best", "start")
+
+
+def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> list[dict[str, Any]]:
+    """Play ``episodes`` instances of each game and print a table; also written under ``evaluations/``.
+
+    Args:
+        cfg: the composed ``conf/evaluate.yaml``.
+        saved: the run's own config, aimed at ``folder``.
+        load_task: finds the config of a game by name.
+        folder: the run folder.
+
+    Returns:
+        One record per game and temperature: success and return with 95 % intervals, chance, oracle,
+        normalised success, pass@k.
+
+    Raises:
+        UserError: an option out of range or a checkpoint that is not there.
+    """
+    checkpoint = find_checkpoint(cfg, folder)
+    temperatures = _as_list(cfg.temperature)
+    _check_options(cfg, temperatures)
+    run = _build(cfg, saved, load_task, folder)
+    records = []
+    for temperature in temperatures:
+        params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
+        run.rollouts.set_test(Evaluation(cfg.split, params, cfg.members))
+        run.trainer.test(
+            run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),
+            verbose=False, weights_only=True,
+        )  # fmt: skip
+        for spec in run.games.test:
+            task = run.games.tasks[spec.task]
+            episodes = [e for e in run.rollouts.test_episodes if e.task_name == task.name]
+            levels = asdict(lookup(task, cfg.split))
+            records.append(_record(cfg, task.name, float(temperature), episodes, levels))
+    stage = checkpoint.stem if checkpoint is not None else "start"
+    name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}.json"
+    target = folder / "evaluations" / name
+    write_atomic(target, json.dumps({"config": OmegaConf.to_container(cfg), "results": records}, indent=2) + "\n")
+    console = Console()
+    console.print(_table(stage, records))
+    console.print(f"written to {target}", soft_wrap=True)
+    return records
+
+
+def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
+    """The checkpoint asked for; None is the policy before training.
+
+    Raises:
+        UserError: no such checkpoint.
+    """
+    given = Path(str(cfg.run))
+    if given.suffix == ".ckpt":
+        return given
+    if cfg.checkpoint not in CHECKPOINTS:
+        raise UserError(f"checkpoint={cfg.checkpoint} is unknown; valid: {', '.join(CHECKPOINTS)}")
+    if cfg.checkpoint == "start":
+        return None
+    path = folder / "checkpoints" / f"{cfg.checkpoint}.ckpt"
+    if not checkpoint_exists(path):
+        raise UserError(f"{folder} has no {cfg.checkpoint} checkpoint; checkpoint=start measures the untrained policy")
+    return path
+
+
+def _check_options(cfg: DictConfig, temperatures: Sequence[float]) -> None:
+    if cfg.split not in SPLITS:
+        raise UserError(f"split={cfg.split} is unknown; valid: {', '.join(SPLITS)}")
+    for name in ("episodes", "members"):
+        if cfg[name] < 1:
+            raise UserError(f"{name}={cfg[name]} must be >= 1")
+    if any(k < 1 or k > cfg.members for k in cfg.pass_k):
+        raise UserError(f"pass_k={list(cfg.pass_k)} needs 1 <= k <= members={cfg.members}")
+    if not temperatures or min(temperatures) < 0:
+        raise UserError(f"temperature={cfg.temperature} must be a number >= 0 or a list of them")
+    if cfg.members > 1 and 0 in temperatures:
+        raise UserError(f"members={cfg.members} with temperature=0 would play the same episode again; use members=1")
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, ListConfig | list) else [value]
+
+
+def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Path) -> Run:
+    with open_dict(saved):
+        saved.seed = cfg.seed
+        saved.callbacks, saved.logger = {}, {}
+        saved.test.episodes = cfg.episodes
+        if cfg.env is not None:
+            saved.test.envs = [str(name) for name in _as_list(cfg.env)]
+        elif saved.test.envs is None and saved.val.envs is not None:
+            saved.test.envs = saved.val.envs
+        saved.trainer.enable_progress_bar = False
+    return build(saved, load_task)
+
+
+def _record(
+    cfg: DictConfig, env: str, temperature: float, episodes: Sequence[Episode], levels: dict[str, float]
+) -> dict[str, Any]:
+    played = [e for e in episodes if e.end is not EndReason.ERROR]
+    if not played:
+        raise UserError(f"every episode of {env} failed; the first: {episodes[0].error}")
+    groups = [e.group for e in played]
+    success = clustered_share_interval([e.success for e in played], groups)
+    returns = mean_interval([e.total_reward for e in played])
+    turns = [turn for e in played for turn in e.turns if turn.reply_tokens]
+    record = {
+        "env": env,
+        "split": cfg.split,
+        "temperature": temperature,
+        "episodes": len(played),
+        "failed": len(episodes) - len(played),
+        "success": success._asdict(),
+        "return": returns._asdict(),
+        "normalised": normalised(success.mean, levels["chance_success"], levels["oracle_success"]),
+        "invalid_share": sum(not turn.is_valid for turn in turns) / max(len(turns), 1),
+        "levels": levels,
+    }
+    for k in cfg.pass_k:
+        counts: dict[int, list[bool]] = {}
+        for episode in played:
+            counts.setdefault(episode.group, []).append(episode.success)
+        values = [pass_at_k(len(c), sum(c), k) for c in counts.values() if len(c) >= k]
+        record[f"pass@{k}"] = mean_interval(values)._asdict()
+    return record
+
+
+def _table(stage: str, records: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=f"{stage} weights", caption="95 % intervals; normalised: 0 is chance, 1 is the oracle")
+    extra = [key for key in records[0] if key.startswith("pass@")]
+    columns = ("game", "split", "T", "n", "success", "return", "normalised", "chance", "oracle", *extra)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("game", "split") else "right")
+    for record in records:
+        levels = record["levels"]
+        table.add_row(
+            record["env"], record["split"], f"{record['temperature']:g}", str(record["episodes"]),
+            _shown(record["success"]), _shown(record["return"]), f"{record['normalised']:.2f}",
+            f"{levels['chance_success']:.3f}", f"{levels['oracle_success']:.3f}",
+            *(_shown(record[key]) for key in extra),
+        )  # fmt: skip
+    return table
+
+
+def _shown(interval: dict[str, float]) -> str:
+    return f"{interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"

@@ -1,0 +1,111 @@
+"""Reading a command line: flags, overrides, sweeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
+
+from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
+
+# Hydra's flags that make sense here, each with whether a value follows; --info takes one or none
+FLAGS = {
+    "--help": False, "-h": False, "--hydra-help": False, "--version": False, "--resolve": False,
+    "--multirun": False, "-m": False, "--shell-completion": False, "-sc": False,
+    "--config-dir": True, "-cd": True, "--cfg": True, "-c": True, "--package": True, "-p": True,
+    "--info": True, "-i": True,
+}  # fmt: skip
+MULTIRUN = ("-m", "--multirun")
+
+
+def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Flags (each followed by its value) and overrides, which may stand in any order.
+
+    Raises:
+        UserError: an unknown flag, or one without its value.
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    rest = list(argv)
+    while rest:
+        argument = rest.pop(0)
+        name, has_value, _ = argument.partition("=")
+        if not name.startswith("-"):
+            overrides.append(argument)
+            continue
+        if name not in FLAGS:
+            hint = did_you_mean(nearest(name, FLAGS)) or "valid: --help, -m, --config-dir FOLDER, --cfg job"
+            raise UserError(f"unknown flag {name}; {hint}")
+        flags.append(argument)
+        if not FLAGS[name] or has_value:
+            continue
+        if rest and "=" not in rest[0] and not rest[0].startswith("-"):
+            flags.append(rest.pop(0))
+        elif name not in ("--info", "-i"):
+            raise UserError(f"{name} needs a value")
+    return flags, overrides
+
+
+def flag_values(flags: Sequence[str], *names: str) -> list[str]:
+    """The values given to a flag, written ``--flag value`` or ``--flag=value``."""
+    spaced = [value for flag, value in zip(flags, flags[1:], strict=False) if flag in names]
+    joined = [flag.partition("=")[2] for flag in flags if "=" in flag and flag.partition("=")[0] in names]
+    return spaced + joined
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Hydra's reading of each override.
+
+    Raises:
+        UserError: one is not of the form ``key=value``.
+    """
+    parser = OverridesParser.create()
+    parsed: list[Override] = []
+    for text in overrides:
+        if "=" not in text and not text.startswith("~"):
+            raise UserError(f"{text} is not an override; write key=value, such as env=sokoban")
+        if text.endswith("=") and not text.startswith("~"):
+            raise UserError(f"{text} has no value; write a value, or null for none")
+        try:
+            parsed += parser.parse_overrides([text])
+        except OverrideParseException as error:
+            reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or first_line(error)
+            raise UserError(
+                f"{text} cannot be read ({reason.splitlines()[0]}); close every bracket and quote special "
+                "characters, such as 'key=\"a, b\"'"
+            ) from error
+    return parsed
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each job of a sweep, in Hydra's order.
+
+    Raises:
+        UserError: one is not of the form ``key=value``.
+    """
+    (jobs,) = BasicSweeper.split_arguments(parse(overrides), max_batch_size=None)
+    return [list(job) for job in jobs]
+
+
+def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
+    """Refuse what would silently do something else than it says.
+
+    Raises:
+        UserError: a key given twice, or a sweep without ``-m``.
+    """
+    seen: dict[str, str] = {}
+    for text, override in zip(overrides, parse(overrides), strict=True):
+        key = f"{override.key_or_group}@{override.package or ''}"
+        if key in seen:
+            raise UserError(f"{override.key_or_group} is given twice, as {seen[key]} and {text}; keep one")
+        seen[key] = text
+        if override.is_sweep_override() and not is_multirun:
+            values = text.partition("=")[2]
+            listed = (
+                f", or write {override.key_or_group}=[{values}] for one list" if "(" not in values else ""
+            )
+            raise UserError(f"{text} is a sweep; add -m to run each of its values{listed}")

@@ -1,0 +1,161 @@
+"""The parts of a run that need no weights: cheap to make, so that every job of a sweep is checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from lit_agentrl.callbacks.rollout import RolloutSettings
+from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.envs.base import Mixture, Task
+from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
+from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.binding import try_out
+from lit_agentrl.rl.filters import Selection
+from lit_agentrl.text.prompts import Prompt
+
+TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
+
+
+@dataclass
+class Games:
+    """The run's games: trained ones first, then those that are only evaluated."""
+
+    tasks: list[Task]
+    weights: list[float]  # of the trained ones
+    val: list[EvalSpec]
+    test: list[EvalSpec]
+
+    def levels(self, split: str) -> dict[str, Levels]:
+        specs = self.val if split == "val" else self.test
+        return {self.tasks[spec.task].name: lookup(self.tasks[spec.task], split) for spec in specs}
+
+
+@dataclass
+class Parts:
+    """What a config describes apart from the policy and what holds it."""
+
+    algorithm: Algorithm
+    select_groups: Callable[..., Selection]
+    rollout: RolloutSettings
+    update: UpdateSettings
+    optim: OptimSettings
+    prompt: Prompt
+    games: Games
+    val_params: SamplingParams
+    test_params: SamplingParams
+
+
+def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
+    """Make them, checking every value.
+
+    Raises:
+        ValueError: a value that makes no sense, naming the option.
+    """
+    require_int("seed", cfg.seed, 0, 2**32 - 1)
+    require_int("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
+    require_int("val.every", cfg.val.every, 1)
+    require_int("val.episodes", cfg.val.episodes, 1)
+    require_int("test.episodes", cfg.test.episodes, 0)
+    algorithm: Algorithm = instantiate(cfg.algo)
+    rollout: RolloutSettings = instantiate(cfg.rollout)
+    if rollout.members < algorithm.min_group_size:
+        raise ValueError(
+            f"rollout.members={rollout.members}: algo.advantage of {algorithm.name} compares the members of "
+            f"a group; set rollout.members >= {algorithm.min_group_size} or algo/advantage=mc_return"
+        )
+    select_groups = instantiate(cfg.filter)
+    try_out("filter", select_groups, Selection)
+    update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
+    games = build_games(cfg, load_task)
+    val_params = eval_params(rollout, cfg.val.temperature, "val")
+    test_params = eval_params(rollout, cfg.test.temperature, "test")
+    optim, prompt = instantiate(cfg.optim), instantiate(cfg.prompt)
+    return Parts(algorithm, select_groups, rollout, update, optim, prompt, games, val_params, test_params)
+
+
+def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
+    """The training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
+
+    Raises:
+        ValueError: an unknown or doubled name, a bad limit, naming the option.
+    """
+    chosen = instantiate(cfg.env)
+    if isinstance(chosen, Mixture):
+        tasks = [_load(load_task, name, "env.weights") for name in chosen.weights]
+        weights = list(chosen.weights.values())
+    elif isinstance(chosen, Task):
+        tasks, weights = [chosen], [1.0]
+    else:
+        raise ValueError(
+            f"env._target_={cfg.env._target_} makes a {type(chosen).__name__}; it must make a Task"
+        )
+    specs = {}
+    for split in ("val", "test"):
+        names = _names(f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]])
+        indices = []
+        for name in names:
+            known = [task.name for task in tasks]
+            if name not in known:
+                tasks.append(_load(load_task, name, f"{split}.envs"))
+                known.append(name)
+            indices.append(known.index(name))
+        specs[split] = [EvalSpec(task=index, prompts=cfg[split].episodes) for index in indices]
+    for task in tasks:
+        task.make("train")  # a bad rule of a game fails here, not in the first rollout
+    return Games(tasks, weights, specs["val"], specs["test"])
+
+
+def _names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
+    names = default if given is None else [given] if isinstance(given, str) else list(given)
+    if len(set(names)) != len(names) or not names:
+        reason = "names a game twice" if names else "names no game; null stands for the games trained on"
+        raise ValueError(f"{option}=[{','.join(names)}] {reason}")
+    return names
+
+
+def _load(load_task: TaskLoader, name: str, option: str) -> Task:
+    try:
+        task = instantiate(load_task(name))
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error
+    if not isinstance(task, Task):
+        raise ValueError(f"{option}: {name} is not a single game; name games of conf/env")
+    return task
+
+
+def eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:
+    """Evaluation samples from the whole distribution (or greedily), under the limits of training.
+
+    Raises:
+        ValueError: a negative temperature, or none.
+    """
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature >= 0:
+        raise ValueError(f"{split}.temperature={temperature} must be a number >= 0; 0 is greedy")
+    return SamplingParams(
+        temperature=temperature,
+        max_reply_tokens=settings.max_reply_tokens,
+        max_context_tokens=settings.max_context_tokens,
+    )
+
+
+def require_int(option: str, value: Any, low: int, high: int | None = None) -> None:
+    """Check a whole number.
+
+    Raises:
+        ValueError: it is none, or out of range.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < low
+        or (high is not None and value > high)
+    ):
+        valid = f">= {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{option}={value} must be a whole number {valid}")

@@ -1,0 +1,69 @@
+"""The config that a run left in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lit_agentrl.entry.composition import CONFIG_DIR, check_sections
+from lit_agentrl.entry.errors import UserError, explain, first_line
+
+
+def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
+    """The config that a run was started with, aimed at its folder as it lies now, and its config folders.
+
+    Args:
+        folder: the run folder.
+        option: what the user wrote it to, for messages.
+
+    Raises:
+        UserError: not a run folder, or one whose config this version cannot read.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"{option}={folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME"
+        )
+    file = folder / ".hydra" / "config.yaml"
+    if not file.is_file():
+        runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
+        inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
+    try:
+        cfg = OmegaConf.load(file)
+        sources = OmegaConf.select(
+            OmegaConf.load(folder / ".hydra" / "hydra.yaml"), "hydra.runtime.config_sources", default=[]
+        )
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+        raise UserError(
+            f"{option}={folder}: its saved config cannot be read ({first_line(error)})"
+        ) from error
+    if not isinstance(cfg, DictConfig):
+        raise UserError(f"{option}={folder}: {file} holds no config")
+    cfg.run_dir = str(folder.resolve())
+    try:
+        check_sections(cfg, "train")
+    except UserError as error:
+        raise UserError(
+            f"{option}={folder} was made by another version ({explain(error)}); "
+            "use the version that its summary.json names"
+        ) from error
+    OmegaConf.resolve(cfg)
+    OmegaConf.set_struct(cfg, True)
+    found = [source.path for source in sources if source.schema == "file"]
+    return cfg, [path for path in found if Path(path) != CONFIG_DIR and Path(path).is_dir()]
+
+
+def run_folder_of(path: Path) -> Path:
+    """The run folder of a folder or of a checkpoint file inside one.
+
+    Raises:
+        UserError: a checkpoint that does not exist.
+    """
+    if path.suffix != ".ckpt":
+        return path
+    if not path.is_file():
+        raise UserError(f"run={path} does not exist; give a run folder, or one of its .ckpt files")
+    return path.resolve().parent.parent

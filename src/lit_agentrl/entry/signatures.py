@@ -1,0 +1,139 @@
+"""Checks a config against the signatures of the objects it describes, before any of them is made."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
+
+_HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
+_TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
+
+SET_ELSEWHERE = {  # arguments that the program gives, and the option that decides them
+    "env.game.split": "val and test",
+    "optim.optimizer.lr": "optim.lr",
+    "optim.optimizer.params": "model",
+    "engine.max_context_tokens": "rollout.max_context_tokens",
+    "engine.network": "model",
+    "trainer.callbacks": "callbacks",
+    "trainer.logger": "logger",
+    "trainer.strategy": "strategy",
+    "trainer.plugins": "strategy",
+    "trainer.default_root_dir": "hydra.run.dir",
+    "trainer.check_val_every_n_epoch": "val.every",
+    "trainer.enable_checkpointing": "callbacks.last and callbacks.best",
+    "trainer.gradient_clip_val": "update.grad_clip",
+    "trainer.accumulate_grad_batches": "update.minibatches",
+    "trainer.log_every_n_steps": "no option: every iteration is logged",
+    "trainer.num_sanity_val_steps": "no option: the start is always validated",
+    "trainer.use_distributed_sampler": "no option: prompts are dealt by iteration",
+    "trainer.enable_model_summary": "no option: there is none",
+}
+
+
+def check_targets(cfg: DictConfig) -> None:
+    """Check every node that has a ``_target_``, partial ones included, whose mistakes would show only late.
+
+    Raises:
+        UserError: a target that cannot be imported, an argument that it does not take, a required value that
+            is missing, or a value of the wrong type, naming the option and what is valid.
+    """
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
+    for path, node in _targets(OmegaConf.to_container(cfg, resolve=True), ""):
+        target = _locate(path, str(node["_target_"]))
+        parameters = inspect.signature(target).parameters
+        hints = _hints(target)
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        for name, value in node.items():
+            if name in _HYDRA_KEYS:
+                continue
+            option = f"{path}.{name}"
+            if option in SET_ELSEWHERE:
+                raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
+            if name not in parameters and not takes_any:
+                raise UserError(f"unknown option {option}; {_valid_names(path, str(name), parameters)}")
+            annotation = hints.get(str(name), Any)
+            if not isinstance(value, dict | list) and not _accepts(annotation, value):
+                raise UserError(f"{option}={_shown(value)} must be {_describe(annotation)}")
+
+
+def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield path, node
+        for name, child in node.items():
+            yield from _targets(child, f"{path}.{name}" if path else str(name))
+
+
+def _locate(path: str, name: str) -> Callable[..., Any]:
+    try:
+        found = get_object(name)
+    except Exception as error:  # importing a user's module can fail in any way
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from error
+    if not callable(found):
+        raise UserError(f"{path}._target_={name} is no class or function")
+    return found  # type: ignore[no-any-return]
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except Exception:  # a hint that is only there for type checkers: nothing to check against
+        return {}
+
+
+def _valid_names(path: str, name: str, parameters: Mapping[str, Any]) -> str:
+    valid = [
+        p
+        for p in parameters
+        if p != "self" and not p.endswith(_TENSORS) and f"{path}.{p}" not in SET_ELSEWHERE
+    ]
+    if hint := did_you_mean(nearest(name, valid)):
+        return hint
+    if not valid:
+        return f"{path} has no options"
+    return f"{path} takes {', '.join(valid[:12])}{', …' if len(valid) > 12 else ''}"
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(m for part in get_args(annotation) for m in _members(part))
+    return (NoneType if annotation is None else annotation,)
+
+
+def _accepts(annotation: Any, value: Any) -> bool:
+    """Whether a scalar may be of that type; a type that YAML cannot write accepts everything."""
+    for member in _members(annotation):
+        if get_origin(member) is Literal:
+            if value in get_args(member):
+                return True
+        elif member in (int, float):
+            is_number = isinstance(value, int if member is int else int | float)
+            if is_number and not isinstance(value, bool) and not math.isnan(value):
+                return True
+        elif member not in _WORDS or isinstance(value, member):
+            return True
+    return False
+
+
+def _describe(annotation: Any) -> str:
+    words = []
+    for member in _members(annotation):
+        literals = get_args(member) if get_origin(member) is Literal else ()
+        words += [_shown(value) for value in literals] or [_WORDS[member]]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _shown(value: Any) -> str:
+    """As it is written in YAML."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,44 @@
+"""The stream of prompts is a function of (seed, iteration), and splits never share a group id or instance."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_agentrl.data.prompts import EvalSpec, OneBatch, PromptStream
+
+
+def stream(seed: int = 0, weights: tuple[float, ...] = (1.0,), prompts: int = 6) -> PromptStream:
+    return PromptStream(
+        prompts=prompts, task_weights=weights, seed=seed, val=[EvalSpec(0, 4)], test=[EvalSpec(0, 5), EvalSpec(1, 3)]
+    )
+
+
+def test_batches_are_addressed() -> None:
+    assert stream().batch(3) == stream().batch(3)
+    assert stream().batch(3).seed_P != stream().batch(4).seed_P != stream(1).batch(4).seed_P
+    ids = [group for iteration in range(10) for group in stream().batch(iteration).group_P]
+    assert ids == list(range(60))
+
+
+def test_mixture_follows_the_weights() -> None:
+    tasks = [t for i in range(200) for t in stream(weights=(3.0, 1.0)).batch(i).task_P]
+    assert sum(t == 0 for t in tasks) / len(tasks) == pytest.approx(0.75, abs=0.04)
+
+
+def test_evaluation_instances_do_not_depend_on_the_run_seed() -> None:
+    [val] = [next(iter(loader)) for loader in stream(0).val_dataloader()]
+    [other] = [next(iter(loader)) for loader in stream(7).val_dataloader()]
+    assert val.seed_P == other.seed_P and len(val.seed_P) == 4
+    first, second = (next(iter(loader)) for loader in stream().test_dataloader())
+    assert (len(first.seed_P), second.task_P) == (5, [1, 1, 1])
+    assert not set(val.seed_P) & set(first.seed_P)
+
+
+def test_one_batch_has_a_length() -> None:
+    [batch] = list(stream().train_dataloader())
+    assert len(OneBatch(lambda: batch)) == 1 and batch.iteration == 0
+
+
+def test_no_prompts_is_an_error() -> None:
+    with pytest.raises(ValueError, match="rollout.prompts=0"):
+        stream(prompts=0)

@@ -1,0 +1,268 @@
+"""Commands that make no sense end with one line that names cause and remedy, before anything is played."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lit_agentrl.entry.cli import main_evaluate, main_train
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = (
+    "env=bandit rollout.prompts=2 rollout.members=2 rollout.max_reply_tokens=8 rollout.max_context_tokens=128 "
+    "trainer.max_epochs=2 trainer.accelerator=cpu val.every=2 val.episodes=1 test.episodes=0 ~callbacks.progress"
+)
+
+MALFORMED = [  # command, what the message names, what it tells to do
+    # keys, groups and options that do not exist
+    ("filter.ratoi=1", "filter.ratoi", "filter.ratio"),
+    ("lr=1e-4", "lr", "optim.lr"),
+    ("algoo=grpo", "algoo", "did you mean algo?"),
+    ("algo/clp=none", "algo/clp", "algo/clip"),
+    ("env=sokobann", "env=sokobann", "did you mean sokoban? valid: bandit, "),
+    ("filter=null", "filter=null", "valid: none, top_std"),
+    ("env=[sokoban,bandit]", "env=[sokoban,bandit]", "valid: bandit, "),
+    ("logger=[csv,tensorbord]", "logger=tensorbord", "tensorboard"),
+    ("algo.clip.nosuch=1", "algo.clip.nosuch", "algo.clip.epsilon, algo.clip.lower"),
+    ("algo.clip.low=0.2", "algo.clip.low", "algo/clip=asymmetric_seed, clip_higher"),
+    ("filter=none filter.ratio=0.5", "filter=none", "filter=top_std"),
+    ("trainer.no_such_arg=1", "trainer.no_such_arg", "valid: trainer.accelerator"),
+    ("+trainer.max_epoch=1", "trainer.max_epoch", "max_epochs"),
+    ("+trainer.check_val_every_n_epoch=1", "trainer.check_val_every_n_epoch", "val.every"),
+    ("+env.game.sise=7", "env.game.sise", "size"),
+    ("+optim.optimizer.momentum=0.9", "optim.optimizer.momentum", "weight_decay"),
+    ("+optim.optimizer.lr=1", "optim.optimizer.lr", "optim.lr"),
+    ("env.game._target_=nosuch.Game", "env.game._target_=nosuch.Game", "No module named 'nosuch'"),
+    ("+notes.author=me", "notes.author", "env.game.notes"),
+    ("+val.evry=1", "val.evry", "an existing one is changed by"),
+    ("~seed", "~seed", "seed=…"),
+    ("~callbacks", "callbacks", "is missing"),
+    ("run_dir=here", "run_dir=here", "hydra.run.dir=FOLDER"),
+    # grammar and flags
+    ("sokoban", "sokoban", "env=sokoban"),
+    ("filter.ratio=", "filter.ratio=", "write a value"),
+    ("filter.ratio=[0.5", "filter.ratio=[0.5", "close every bracket"),
+    ("filter.ratio=0.5,1.0", "filter.ratio=0.5,1.0", "add -m"),
+    ("seed=range(3)", "seed=range(3)", "add -m"),
+    ("seed=1 seed=2", "seed is given twice", "keep one"),
+    ("+env=bandit", "+env=bandit", "write env=bandit"),
+    ("filter.ratio=${nosuch}", "filter.ratio", "must name a key"),
+    ("--multirn seed=1,2", "--multirn", "--multirun"),
+    ("--config-dir /no/such", "--config-dir /no/such", "is not a folder"),
+    # values out of range or of the wrong type
+    ("filter.ratio=1.3", "filter.ratio=1.3", "(0, 1]"),
+    ("-m filter.ratio=1.0,1.3", "filter.ratio=1.3", "(0, 1]"),
+    ("rollout.members=1", "rollout.members=1", "rollout.members >= 2"),
+    ("rollout.prompts=many", "rollout.prompts=many", "a whole number"),
+    ("rollout.temperature=0", "rollout.temperature=0", "> 0"),
+    ("rollout.top_p=0.9", "rollout.top_p=0.9", "rollout.allow_truncated_sampling=true"),
+    ("rollout.max_context_tokens=40", "rollout.max_context_tokens=40", "must exceed"),
+    ("env.max_actions_per_turn=11", "env.max_actions_per_turn=11", "1 to 10"),
+    ("env.game.size=2", "env.game.size=2", ">= 5"),
+    ("env=mixture env.weights.bandit=-1", "env.weights.bandit", "> 0"),
+    ("optim.lr=-1", "optim.lr=-1", "> 0"),
+    ("optim.lr=fast", "optim.lr=fast", "a number"),
+    ("optim.schedule=cosin", "optim.schedule=cosin", "cosine"),
+    ("update.minibatches=0", "update.minibatches=0", ">= 1"),
+    ("val.every=0", "val.every=0", ">= 1"),
+    ("val.temperature=-1", "val.temperature=-1", ">= 0"),
+    ("val.envs=[nosuch]", "val.envs", "valid: bandit, "),
+    ("test.envs=[bandit,bandit]", "test.envs=[bandit,bandit]", "twice"),
+    ("trainer.max_epochs=-3", "trainer.max_epochs=-3", ">= 1"),
+    ("trainer.max_epochs=abc", "trainer.max_epochs=abc", "a whole number"),
+    ("seed=-1", "seed=-1", "from 0"),
+    ("model=hf", "model.name", "set model.name="),
+    ("model=hf model.name=/no/such", "model.name=/no/such", "give a folder with config.json"),
+    ("prompt.think=false prompt.force_think=true", "prompt.force_think=true", "prompt.think=true"),
+    ("algo/ratio=none", "algo.clip.epsilon", "algo/clip=none"),
+    ("callbacks.best.mode=maximum", "callbacks.best.mode=maximum", "max, min"),
+    ("callbacks.best=yes", "best=yes", "_target_"),
+    # resuming
+    ("resume=/no/such", "resume=/no/such", "give the folder of a run"),
+    ("resume=.", "resume=.", "no .hydra/config.yaml"),
+    ("resume=here -m", "-m", "its own saved config"),
+]
+MALFORMED_EVALUATIONS = [
+    ("", "run", "set run=FOLDER"),
+    ("run=/no/such", "run=/no/such", "give the folder of a run"),
+    ("run=nosuch.ckpt", "run=nosuch.ckpt", "give a run folder"),
+    ("run=. episodse=3", "episodse=3", "episodes"),
+    ("run=. -m", "-m", "take lists"),
+]
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must fail; returns its message."""
+
+    def run(command: str, main: Callable[[list[str]], None] = main_train) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            main(shlex.split(command))
+        assert stopped.value.code == 1
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: ") and printed.count("\n") == 1, printed
+        return printed
+
+    return run
+
+
+@pytest.mark.parametrize(("command", "named", "remedy"), MALFORMED, ids=[case[0] for case in MALFORMED])
+def test_training(refused: Refused, in_empty_folder: Path, command: str, named: str, remedy: str) -> None:
+    message = refused(command)
+    assert named in message and remedy in message
+    assert not list(in_empty_folder.iterdir())  # no run was begun
+
+
+@pytest.mark.parametrize(("command", "named", "remedy"), MALFORMED_EVALUATIONS)
+def test_evaluation(refused: Refused, in_empty_folder: Path, command: str, named: str, remedy: str) -> None:
+    message = refused(command, main_evaluate)
+    assert named in message and remedy in message
+    assert not list(in_empty_folder.iterdir())
+
+
+def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_model_folder: Path) -> None:
+    message = refused(f"{SMALL} model=hf model.name={tiny_model_folder} engine.num_slots=0 hydra.run.dir=run")
+    assert "engine.num_slots=0 must be >= 1" in message
+    assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
+
+
+def test_folder_below_a_file(refused: Refused) -> None:
+    Path("file").touch()
+    message = refused("hydra.run.dir=file/run")
+    assert "hydra.run.dir=file/run" in message and "file is not a folder" in message
+    assert "hydra.sweep.dir=file/run" in refused("-m seed=1,2 hydra.sweep.dir=file/run")
+
+
+def test_unknown_key_of_a_config_file(refused: Refused) -> None:
+    file = Path("mine/experiment/typo.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\nrolout:\n  prompts: 3\n")
+    assert "unknown option rolout; did you mean rollout?" in refused("--config-dir mine experiment=typo")
+    file.write_text("# @package _global_\nfilter:\n  ratoi: 0.5\n")
+    assert "unknown option filter.ratoi; did you mean ratio?" in refused("--config-dir mine experiment=typo")
+
+
+def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main_train(["filter.ratio=1.3", "traceback=true"])
+    printed = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in printed
+    assert printed.splitlines()[-1].startswith("error: filter.ratio=1.3")
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    main_train(shlex.split(f"{SMALL} model=hf model.name={tiny_model_folder} hydra.run.dir={folder}"))
+    assert (folder / "checkpoints" / "last.ckpt").exists()
+    return folder
+
+
+@pytest.fixture
+def run_copy(finished_run: Path) -> Path:
+    shutil.copytree(finished_run, "run")
+    return Path("run")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("command", "named", "remedy"),
+    [
+        ("resume=run seed=3", "seed=3", "only trainer.max_epochs"),
+        ("resume=run +trainer.max_epochs=3 env=bandit", "env=bandit", "only trainer.max_epochs"),
+        ("resume=run resume=run", "resume=run", "one run"),
+        ("resume=run trainer.max_epochs=1", "trainer.max_epochs=1", "at least 2"),
+        ("resume=run trainer.max_epochs=0", "trainer.max_epochs=0", ">= 1"),
+        ("resume=run trainer.max_epochs=all", "trainer.max_epochs=all", "a whole number"),
+        ("hydra.run.dir=run", "hydra.run.dir=run", "resume=run"),
+    ],
+)
+def test_resume_leaves_the_run_alone(
+    refused: Refused, run_copy: Path, command: str, named: str, remedy: str
+) -> None:
+    before = contents(run_copy)
+    message = refused(command)
+    assert named in message and remedy in message
+    assert contents(run_copy) == before
+
+
+def test_damaged_checkpoints(refused: Refused, run_copy: Path) -> None:
+    for file in (run_copy / "checkpoints").glob("last.ckpt*"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        file.write_bytes(data)
+    before = contents(run_copy)
+    message = refused("resume=run trainer.max_epochs=3")
+    assert "last.ckpt is damaged" in message and "no intact predecessor" in message
+    assert contents(run_copy) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "named"), [("colour", "unknown option colour"), ("rollout.colour", "unknown option rollout.colour")]
+)
+def test_config_of_another_version(refused: Refused, run_copy: Path, key: str, named: str) -> None:
+    file = run_copy / ".hydra" / "config.yaml"
+    cfg = OmegaConf.load(file)
+    OmegaConf.update(cfg, key, "blue")
+    OmegaConf.save(cfg, file)
+    message = refused("resume=run")
+    assert named in message and "another version" in message
+
+
+def test_unreadable_config(refused: Refused, run_copy: Path) -> None:
+    (run_copy / ".hydra" / "config.yaml").write_text("{")
+    assert "resume=run: its saved config cannot be read" in refused("resume=run")
+
+
+def test_folder_of_runs_names_them(refused: Refused, finished_run: Path) -> None:
+    assert "it holds the runs run" in refused(f"resume={finished_run.parent}")
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "remedy"),
+    [
+        ("checkpoint=newest", "checkpoint=newest", "last, best, start"),
+        ("split=dev", "split=dev", "train, val, test"),
+        ("episodes=0", "episodes=0", ">= 1"),
+        ("env=sokobann", "sokobann", "valid: bandit, "),
+        ("pass_k=[4]", "pass_k=[4]", "members=1"),
+        ("temperature=-1", "temperature=-1", ">= 0"),
+    ],
+)
+def test_evaluation_of_a_run(
+    refused: Refused, run_copy: Path, options: str, named: str, remedy: str
+) -> None:
+    message = refused(f"run=run {options}", main_evaluate)
+    assert named in message and remedy in message
+    assert not (run_copy / "evaluations").exists()
+
+
+@pytest.mark.parametrize("command", ["filter.ratoi=1", "filter.ratio=0.5,1.0"])
+def test_shell(command: str, in_empty_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *command.split()], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert not list(in_empty_folder.iterdir())

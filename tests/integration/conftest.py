@@ -1,0 +1,55 @@
+"""Tiny complete runs, in this process and in processes that can be killed."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.conftest import ROOT
+
+TINY = [
+    "env=bandit", "rollout.prompts=4", "rollout.members=4", "rollout.max_reply_tokens=24",
+    "rollout.max_context_tokens=128", "val.episodes=8", "val.every=2", "test.episodes=0", "engine.num_slots=16",
+    "callbacks.transcripts.every=2",
+]  # fmt: skip
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, str(ROOT / "train.py"), *overrides]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+
+
+def launch(folder: Path, *overrides: str) -> list[str]:
+    return command(*TINY, f"hydra.run.dir={folder}", *overrides)
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600)
+
+
+def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, str]]]:
+    """Final weights and the deterministic columns of every row."""
+    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = [
+            {key: value for key, value in row.items() if not key.startswith(("time/", "speed/"))}
+            for row in csv.DictReader(file)
+        ]
+    return checkpoint["state_dict"], rows
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    weights_a, rows_a = outcome(first)
+    weights_b, rows_b = outcome(second)
+    assert rows_a == rows_b
+    assert weights_a.keys() == weights_b.keys()
+    for name, weight in weights_a.items():
+        assert torch.equal(weight, weights_b[name]), name

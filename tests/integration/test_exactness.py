@@ -1,0 +1,77 @@
+"""Equal seeds give equal bits; a run killed anywhere and resumed is the uninterrupted run."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import assert_equal_runs, command, environment, launch, outcome, run
+
+KILLS = 10
+
+
+def test_same_seed_same_bits_and_resume_after_a_finished_run(tmp_path: Path) -> None:
+    """Three iterations straight equal two, then a longer target through resume=."""
+    straight, extended = tmp_path / "straight", tmp_path / "extended"
+    for folder, iterations in ((straight, 3), (extended, 2)):
+        done = run(launch(folder, f"trainer.max_epochs={iterations}"))
+        assert done.returncode == 0, done.stderr
+    done = run(command(f"resume={extended}", "trainer.max_epochs=3"))
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(straight, extended)
+    assert len(outcome(straight)[1]) == 4
+
+
+@pytest.mark.slow
+def test_killed_at_random_instants_and_resumed(tmp_path: Path) -> None:
+    """SIGKILL at ten instants: five random, five while a checkpoint is being written."""
+    iterations, generator = 8, random.Random(0)
+    reference = tmp_path / "reference"
+    started = time.monotonic()
+    done = run(launch(reference, f"trainer.max_epochs={iterations}"))
+    assert done.returncode == 0, done.stderr
+    seconds = time.monotonic() - started
+    for number in range(KILLS):
+        folder = tmp_path / f"killed{number}"
+        in_write = number % 2 == 1
+        instant = _kill_once(
+            launch(folder, f"trainer.max_epochs={iterations}"), folder, generator, seconds, in_write
+        )
+        if (folder / ".hydra" / "config.yaml").exists():
+            resumed = run(command(f"resume={folder}"))
+        else:  # killed before there was a run: it starts over
+            resumed = run(launch(folder, f"trainer.max_epochs={iterations}"))
+        assert resumed.returncode == 0, resumed.stderr
+        assert_equal_runs(reference, folder)
+        print(f"kill {number}: {instant}: equal")
+
+
+def _kill_once(
+    arguments: list[str], folder: Path, generator: random.Random, seconds: float, in_write: bool
+) -> str:
+    process = subprocess.Popen(
+        arguments, cwd=Path(__file__).parents[2], env=environment(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    started = time.monotonic()
+    if in_write:
+        writes, wanted, was_there = 0, generator.randint(1, 7), False
+        while process.poll() is None:
+            is_there = any((folder / "checkpoints").glob("*.tmp")) if folder.exists() else False
+            writes += is_there and not was_there
+            was_there = is_there
+            if writes >= wanted and is_there:
+                break
+            time.sleep(0.0005)
+    else:
+        time.sleep(seconds * generator.uniform(0.3, 0.98))
+    was_running = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kind = "inside a checkpoint write" if in_write else "at a random instant"
+    return f"{kind}, {time.monotonic() - started:.2f} s after launch, running: {was_running}"

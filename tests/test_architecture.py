@@ -1,0 +1,150 @@
+"""The walls of the house, read from the source: what each room may import, and how large things may grow."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "lit_agentrl"
+BASE = {"types", "seeds", "files"}
+LEVEL = {  # a room imports itself, base modules and rooms of a lower level
+    **dict.fromkeys(["rl"], 0),
+    **dict.fromkeys(["models", "text", "envs"], 1),
+    **dict.fromkeys(["engines", "rewards"], 2),
+    **dict.fromkeys(["modules", "rollout"], 3),
+    **dict.fromkeys(["callbacks", "strategies", "data", "report"], 4),
+    **dict.fromkeys(["entry"], 5),
+}
+FORBIDDEN = {
+    "rl": {"numpy", "lightning", "transformers", *(f"lit_agentrl.{name}" for name in BASE)},
+    "envs": {"torch", "lightning", "transformers", "lit_agentrl.types", "lit_agentrl.rl"},  # types: torch
+    "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},
+}
+ALGORITHMS = {file.stem for file in (ROOT / "conf" / "algo").glob("*.yaml") if not file.stem.startswith("_")}
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_YAML_LINES, MAX_ROOT_YAML_LINES = 400, 100, 40, 70
+
+Rule = Callable[[str, str], Iterator[str]]
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every imported name with its dots; ``from a import b`` counts as ``a`` and as ``a.b``."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "relative imports hide which room is meant"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms_import_downwards(room: str, source: str) -> Iterator[str]:
+    for name in imports(source):
+        package, _, rest = name.partition(".")
+        other = rest.split(".")[0]
+        if package != "lit_agentrl" or not other or other in BASE or other == room or room == "__init__":
+            continue
+        if room in BASE:
+            yield f"base module {room} imports {name}"
+        elif other not in LEVEL:
+            # names of the package itself, such as __version__, belong to no room
+            if (PACKAGE / other).exists() or (PACKAGE / f"{other}.py").exists():
+                yield f"{room} imports {name}, which has no level"
+        elif LEVEL[other] >= LEVEL[room]:
+            yield f"{room} imports {name}, which is not below it"
+
+
+def rooms_keep_their_libraries(room: str, source: str) -> Iterator[str]:
+    for name in imports(source):
+        parts = name.split(".")
+        prefixes = {".".join(parts[: i + 1]) for i in range(len(parts))}
+        if found := prefixes & FORBIDDEN.get(room, set()):
+            yield f"{room} imports {min(found)}"
+
+
+def only_entry_points_import_hydra(room: str, source: str) -> Iterator[str]:
+    if room != "entry" and any(name.split(".")[0] == "hydra" for name in imports(source)):
+        yield f"{room} imports hydra"
+
+
+def sizes_are_bounded(room: str, source: str) -> Iterator[str]:
+    if (length := len(source.splitlines())) > MAX_FILE_LINES:
+        yield f"{length} lines, more than {MAX_FILE_LINES}"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                yield f"{node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+
+
+def no_algorithm_is_named(room: str, source: str) -> Iterator[str]:
+    """No literal equals the name of an algorithm: neither a comparison nor a table can branch on it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and node.value in ALGORITHMS:
+            yield f"line {node.lineno} names the algorithm {node.value!r}"
+
+
+RULES: tuple[Rule, ...] = (
+    rooms_import_downwards,
+    rooms_keep_their_libraries,
+    only_entry_points_import_hydra,
+    sizes_are_bounded,
+    no_algorithm_is_named,
+)
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_source(rule: Rule) -> None:
+    broken = []
+    for file in FILES:
+        inside = file.relative_to(PACKAGE)
+        room = inside.parts[0].removesuffix(".py")
+        assert room in LEVEL or room in BASE or room == "__init__", f"{inside} is in no known room"
+        broken += [f"{inside}: {text}" for text in rule(room, file.read_text(encoding="utf-8"))]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("rule", "room", "source", "is_broken"),
+    [
+        (rooms_import_downwards, "modules", "from lit_agentrl.callbacks.rollout import X", True),
+        (rooms_import_downwards, "modules", "def f():\n    from lit_agentrl import rollout", True),
+        (rooms_import_downwards, "callbacks", "import lit_agentrl.data.prompts", True),
+        (rooms_import_downwards, "types", "from lit_agentrl.rl.masked import masked_sum", True),
+        (rooms_import_downwards, "callbacks", "from lit_agentrl.modules.metrics import X", False),
+        (rooms_import_downwards, "engines", "from lit_agentrl import __version__, seeds", False),
+        (rooms_keep_their_libraries, "envs", "import torch.nn as nn", True),
+        (rooms_keep_their_libraries, "envs", "from lit_agentrl.types import Turn", True),
+        (rooms_keep_their_libraries, "rl", "import numpy as np", True),
+        (rooms_keep_their_libraries, "rl", "from lit_agentrl import seeds", True),
+        (rooms_keep_their_libraries, "modules", "from lit_agentrl.engines.base import Engine", True),
+        (rooms_keep_their_libraries, "models", "import torch", False),
+        (only_entry_points_import_hydra, "callbacks", "from hydra.utils import instantiate", True),
+        (only_entry_points_import_hydra, "entry", "import hydra", False),
+        (sizes_are_bounded, "rl", "x = 1\n" * 401, True),
+        (sizes_are_bounded, "rl", "def f():\n" + "    x = 1\n" * 100, True),
+        (sizes_are_bounded, "rl", "x = 1\n" * 300 + "def f():\n" + "    x = 1\n" * 99, False),
+        (no_algorithm_is_named, "modules", "if algorithm.name == 'grpo': pass", True),
+        (no_algorithm_is_named, "modules", "match name:\n    case 'rloo': pass", True),
+        (no_algorithm_is_named, "modules", "'''Like grpo.'''\nx = 'clip'", False),
+    ],
+)
+def test_each_rule_can_fail(rule: Rule, room: str, source: str, is_broken: bool) -> None:
+    assert bool(list(rule(room, source))) == is_broken
+
+
+def test_yaml_files_stay_short() -> None:
+    folders = [ROOT / "conf", *ROOT.glob("examples/*/conf")]
+    files = [file for folder in folders for file in folder.rglob("*.yaml")]
+    assert len(files) > 30
+    too_long = {}
+    for file in files:
+        length = len(file.read_text(encoding="utf-8").splitlines())
+        limit = MAX_ROOT_YAML_LINES if file.parent == ROOT / "conf" else MAX_YAML_LINES
+        if length > limit:
+            too_long[str(file.relative_to(ROOT))] = length
+    assert not too_long

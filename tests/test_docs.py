@@ -1,0 +1,95 @@
+"""The documentation: its links lead somewhere, its examples run, and its tables agree with the source."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from lit_agentrl.rl.binding import bind, try_out
+from lit_agentrl.rl.filters import Selection
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("examples/*/README.md"),
+]
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+# a fenced block whose first line is a comment that names a file
+FILES = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", EXTENDING, flags=re.DOTALL)
+COMMANDS = re.findall(r"^python train\.py (--config-dir my_conf .*)$", EXTENDING, flags=re.MULTILINE)
+
+
+def broken_links(text: str, folder: Path) -> list[str]:
+    """Targets of relative links that are not there."""
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    return [t for t in targets if not t.startswith(("http://", "https://")) and not (folder / t).exists()]
+
+
+def test_links_lead_somewhere() -> None:
+    broken = {page.name: broken_links(page.read_text(encoding="utf-8"), page.parent) for page in PAGES}
+    assert not {page: links for page, links in broken.items() if links}
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    assert broken_links("[a](https://b.c) [d](no.md#part)", tmp_path) == ["no.md"]
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DictConfig]]:
+    """The config of each command, with the page's files in place."""
+    folder = tmp_path_factory.mktemp("extending")
+    for name, text in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    configs = {}
+    search = f"hydra.searchpath=[file://{folder}/my_conf]"
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        for command in COMMANDS:
+            overrides = shlex.split(command.removeprefix("--config-dir my_conf "))
+            configs[overrides[-1].split("=")[0]] = compose("train", overrides=[*overrides, search])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield configs
+
+
+def test_every_example_is_used() -> None:
+    assert len(FILES) == 6
+    assert len(COMMANDS) == 3
+
+
+def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
+    algorithm = instantiate(composed["algo.clip.epsilon"].algo)
+    ratio_BT = torch.tensor([[1.0, 3.0, 0.1]], requires_grad=True)
+    clipped = algorithm.clip(ratio_BT=ratio_BT, advantage_BT=torch.tensor([[2.0, 2.0, -1.0]]))
+    assert torch.allclose(clipped.loss_BT, torch.tensor([[-2.0, -2.6, 0.7]]), atol=2e-3)
+    clipped.loss_BT.sum().backward()
+    assert ratio_BT.grad is not None
+    assert torch.allclose(ratio_BT.grad, torch.tensor([[-2.0, 0.0, 0.0]]), atol=2e-2)
+    assert clipped.is_clipped_high_BT.tolist() == [[False, True, False]]
+    assert clipped.is_clipped_low_BT.tolist() == [[False, False, True]]
+
+
+def test_filter_of_the_page(composed: dict[str, DictConfig]) -> None:
+    rule = instantiate(composed["filter"].filter)
+    try_out("filter", rule, Selection)
+    tensors = {"success_B": torch.tensor([True, True, True, False]), "group_B": torch.tensor([7, 7, 9, 9])}
+    assert bind(rule, tensors).keep_groups.tolist() == [9]
+    tensors["success_B"][3] = True
+    assert bind(rule, tensors).keep_groups.tolist() == [7, 9]
+
+
+def test_callback_of_the_page(composed: dict[str, DictConfig]) -> None:
+    section = composed["callbacks"].callbacks
+    assert list(section)[-1] == "thinking"
+    assert len(section) > 1  # the default ones are still there
+    assert type(instantiate(section.thinking)).__name__ == "Thinking"
