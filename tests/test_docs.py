@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from safetensors import safe_open
 
+from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
 
@@ -93,3 +96,11 @@ def test_callback_of_the_page(composed: dict[str, DictConfig]) -> None:
     assert list(section)[-1] == "thinking"
     assert len(section) > 1  # the default ones are still there
     assert type(instantiate(section.thinking)).__name__ == "Thinking"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/nano.md"])
+def test_size_of_the_embedded_policy(page: str) -> None:
+    with safe_open(NANO_FOLDER / "model.safetensors", "pt") as weights:
+        names = weights.keys()
+        size = sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+    assert f"{size:,} parameters" in (ROOT / page).read_text(encoding="utf-8")

@@ -52,6 +52,13 @@ def test_write_atomic_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pyt
     assert path.read_text() == "new" and calls.count("fsync") == 2
 
 
+def test_write_atomic_that_fails_within_the_text_leaves_the_old(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "file", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(tmp_path / "file", "x" * 100_000 + "\udcff")
+    assert (tmp_path / "file").read_text() == "old"
+
+
 def test_replace_folder_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(text: str) -> Any:
         def write(folder: str) -> None:

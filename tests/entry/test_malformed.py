@@ -16,8 +16,9 @@ from lit_agentrl.entry.cli import main_evaluate, main_train
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
-    "env=bandit rollout.prompts=2 rollout.members=2 rollout.max_reply_tokens=8 rollout.max_context_tokens=128 "
-    "trainer.max_epochs=2 trainer.accelerator=cpu val.every=2 val.episodes=1 test.episodes=0 ~callbacks.progress"
+    "env=bandit rollout.prompts=2 rollout.members=2 rollout.max_reply_tokens=8 rollout.max_context_tokens=128"
+    " trainer.max_epochs=2 trainer.accelerator=cpu val.every=2 val.episodes=1 test.episodes=0 "
+    "~callbacks.progress"
 )
 
 MALFORMED = [  # command, what the message names, what it tells to do
@@ -40,7 +41,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("+optim.optimizer.momentum=0.9", "optim.optimizer.momentum", "weight_decay"),
     ("+optim.optimizer.lr=1", "optim.optimizer.lr", "optim.lr"),
     ("env.game._target_=nosuch.Game", "env.game._target_=nosuch.Game", "No module named 'nosuch'"),
-    ("+notes.author=me", "notes.author", "env.game.notes"),
+    ("+notes.author=me", "notes.author", "only below trainer, callbacks"),
     ("+val.evry=1", "val.evry", "an existing one is changed by"),
     ("~seed", "~seed", "seed=…"),
     ("~callbacks", "callbacks", "is missing"),
@@ -106,6 +107,10 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
 Refused = Callable[..., str]
 
 
@@ -128,14 +133,14 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 def test_training(refused: Refused, in_empty_folder: Path, command: str, named: str, remedy: str) -> None:
     message = refused(command)
     assert named in message and remedy in message
-    assert not list(in_empty_folder.iterdir())  # no run was begun
+    assert not files(in_empty_folder)  # no run was begun
 
 
 @pytest.mark.parametrize(("command", "named", "remedy"), MALFORMED_EVALUATIONS)
 def test_evaluation(refused: Refused, in_empty_folder: Path, command: str, named: str, remedy: str) -> None:
     message = refused(command, main_evaluate)
     assert named in message and remedy in message
-    assert not list(in_empty_folder.iterdir())
+    assert not files(in_empty_folder)
 
 
 def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_model_folder: Path) -> None:
@@ -183,7 +188,7 @@ def run_copy(finished_run: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {str(file): file.read_bytes() for file in files(folder)}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +224,8 @@ def test_damaged_checkpoints(refused: Refused, run_copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "named"), [("colour", "unknown option colour"), ("rollout.colour", "unknown option rollout.colour")]
+    ("key", "named"),
+    [("colour", "unknown option colour"), ("rollout.colour", "unknown option rollout.colour")],
 )
 def test_config_of_another_version(refused: Refused, run_copy: Path, key: str, named: str) -> None:
     file = run_copy / ".hydra" / "config.yaml"
@@ -250,9 +256,7 @@ def test_folder_of_runs_names_them(refused: Refused, finished_run: Path) -> None
         ("temperature=-1", "temperature=-1", ">= 0"),
     ],
 )
-def test_evaluation_of_a_run(
-    refused: Refused, run_copy: Path, options: str, named: str, remedy: str
-) -> None:
+def test_evaluation_of_a_run(refused: Refused, run_copy: Path, options: str, named: str, remedy: str) -> None:
     message = refused(f"run=run {options}", main_evaluate)
     assert named in message and remedy in message
     assert not (run_copy / "evaluations").exists()
@@ -261,8 +265,11 @@ def test_evaluation_of_a_run(
 @pytest.mark.parametrize("command", ["filter.ratoi=1", "filter.ratio=0.5,1.0"])
 def test_shell(command: str, in_empty_folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *command.split()], capture_output=True, text=True, timeout=120
+        [sys.executable, str(ROOT / "train.py"), *command.split()],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert not list(in_empty_folder.iterdir())
+    assert not files(in_empty_folder)

@@ -19,7 +19,10 @@ def test_flags_and_overrides_in_any_order() -> None:
 
 def test_sweeps_expand_in_hydra_order() -> None:
     assert expand(["algo=grpo,rloo", "seed=range(1,3)", "x=choice(a,b)"]) == [
-        [f"algo={algo}", f"seed={seed}", f"x={x}"] for algo in ("grpo", "rloo") for seed in (1, 2) for x in "ab"
+        [f"algo={algo}", f"seed={seed}", f"x={x}"]
+        for algo in ("grpo", "rloo")
+        for seed in (1, 2)
+        for x in "ab"
     ]
     assert expand(["a='b,c'", "d=[1,2]"]) == [["a='b,c'", "d=[1,2]"]]
 

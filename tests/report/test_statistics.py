@@ -102,6 +102,8 @@ def test_members_that_differ_within_a_prompt_add_evidence() -> None:
     balanced = clustered_share_interval([i % 2 == 0 for i in range(160)], groups)
     widths = [interval.high - interval.low for interval in (balanced, by_member, by_prompt)]
     assert widths[0] <= widths[1] < 0.6 * widths[2]
+    nearly = clustered_share_interval([i % 2 == 0 or i == 1 for i in range(160)], groups)
+    assert nearly.high - nearly.low == pytest.approx(widths[0], rel=0.01)  # never more than all episodes
     # as wide as Wilson's at 160 episodes, but for t with 19 degrees of freedom instead of z
     plain = wilson_interval(80, 160)
     assert widths[0] == pytest.approx((plain.high - plain.low) * t_quantile(0.95, 19) / 1.96, rel=0.01)

@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.callbacks.checkpoints import AtomicIO
+from lit_agentrl.callbacks.progress import LiveDisplay
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
@@ -72,6 +73,10 @@ def build(
     folder = Path(cfg.run_dir)
     loggers = build_dict(cfg.logger)
     callbacks = [rollouts, *extra_callbacks, *build_dict(cfg.callbacks)]
+    for display in (callback for callback in callbacks if isinstance(callback, LiveDisplay)):
+        if levels:
+            chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
+            display.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(cfg, games, module, stream, rollouts, trainer, loggers, folder)
 

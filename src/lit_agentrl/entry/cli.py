@@ -21,6 +21,7 @@ from lit_agentrl.entry import composition
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
 from lit_agentrl.entry.saved import run_folder_of, saved_config
+from lit_agentrl.entry.signatures import check_targets
 
 RESUMABLE = ("trainer.max_epochs", "traceback")  # what may be changed when a run is continued
 _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
@@ -123,7 +124,6 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
     if flag_values(flags, "--cfg", "-c", "--info", "-i") or "--info" in flags or "-i" in flags:
         return
     from lit_agentrl.entry.parts import build_parts
-    from lit_agentrl.entry.signatures import check_targets
 
     for cfg in jobs:
         OmegaConf.set_struct(cfg, False)
@@ -146,7 +146,8 @@ def _remove_unused(folder: Path) -> None:
     if [path.name for path in folder.iterdir()] == [".hydra"]:
         for file in (folder / ".hydra").iterdir():
             file.unlink()
-        os.removedirs(folder / ".hydra")  # and outputs/DATE, if nothing else is there
+        (folder / ".hydra").rmdir()
+        folder.rmdir()
 
 
 def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> None:
@@ -170,9 +171,6 @@ def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[st
                 f"config; only {' and '.join(RESUMABLE)} may change"
             )
         OmegaConf.update(cfg, override.key_or_group, override.value())
-    from lit_agentrl.entry.signatures import check_targets
-
-    check_targets(cfg)
     with _command_line("train.py", [*resumed, *overrides]), _told_at_interrupt(cfg):
         _fit(cfg, folders, is_resume=True)
 
@@ -205,9 +203,7 @@ def _evaluate(argv: list[str]) -> int:
     folder = run_folder_of(Path(str(cfg.run)))
     saved, folders = saved_config(folder, "run")
     from lit_agentrl.entry.evaluation import evaluate
-    from lit_agentrl.entry.signatures import check_targets
 
-    check_targets(saved)
     with composition.hydra_ready():
         evaluate(cfg, saved, composition.task_loader(folders), folder=folder)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +86,23 @@ def check_sections(cfg: DictConfig, name: str) -> None:
     Raises:
         UserError: an unknown key, or a missing section.
     """
+    for section, known in _known_keys(name).items():
+        given = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
+        prefix = f"{section}." if section else ""
+        if unknown := sorted(given - known - {"hydra"}):
+            hint = did_you_mean(nearest(unknown[0], known)) or f"valid: {', '.join(sorted(known))}"
+            raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
+        if missing := sorted(known - given):
+            raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
+
+
+@cache
+def _known_keys(name: str) -> dict[str, frozenset[str]]:
+    """The keys of the whole config and of its closed sections."""
     with hydra_ready():
         base = compose(config_name=name)
-    for section in ("", *CLOSED):
-        known, given = (set(OmegaConf.select(c, section) if section else c) for c in (base, cfg))
-        prefix = f"{section}." if section else ""
-        if unknown := sorted(str(key) for key in given - known - {"hydra"}):
-            hint = (
-                did_you_mean(nearest(unknown[0], map(str, known)))
-                or f"valid: {', '.join(sorted(map(str, known)))}"
-            )
-            raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
-        if missing := sorted(str(key) for key in known - given):
-            raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
+    sections = ("", *CLOSED)
+    return {s: frozenset(str(key) for key in (OmegaConf.select(base, s) if s else base)) for s in sections}
 
 
 def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:

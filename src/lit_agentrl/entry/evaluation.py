@@ -140,6 +140,8 @@ def _record(
         "normalised": normalised(success.mean, levels["chance_success"], levels["oracle_success"]),
         "invalid_share": sum(not turn.is_valid for turn in turns) / max(len(turns), 1),
         "levels": levels,
+        # in the order of instances, for paired comparisons; null where the game failed
+        "solved": [None if e.end is EndReason.ERROR else e.success for e in episodes],
     }
     for k in cfg.pass_k:
         counts: dict[int, list[bool]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hydra.utils import instantiate
@@ -138,11 +138,7 @@ def eval_params(settings: RolloutSettings, temperature: float, split: str) -> Sa
     """
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature >= 0:
         raise ValueError(f"{split}.temperature={temperature} must be a number >= 0; 0 is greedy")
-    return SamplingParams(
-        temperature=temperature,
-        max_reply_tokens=settings.max_reply_tokens,
-        max_context_tokens=settings.max_context_tokens,
-    )
+    return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)
 
 
 def require_int(option: str, value: Any, low: int, high: int | None = None) -> None:

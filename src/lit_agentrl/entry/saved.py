@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_agentrl.entry.composition import CONFIG_DIR, check_sections
 from lit_agentrl.entry.errors import UserError, explain, first_line
+from lit_agentrl.entry.signatures import check_targets
 
 
 def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
@@ -45,6 +46,7 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
     cfg.run_dir = str(folder.resolve())
     try:
         check_sections(cfg, "train")
+        check_targets(cfg)
     except UserError as error:
         raise UserError(
             f"{option}={folder} was made by another version ({explain(error)}); "

@@ -6,24 +6,27 @@ import torch
 from torch import Tensor
 
 
-def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int) -> list[Tensor]:
+def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6) -> list[Tensor]:
     """Row indices of micro-batches: rows sorted by length, each padded micro-batch within the budget.
 
-    A row longer than the budget stands alone.  Equal lengths keep their order, so the split is a function
-    of the lengths.
+    A row longer than the budget stands alone; a row shorter than ``min_fill`` of the longest starts a new
+    micro-batch, so that short episodes are not padded to long ones.  Equal lengths keep their order: the
+    split is a function of the lengths.
 
-    >>> [m.tolist() for m in split_by_tokens(torch.tensor([3, 9, 4, 8]), 18)]
+    >>> [m.tolist() for m in split_by_tokens(torch.tensor([5, 9, 6, 8]), 18)]
     [[1, 3], [2, 0]]
     """
-    order = torch.argsort(lengths_B, descending=True, stable=True).tolist()
-    parts: list[Tensor] = []
-    start = 0
-    while start < len(order):
-        longest = max(1, int(lengths_B[order[start]]))  # sorted: the first row is the widest
-        rows = max(1, tokens_per_microbatch // longest)
-        parts.append(torch.tensor(order[start : start + rows]))
-        start += rows
-    return parts
+    parts: list[list[int]] = []
+    longest = 0
+    for row in torch.argsort(lengths_B, descending=True, stable=True).tolist():
+        length = max(1, int(lengths_B[row]))  # sorted: the first row of a part is its widest
+        has_room = bool(parts) and (len(parts[-1]) + 1) * longest <= tokens_per_microbatch
+        if has_room and length >= min_fill * longest:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+            longest = length
+    return [torch.tensor(part) for part in parts]
 
 
 def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Generator | None) -> list[Tensor]:

@@ -31,7 +31,7 @@ class UpdateSettings:
 
     epochs: int = 1
     minibatches: int = 1
-    tokens_per_microbatch: int = 8192
+    tokens_per_microbatch: int = 2048
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5

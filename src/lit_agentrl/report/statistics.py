@@ -157,7 +157,7 @@ def clustered_share_interval(
 
     Wilson's interval at the effective sample size (Dean & Pagano, J. Surv. Stat. Methodol. 2015) with the
     t quantile of the groups: n_eff = p (1−p) / var(p), where p is the mean of the G group shares and var(p)
-    their variance / G; kept between G and the number of episodes.  With one member a group it is Wilson's
+    their variance / G; at most the number of episodes.  With one member a group it is Wilson's
     interval itself.  ``n`` is the number of groups.
 
     Raises:
@@ -176,7 +176,7 @@ def clustered_share_interval(
         variance = stdev(shares) ** 2 / num_groups
         # zero variance between groups that each hold both outcomes: members are as good as independent
         effective = share * (1 - share) / variance if variance > 0 else num_episodes
-        effective = min(max(effective, num_groups), num_episodes)
+        effective = min(effective, num_episodes)
     critical = t_quantile(confidence, max(num_groups - 1, 1))
     return Interval(share, *_wilson_bounds(share, effective, critical), num_groups)
 

@@ -1,0 +1,137 @@
+"""A whole small run in this process: start, fit, best and last, evaluation, export."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lit_agentrl.callbacks.transcripts import read as read_transcripts
+from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.report import summary as reports
+
+SMALL = [
+    "rollout.prompts=3", "rollout.members=4", "rollout.max_reply_tokens=24", "rollout.max_context_tokens=400",
+    "val.episodes=6", "val.every=1", "test.episodes=6", "trainer.max_epochs=2", "engine.num_slots=8",
+    "callbacks.transcripts.every=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two games, a KL to the reference, two passes of two minibatches."""
+    folder = tmp_path_factory.mktemp("run") / "mixed"
+    main_train(
+        [
+            *SMALL, f"hydra.run.dir={folder}", "env=mixture", "env.weights={bandit: 1.0, frozen_lake: 2.0}",
+            "val.envs=[bandit,bandit_reversed]", "algo/kl=loss_k3", "algo/entropy=bonus", "filter.ratio=0.7",
+            "update.epochs=2", "update.minibatches=2",
+        ]
+    )  # fmt: skip
+    return folder
+
+
+def test_the_run_folder_is_complete(mixed_run: Path) -> None:
+    names = {path.name for path in mixed_run.iterdir()}
+    assert {".hydra", "summary.json", "metrics.csv", "tensorboard", "transcripts", "checkpoints", "hf"} <= names
+    summary = reports.read(mixed_run / "summary.json")
+    assert summary["status"] == "completed" and summary["iterations"] == 2 and summary["episodes"] == 24
+    assert {(g["name"], g["split"]) for g in summary["games"]} == {
+        ("bandit", "val"), ("bandit_reversed", "val"), ("bandit", "test"), ("frozen_lake", "test"),
+    }  # fmt: skip
+    for game in summary["games"]:
+        assert game["chance"] and game["oracle"] and game["start"] and game["best"] and game["last"]
+    assert summary["action_tokens"] > 0 and summary["seconds"]["rollout"] > 0
+
+
+def test_metrics_have_the_promised_names(mixed_run: Path) -> None:
+    with (mixed_run / "metrics.csv").open(newline="") as file:
+        start, first, second = csv.DictReader(file)
+    assert start["iteration"] == "0" and start["val/success"] and not start["rollout/success"]
+    promised = [
+        *(f"rollout/{n}" for n in (
+            "return_mean", "return_std_within_group", "success", "turns", "actions", "reply_tokens", "invalid_share",
+            "dead_group_share", "truncated_share", "entropy", "distinct_2",
+        )),
+        *(f"train/{n}" for n in (
+            "loss", "grad_norm", "approx_kl", "clip_share_low", "clip_share_high", "ratio_max", "kept_group_share",
+            "entropy", "lr", "ref_kl",
+        )),
+        "val/success", "val/return", "val/normalised", "val/bandit_reversed/success", "time/rollout", "time/update",
+        "speed/action_tokens_per_s", "speed/episodes_per_s", "speed/prefill_reuse",
+    ]  # fmt: skip
+    for row in (first, second):
+        assert [name for name in promised if not row[name]] == []
+    assert float(first["speed/prefill_reuse"]) == 1.0
+    assert float(second["train/kept_group_share"]) == pytest.approx(2 / 3)
+
+
+def test_tensorboard_shows_the_same(mixed_run: Path) -> None:
+    events = EventAccumulator(str(mixed_run / "tensorboard")).Reload()
+    steps = [event.step for event in events.Scalars("val/success")]
+    assert steps == [0, 1, 2]
+    assert any("train" in tag or "val" in tag for tag in events.Tags()["tensors"]), "transcripts as text"
+
+
+def test_transcripts_can_be_read_back(mixed_run: Path) -> None:
+    records = list(read_transcripts(mixed_run / "transcripts" / "train.jsonl"))
+    assert {iteration for iteration, _ in records} == {1, 2}
+    assert all(episode.turns[0].reply_tokens for _, episode in records)
+
+
+def test_the_export_is_the_best_policy(mixed_run: Path) -> None:
+    network = AutoModelForCausalLM.from_pretrained(mixed_run / "hf")
+    best = torch.load(mixed_run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    for name, weight in network.state_dict().items():
+        assert torch.equal(weight, best[f"network.{name}"])
+    assert AutoTokenizer.from_pretrained(mixed_run / "hf").chat_template
+
+
+def test_evaluate_any_game_split_and_temperature(mixed_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main_evaluate(
+        [
+            f"run={mixed_run}", "env=[bandit,frozen_lake]", "split=val", "episodes=4", "members=3",
+            "pass_k=[1,2]", "temperature=[1.0,0.5]", "checkpoint=best",
+        ]
+    )  # fmt: skip
+    [file] = (mixed_run / "evaluations").glob("best_val_*.json")
+    results = json.loads(file.read_text())["results"]
+    assert [(r["env"], r["temperature"]) for r in results] == [
+        ("bandit", 1.0), ("frozen_lake", 1.0), ("bandit", 0.5), ("frozen_lake", 0.5),
+    ]  # fmt: skip
+    for record in results:
+        assert record["episodes"] == 12 and len(record["solved"]) == 12
+        assert record["pass@1"]["mean"] == pytest.approx(record["success"]["mean"])
+        assert record["pass@2"]["mean"] >= record["pass@1"]["mean"]
+    assert "frozen_lake" in capsys.readouterr().out
+
+
+def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Path, tmp_path: Path) -> None:
+    main_train(
+        [
+            *SMALL, f"hydra.run.dir={tmp_path / 'hf_run'}", "model=hf", f"model.name={tiny_model_folder}", "env=bandit",
+            "trainer.max_epochs=1", "test.episodes=0",
+        ]
+    )  # fmt: skip
+    summary = reports.read(tmp_path / "hf_run" / "summary.json")
+    assert summary["status"] == "completed"
+
+
+def test_a_game_that_always_fails_stops_the_run_with_its_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, action: str) -> object:
+        raise RuntimeError("the power went out")
+
+    monkeypatch.setattr("lit_agentrl.envs.bandit.Bandit._play", broken)
+    with pytest.raises(SystemExit) as stop:
+        main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit", "test.episodes=0"])
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 1
+    assert "the power went out" in error and "rollout.max_failed_share" in error and "Traceback" not in error
+    assert reports.read(tmp_path / "r" / "summary.json")["status"] == "failed"

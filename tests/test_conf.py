@@ -1,0 +1,152 @@
+"""Every file under conf/ composes as an option of its group, and what it describes can be made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.callbacks.rollout import RolloutSettings
+from lit_agentrl.entry.assembly import build_dict, build_trainer
+from lit_agentrl.entry.composition import check_sections, task_loader
+from lit_agentrl.entry.parts import build_games, build_parts
+from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.settings import OptimSettings
+from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.binding import try_out
+from lit_agentrl.rl.filters import Selection
+from lit_agentrl.text.prompts import Prompt
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def options() -> Iterator[tuple[str, str]]:
+    for file in sorted(CONF.rglob("*.yaml")):
+        group = file.parent.relative_to(CONF).as_posix()
+        if group != "." and not file.stem.startswith("_") and not group.startswith("hydra"):
+            yield group, file.stem
+
+
+def make_algorithm(cfg: DictConfig) -> None:
+    algorithm = instantiate(cfg.algo)
+    assert isinstance(algorithm, Algorithm) and algorithm.name
+
+
+def make_callbacks(cfg: DictConfig) -> None:
+    made = build_dict(cfg.callbacks)
+    assert made and all(isinstance(callback, pl.Callback) for callback in made)
+
+
+def make_engine(cfg: DictConfig) -> None:
+    engine = instantiate(cfg.engine)
+    assert isinstance(engine, functools.partial) and engine.keywords["num_slots"] >= 1
+
+
+def make_games(cfg: DictConfig) -> None:
+    games = build_games(cfg, task_loader())
+    assert games.tasks and len(games.weights) == len(games.tasks) == len(games.val)
+    observation, _ = games.tasks[0].make("train").reset(seed=0)
+    assert observation
+
+
+def make_experiment(cfg: DictConfig) -> None:
+    assert isinstance(build_parts(cfg, task_loader()).rollout, RolloutSettings)
+
+
+def make_filter(cfg: DictConfig) -> None:
+    try_out("filter", instantiate(cfg.filter), Selection)
+
+
+def make_loggers(cfg: DictConfig) -> None:
+    made = build_dict(cfg.logger)
+    assert made and all(isinstance(logger, Logger) for logger in made)
+
+
+def make_model(cfg: DictConfig) -> None:
+    policy = instantiate(cfg.model)
+    assert isinstance(policy, Policy) and policy.tokenizer.chat_template
+
+
+def make_optimizer(cfg: DictConfig) -> None:
+    settings = instantiate(cfg.optim)
+    assert isinstance(settings, OptimSettings)
+    optimizer, scheduler = settings.build([torch.nn.Parameter(torch.zeros(1))], iterations=10)
+    assert optimizer.param_groups[0]["initial_lr"] == cfg.optim.lr and scheduler.last_epoch == 0
+
+
+def make_prompt(cfg: DictConfig) -> None:
+    assert isinstance(instantiate(cfg.prompt), Prompt)
+
+
+def make_trainer(cfg: DictConfig) -> None:
+    trainer = build_trainer(cfg, callbacks=[], loggers=[])
+    assert trainer.max_epochs == cfg.trainer.max_epochs and trainer.world_size == 1
+
+
+MAKERS: dict[str, Callable[[DictConfig], None]] = {
+    "algo": make_algorithm,
+    "callbacks": make_callbacks,
+    "engine": make_engine,
+    "env": make_games,
+    "experiment": make_experiment,
+    "filter": make_filter,
+    "logger": make_loggers,
+    "model": make_model,
+    "optim": make_optimizer,
+    "prompt": make_prompt,
+    "strategy": make_trainer,
+    "trainer": make_trainer,
+}
+# what an option needs beside itself: axes that only fit others, and values that a user must give
+WITH = {
+    "algo/ratio=none": ["algo/clip=none"],
+    "model=hf": ["model.name={tiny}"],
+}
+
+
+@pytest.mark.parametrize(("group", "option"), list(options()))
+def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
+    choice = f"{group}={option}"
+    beside = [text.format(tiny=tiny_model_folder) for text in WITH.get(choice, [])]
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        cfg = compose(config_name="train", overrides=[choice, *beside, "trainer.accelerator=cpu"])
+        cfg.run_dir = str(tmp_path)
+        check_sections(cfg, "train")
+        check_targets(cfg)
+        MAKERS[group.split("/")[0]](cfg)
+    assert not list(tmp_path.iterdir()), "making things must not write"
+
+
+def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    from lit_agentrl.entry.cli import main_evaluate, main_train
+
+    with pytest.raises(SystemExit) as stopped:
+        main_train(["--help"])
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    for group, option in options():
+        (line,) = [line for line in printed.splitlines() if line.strip().startswith(f"{group}: ")]
+        assert option in line.partition(": ")[2].split(", ")
+    assert printed.count("  python train.py ") >= 5
+    main_evaluate(["--help"])
+    assert "pass_k: []" in capsys.readouterr().out
+
+
+def test_run_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        cfg: Any = compose(config_name="train", return_hydra_config=True)
+        assert OmegaConf.is_missing(cfg.hydra.runtime, "output_dir")
+        date, time = str(cfg.hydra.run.dir).removeprefix("outputs/").split("/")
+        assert len(date) == len("2026-01-31") and len(time) == len("23-59-59")
+        assert str(cfg.hydra.sweep.dir).startswith("outputs/multirun/20")
+        assert cfg.hydra.output_subdir == ".hydra" and not cfg.hydra.job.chdir
