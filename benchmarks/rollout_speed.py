@@ -32,7 +32,9 @@ from lit_agentrl.types import Episode
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def ours(policy: Policy, task: Task, chat: ChatRenderer, episodes: int, seed: int) -> tuple[list[Episode], float]:
+def ours(
+    policy: Policy, task: Task, chat: ChatRenderer, episodes: int, seed: int
+) -> tuple[list[Episode], float]:
     engine = NativeEngine(
         policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
         num_slots=episodes, max_context_tokens=512,
@@ -74,7 +76,9 @@ def re_encoding(policy: Policy, played: list[Episode]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "benchmarks" / "rollout_speed.json")
@@ -88,7 +92,14 @@ def main() -> None:
         played, fast = ours(policy, task, chat, arguments.episodes, repeat)
         slow = re_encoding(policy, played)
         tokens = sum(e.num_action_tokens for e in played)
-        rows.append({"tokens": tokens, "ours_per_s": tokens / fast, "re_encoding_per_s": tokens / slow, "ratio": slow / fast})
+        rows.append(
+            {
+                "tokens": tokens,
+                "ours_per_s": tokens / fast,
+                "re_encoding_per_s": tokens / slow,
+                "ratio": slow / fast,
+            }
+        )
         print(
             f"{repeat}: ours {tokens / fast:.0f} (with the games), re-encoding {tokens / slow:.0f} "
             f"(generation alone) action tokens/s, ratio {slow / fast:.2f}"

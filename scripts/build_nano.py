@@ -2,11 +2,10 @@
 
     python scripts/build_nano.py            # about 60 CPU minutes on two cores; deterministic
 
-The recipe was fixed before any reinforcement learning was run on its outcome.  The teacher knows each game's best play but
-has three habits: after every move it stops to look with probability 1/3 (it does not know the turn budget),
-one reply in five names random moves, and in the bandit it takes the safe-sounding arm seven times in ten.
-A first recipe (thoughts without a plan, stops with probability 1/2) ended at a success of 0.10 on Sokoban,
-too little to learn from; the thought now names the next push.
+The teacher knows each game's best play but has three habits: after every move it stops to look with
+probability 1/3 (it does not know the turn budget), one reply in five names random moves, and in the bandit it
+takes the safe-sounding arm seven times in ten.  A first recipe (thoughts without a plan, stops with probability
+1/2) ended at a success of 0.10 on Sokoban, too little to learn from; the thought now names the next push.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -41,10 +40,11 @@ TEMPLATE = (
 )
 ADDED = ["<pad>", "<unk>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "||", "\n"]
-WORDS = (
-    "# _ O X P S G √ W B C A @ . Up Down Left Right sokoban frozen_lake bandit bandit_reversed turns actions "
-    "reward invalid or push steady risky ? player box target goal hole wall go"
-).split()
+WORDS = [
+    "#", "_", "O", "X", "P", "S", "G", "√", "W", "B", "C", "A", "@", ".", "Up", "Down", "Left", "Right",
+    "sokoban", "frozen_lake", "bandit", "bandit_reversed", "turns", "actions", "reward", "invalid", "or",
+    "push", "steady", "risky", "?", "player", "box", "target", "goal", "hole", "wall", "go",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,10 @@ class Teacher:
         plan = env.optimal_actions(horizon=max(horizon, 10))
         rows = [line.split() for line in observation.splitlines()]
         found = {
-            symbol: f"{r} {c}" for r, row in enumerate(rows) for c, cell in enumerate(row) for symbol in (cell,)
+            symbol: f"{r} {c}"
+            for r, row in enumerate(rows)
+            for c, cell in enumerate(row)
+            for symbol in (cell,)
         }
         if "S" in found:  # the player stands on the target
             found["P"] = found["O"] = found["S"]
@@ -181,14 +184,20 @@ def demonstrate(
         if ended or not actions_left or not turns_left:
             return tokens, is_reply, solved
         following = prompt.following(
-            observation=observation, reward=reward, problem="", turns_left=turns_left, actions_left=actions_left
+            observation=observation,
+            reward=reward,
+            problem="",
+            turns_left=turns_left,
+            actions_left=actions_left,
         )
         prefix = chat.following(following, last_reply=reply).tokens
         tokens, is_reply = tokens + prefix, is_reply + [False] * len(prefix)
     raise AssertionError("unreachable: the last turn returns")
 
 
-def make_demonstrations(recipe: Recipe, number: int, chat: ChatRenderer) -> list[tuple[list[int], list[bool]]]:
+def make_demonstrations(
+    recipe: Recipe, number: int, chat: ChatRenderer
+) -> list[tuple[list[int], list[bool]]]:
     """The demonstrations of one phase, on train-split instances."""
     phase = recipe.phases[number]
     rng = np.random.default_rng([recipe.seed, 1 + number])
@@ -210,7 +219,10 @@ def make_demonstrations(recipe: Recipe, number: int, chat: ChatRenderer) -> list
 
 
 def load_task(name: str) -> Task:
-    task: Task = instantiate(OmegaConf.load(ROOT / "conf" / "env" / f"{name}.yaml"))
+    config = OmegaConf.load(ROOT / "conf" / "env" / f"{name}.yaml")
+    if name == "sokoban":
+        config.game.lengths = "uniform"  # long solutions have more to teach
+    task: Task = instantiate(config)
     return task
 
 
@@ -271,7 +283,9 @@ def train(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=NANO_FOLDER)
     parser.add_argument("--first-phase", type=int, default=0, help="start later, from the weights in --out")
     arguments = parser.parse_args()
@@ -285,13 +299,20 @@ def main() -> None:
     print(f"{sum(p.numel() for p in network.parameters()):,} parameters")
     for number in range(arguments.first_phase, len(recipe.phases)):
         demos = make_demonstrations(recipe, number, chat)
-        print(f"phase {number}: {len(demos)} demonstrations, {sum(len(t) for t, _ in demos):,} tokens", flush=True)
+        print(
+            f"phase {number}: {len(demos)} demonstrations, {sum(len(t) for t, _ in demos):,} tokens",
+            flush=True,
+        )
         train(network, recipe, recipe.phases[number], demos)
         arguments.out.mkdir(parents=True, exist_ok=True)
         network.save_pretrained(arguments.out)
         chat.tokenizer.save_pretrained(arguments.out)
     cpu_minutes = (time.process_time() - started) / 60
-    record = {"command": "python scripts/build_nano.py", "cpu_minutes": round(cpu_minutes, 1), **asdict(recipe)}
+    record = {
+        "command": "python scripts/build_nano.py",
+        "cpu_minutes": round(cpu_minutes, 1),
+        **asdict(recipe),
+    }
     (arguments.out / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
     print(f"done: {cpu_minutes:.1f} CPU minutes")
 

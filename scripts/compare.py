@@ -39,7 +39,9 @@ def per_instance(evaluations: list[Solved], temperature: float) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--start", type=Path, nargs="+", required=True)
     parser.add_argument("--last", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()

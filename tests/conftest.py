@@ -18,7 +18,9 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
 
 # the same examples every time, however slow the machine is today
-settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,7 +61,9 @@ def tiny_network(family: str = "llama", seed: int = 0) -> PreTrainedModel:
         )  # fmt: skip
         return LlamaForCausalLM(config).eval()
     return GPT2LMHeadModel(
-        GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=512, bos_token_id=5, eos_token_id=5)
+        GPT2Config(
+            vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=512, bos_token_id=5, eos_token_id=5
+        )
     ).eval()
 
 

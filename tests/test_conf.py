@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.entry.assembly import build_dict, build_trainer
@@ -22,19 +23,48 @@ from lit_agentrl.entry.parts import build_games, build_parts
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.settings import OptimSettings
+from lit_agentrl.rl.advantages import Advantage
+from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
+from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.text.prompts import Prompt
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
-def options() -> Iterator[tuple[str, str]]:
+def find_options() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
     for file in sorted(CONF.rglob("*.yaml")):
         group = file.parent.relative_to(CONF).as_posix()
         if group != "." and not file.stem.startswith("_") and not group.startswith("hydra"):
-            yield group, file.stem
+            found.setdefault(group, []).append(file.stem)
+    return found
+
+
+OPTIONS = find_options()
+
+
+@functools.cache
+def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
+    """The config with the ``round_``-th option of every group, since composing each alone takes long.
+
+    The axes of an algorithm have their own rounds, in which the algorithm is the default one.
+    """
+    choices = {g: names[min(round_, len(names) - 1)] for g, names in OPTIONS.items() if ("/" in g) == of_axes}
+    overrides = [f"{group}={name}" for group, name in choices.items()]
+    if choices.get("model") == "hf":
+        overrides.append(f"model.name={tiny}")
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return compose(config_name="train", overrides=[*overrides, "trainer.accelerator=cpu"])
+
+
+def make_axis(cfg: DictConfig, axis: str) -> None:
+    part = instantiate(cfg.algo[axis])
+    if part is not None:
+        results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
+        try_out(f"algo.{axis}", part, results.get(axis, Tensor))
 
 
 def make_algorithm(cfg: DictConfig) -> None:
@@ -107,23 +137,19 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "strategy": make_trainer,
     "trainer": make_trainer,
 }
-# what an option needs beside itself: axes that only fit others, and values that a user must give
-WITH = {
-    "algo/ratio=none": ["algo/clip=none"],
-    "model=hf": ["model.name={tiny}"],
-}
 
 
-@pytest.mark.parametrize(("group", "option"), list(options()))
+@pytest.mark.parametrize(("group", "option"), [(g, name) for g, names in OPTIONS.items() for name in names])
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
-    choice = f"{group}={option}"
-    beside = [text.format(tiny=tiny_model_folder) for text in WITH.get(choice, [])]
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        cfg = compose(config_name="train", overrides=[choice, *beside, "trainer.accelerator=cpu"])
-        cfg.run_dir = str(tmp_path)
-        check_sections(cfg, "train")
-        check_targets(cfg)
-        MAKERS[group.split("/")[0]](cfg)
+    axis = group.partition("/")[2]
+    cfg = composed(OPTIONS[group].index(option), bool(axis), tiny_model_folder).copy()
+    cfg.run_dir = str(tmp_path)
+    check_sections(cfg, "train")
+    check_targets(cfg)
+    if axis:
+        make_axis(cfg, axis)
+    else:
+        MAKERS[group](cfg)
     assert not list(tmp_path.iterdir()), "making things must not write"
 
 
@@ -134,15 +160,15 @@ def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         main_train(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    for group, option in options():
+    for group, names in OPTIONS.items():
         (line,) = [line for line in printed.splitlines() if line.strip().startswith(f"{group}: ")]
-        assert option in line.partition(": ")[2].split(", ")
+        assert set(names) <= set(line.partition(": ")[2].split(", "))
     assert printed.count("  python train.py ") >= 5
     main_evaluate(["--help"])
     assert "pass_k: []" in capsys.readouterr().out
 
 
-def test_run_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folders() -> None:
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         cfg: Any = compose(config_name="train", return_hydra_config=True)
         assert OmegaConf.is_missing(cfg.hydra.runtime, "output_dir")

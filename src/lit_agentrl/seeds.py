@@ -23,10 +23,14 @@ def key(seed: int, purpose: str, *address: int) -> int:
 
 
 def uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Uniform draws in [0, 1), one for each (key, position): SplitMix64 of Steele et al. (2014), counter form."""
+    """Uniform draws in [0, 1), one for each (key, position).
+
+    SplitMix64 of Steele et al. (OOPSLA 2014) in counter form: position ``n`` is the generator's n-th output.
+    """
     with np.errstate(over="ignore"):
         z = keys + (positions + np.uint64(1)) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _MIX1
         z = (z ^ (z >> np.uint64(27))) * _MIX2
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    draws: npt.NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return draws

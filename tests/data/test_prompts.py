@@ -9,7 +9,11 @@ from lit_agentrl.data.prompts import EvalSpec, OneBatch, PromptStream
 
 def stream(seed: int = 0, weights: tuple[float, ...] = (1.0,), prompts: int = 6) -> PromptStream:
     return PromptStream(
-        prompts=prompts, task_weights=weights, seed=seed, val=[EvalSpec(0, 4)], test=[EvalSpec(0, 5), EvalSpec(1, 3)]
+        prompts=prompts,
+        task_weights=weights,
+        seed=seed,
+        val=[EvalSpec(0, 4)],
+        test=[EvalSpec(0, 5), EvalSpec(1, 3)],
     )
 
 

@@ -60,7 +60,9 @@ def play(eng, prefixes, params, turns=3):
             tokens.extend(more)
             is_action.extend([False] * len(more))
             logps.extend([0.0] * len(more))
-            eng.submit(TurnRequest(result.episode, more, 2000 + 10 * result.episode + left[result.episode], params))
+            eng.submit(
+                TurnRequest(result.episode, more, 2000 + 10 * result.episode + left[result.episode], params)
+            )
     return episodes, prefilled
 
 
@@ -77,7 +79,14 @@ def padded(episodes):
     return tokens_BT, is_action_BT, logp_BT
 
 
-PREFIXES = [[6, 9, 11, 30], [12], [40, 41, 42, 43, 44, 45, 46, 47, 48], [10, 20], [33, 34, 35], [8, 8, 8, 8, 8]]
+PREFIXES = [
+    [6, 9, 11, 30],
+    [12],
+    [40, 41, 42, 43, 44, 45, 46, 47, 48],
+    [10, 20],
+    [33, 34, 35],
+    [8, 8, 8, 8, 8],
+]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -89,7 +98,9 @@ def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(family, te
     episodes, _ = play(engine(network, slots), PREFIXES, params)
     tokens_BT, is_action_BT, logp_BT = padded(episodes)
     with torch.no_grad():
-        scores = score_tokens(network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, temperature=temperature)
+        scores = score_tokens(
+            network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, temperature=temperature
+        )
     assert int(is_action_BT.sum()) == len(PREFIXES) * 3 * 7
     torch.testing.assert_close(scores.logp_BT, logp_BT, atol=1e-4, rtol=0)
 

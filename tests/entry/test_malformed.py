@@ -273,3 +273,33 @@ def test_shell(command: str, in_empty_folder: Path) -> None:
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert not files(in_empty_folder)
+
+
+def test_a_sweep_goes_on_after_a_failed_run(
+    capsys: pytest.CaptureFixture[str], tiny_model_folder: Path, in_empty_folder: Path
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main_train(shlex.split(f"-m {SMALL} model=hf model.name=/no/such,{tiny_model_folder}"))
+    assert stopped.value.code == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    (sweep,) = in_empty_folder.glob("outputs/multirun/*/*")
+    assert line.startswith(f"error: {sweep}/0: model.name=/no/such could not be loaded")
+    assert not (sweep / "0").exists() and (sweep / "1" / ".hydra" / "config.yaml").exists()
+    assert (sweep / "1" / "summary.json").exists()
+    main_train([f"resume={sweep.relative_to(in_empty_folder)}/1"])  # complete: nothing is left to do
+    assert capsys.readouterr().err == ""
+
+
+def test_interrupt_tells_how_to_continue(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lit_agentrl.entry.training.train", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main_train(["hydra.run.dir=run"])
+    assert stopped.value.code == 130
+    folder = in_empty_folder / "run"
+    expected = f"interrupted; continue with: python train.py resume={folder}\n"
+    assert capsys.readouterr().err == expected and (folder / ".hydra" / "config.yaml").exists()

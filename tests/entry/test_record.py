@@ -12,7 +12,10 @@ from lit_agentrl.entry.record import git_revision, hyperparameters, peak_memory_
 def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_not_affect_learning() -> None:
     config = {
         "seed": 1,
-        "algo": {"_target_": "x.Algorithm", "name": "grpo", "clip": {"_target_": "a.symmetric", "_partial_": True, "epsilon": 0.2}},
+        "algo": {
+            "_target_": "x.Algorithm", "name": "grpo",
+            "clip": {"_target_": "a.symmetric", "_partial_": True, "epsilon": 0.2},
+        },
         "filter": {"_target_": "f.top_std", "ratio": 0.5},
         "val": {"envs": None, "episodes": 8},
         "callbacks": {"last": {"every": 1}},

@@ -38,7 +38,15 @@ def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_run_folder_is_complete(mixed_run: Path) -> None:
     names = {path.name for path in mixed_run.iterdir()}
-    assert {".hydra", "summary.json", "metrics.csv", "tensorboard", "transcripts", "checkpoints", "hf"} <= names
+    assert {
+        ".hydra",
+        "summary.json",
+        "metrics.csv",
+        "tensorboard",
+        "transcripts",
+        "checkpoints",
+        "hf",
+    } <= names
     summary = reports.read(mixed_run / "summary.json")
     assert summary["status"] == "completed" and summary["iterations"] == 2 and summary["episodes"] == 24
     assert {(g["name"], g["split"]) for g in summary["games"]} == {

@@ -113,7 +113,7 @@ def test_coordinates_and_both():
 
 
 def test_generated_rooms_are_well_formed_and_of_every_length():
-    env, lengths = Sokoban(), Counter()
+    env, lengths = Sokoban(lengths="uniform"), Counter()
     for seed in range(400):
         observation, info = env.reset(seed=seed)
         symbols = Counter(observation.replace("\n", " ").split(" "))
@@ -122,6 +122,16 @@ def test_generated_rooms_are_well_formed_and_of_every_length():
         lengths[len(env.optimal_actions(horizon=99))] += 1
     assert sorted(lengths) == list(range(3, 11))
     assert min(lengths.values()) >= 400 / 8 / 2
+
+
+def test_short_rooms_are_the_most_frequent_by_default():
+    env, lengths = Sokoban(), Counter()
+    for seed in range(400):
+        env.reset(seed=seed)
+        lengths[len(env.optimal_actions(horizon=99))] += 1
+    # the smaller of two uniform draws from 3 … 10: 3 and 4 together have 28 of 64 cases, 9 and 10 have 4
+    assert 400 * 28 / 64 - 40 < lengths[3] + lengths[4] < 400 * 28 / 64 + 40
+    assert lengths[9] + lengths[10] < 400 * 4 / 64 + 20
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def step(trajectories=None, *, alg=None, iterations=1, optim=None, policy=None, 
     )  # fmt: skip
     batch = recorded()[1] if trajectories is None else trajectories
     loader = OneBatch(
-        lambda: StepBatch(0, [0] * 3, [0, 1, 2], [0, 1, 2], trajectories=batch, num_groups=3, num_kept_groups=3)
+        lambda: StepBatch(
+            0, [0] * 3, [0, 1, 2], [0, 1, 2], trajectories=batch, num_groups=3, num_kept_groups=3
+        )
     )
     trainer = pl.Trainer(
         max_epochs=iterations, accelerator="cpu", logger=False, enable_checkpointing=False,

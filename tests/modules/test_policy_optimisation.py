@@ -101,7 +101,9 @@ def test_kl_in_loss_pulls_towards_the_frozen_start():
     module, _ = step(alg=with_kl, iterations=3, optim=OptimSettings(optimizer=torch.optim.Adam, lr=0.01))
     assert module.row["train/ref_kl"] > 0
     assert not any(name.startswith("_reference") for name in module.state_dict())
-    for fresh, frozen in zip(tiny_policy().network.parameters(), module._reference[0].parameters(), strict=True):
+    for fresh, frozen in zip(
+        tiny_policy().network.parameters(), module._reference[0].parameters(), strict=True
+    ):
         assert torch.equal(fresh, frozen) and not frozen.requires_grad
 
 
@@ -127,7 +129,7 @@ def _raw_return(*, return_B, is_action_BT):
 
 def test_gradient_clipping_scales_to_the_norm():
     _, change = step(grad_clip=0.01)
-    norm = torch.sqrt(sum((c**2).sum() for n, c in change.items() if n != "lm_head.weight"))
+    norm = torch.sqrt(sum((c**2).sum() for c in change.values()))
     assert float(norm) == pytest.approx(0.01, rel=1e-3)
 
 
@@ -139,7 +141,11 @@ def test_warm_up_starts_above_zero_and_reaches_the_peak():
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
             lrs.append(trainer.optimizers[0].param_groups[0]["lr"])
 
-    step(iterations=5, inspect=[Watch()], optim=OptimSettings(optimizer=torch.optim.SGD, lr=0.3, warmup_iterations=3))
+    step(
+        iterations=5,
+        inspect=[Watch()],
+        optim=OptimSettings(optimizer=torch.optim.SGD, lr=0.3, warmup_iterations=3),
+    )
     assert lrs == pytest.approx([0.1, 0.2, 0.3, 0.3, 0.3])
 
 

@@ -67,7 +67,9 @@ def play():
     def run(script, *, members=1, groups=1, goal=3, breaks_on_reset=False, params=None, **limits):
         tokenizer = nano_tokenizer()
         game = partial(Count, goal=goal, breaks_on_reset=breaks_on_reset)
-        task = Task(name="count", game=game, **{"max_turns": 4, "max_actions": 8, "max_actions_per_turn": 3, **limits})
+        task = Task(
+            name="count", game=game, **{"max_turns": 4, "max_actions": 8, "max_actions_per_turn": 3, **limits}
+        )
         engine = ScriptedEngine(
             script, encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], capacity=2
         )

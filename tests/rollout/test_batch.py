@@ -23,7 +23,9 @@ def by_hand(member, turns, end=EndReason.TURN_LIMIT):
 
 
 def test_by_hand():
-    batch = pack([by_hand(0, [([7, 8], [1, 2], 0.5, 11), ([9], [3], -1.0, 12)]), by_hand(1, [([7], [4], 2.0, 11)])])
+    batch = pack(
+        [by_hand(0, [([7, 8], [1, 2], 0.5, 11), ([9], [3], -1.0, 12)]), by_hand(1, [([7], [4], 2.0, 11)])]
+    )
     assert batch.tokens_BT.tolist() == [[7, 8, 1, 2, 9, 3], [7, 4, 0, 0, 0, 0]]
     assert batch.is_action_BT.int().tolist() == [[0, 0, 1, 1, 0, 1], [0, 1, 0, 0, 0, 0]]
     assert batch.is_turn_end_BT.int().tolist() == [[0, 0, 0, 1, 0, 1], [0, 1, 0, 0, 0, 0]]

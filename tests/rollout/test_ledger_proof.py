@@ -74,5 +74,7 @@ def test_only_sampled_tokens_are_actions() -> None:
     forced = (batch.tokens_BT == think) & (batch.segment_BT == Segment.FORCED)
     assert forced.any() and not (forced & batch.is_action_BT).any()
     assert not ((batch.tokens_BT == header) & batch.is_action_BT).any()
-    own = torch.isin(batch.segment_BT, torch.tensor([Segment.THINK, Segment.ANSWER, Segment.OTHER], dtype=torch.int8))
+    own = torch.isin(
+        batch.segment_BT, torch.tensor([Segment.THINK, Segment.ANSWER, Segment.OTHER], dtype=torch.int8)
+    )
     assert torch.equal(own, batch.is_action_BT)

@@ -64,7 +64,7 @@ class LastCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer, iterations: int) -> None:
         self._saved_at = iterations
-        trainer.save_checkpoint(self.path, storage_options={"keep": self.keep})
+        trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
 
 
 class BestCheckpoint(Checkpoint):
@@ -130,7 +130,7 @@ class BestCheckpoint(Checkpoint):
         if score is None or not self._is_better(score):
             return
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
-        trainer.save_checkpoint(self.path, storage_options={"keep": self.keep})
+        trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
         export = getattr(pl_module, "export", None)
         if export is not None and trainer.is_global_zero:
             try:

@@ -55,7 +55,9 @@ class RolloutSettings:
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
         if not self.temperature > 0:
-            raise ValueError(f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore")
+            raise ValueError(
+                f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore"
+            )
         if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
             raise ValueError(
                 f"rollout.top_p={self.top_p} rollout.top_k={self.top_k}: truncated sampling makes training "
@@ -159,7 +161,9 @@ class RolloutCallback(Callback):
         trained = [episode for episode in played if episode.group in kept and episode.num_action_tokens]
         batch.trajectories = pack(trained) if trained else None
         if batch.trajectories is None:
-            raise ValueError("no episode of this iteration can be trained on: every reply was empty or failed")
+            raise ValueError(
+                "no episode of this iteration can be trained on: every reply was empty or failed"
+            )
         self._log(pl_module, batch, time.perf_counter() - started)
 
     def _keep_groups(self, batch: StepBatch, played: list[Episode]) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
@@ -81,10 +82,10 @@ class PromptStream(LightningDataModule):
         return OneBatch(lambda: self._dealt(self.batch(self._iteration())))
 
     def val_dataloader(self) -> list[OneBatch]:
-        return [OneBatch(lambda spec=spec: self._dealt(self._evaluation(spec, "val"))) for spec in self._val]
+        return [OneBatch(partial(self._evaluation, spec, "val")) for spec in self._val]
 
     def test_dataloader(self) -> list[OneBatch]:
-        return [OneBatch(lambda spec=spec: self._dealt(self._evaluation(spec, "test"))) for spec in self._test]
+        return [OneBatch(partial(self._evaluation, spec, "test")) for spec in self._test]
 
     def _iteration(self) -> int:
         return self.trainer.current_epoch if self.trainer is not None else 0
@@ -94,7 +95,7 @@ class PromptStream(LightningDataModule):
         is_fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
         done = self._iteration() + int(is_fitting)
         keys = [seeds.key(0, f"{split}-instance", spec.task, p) for p in range(spec.prompts)]
-        return StepBatch(done, keys, [spec.task] * spec.prompts, list(range(spec.prompts)))
+        return self._dealt(StepBatch(done, keys, [spec.task] * spec.prompts, list(range(spec.prompts))))
 
     def _dealt(self, batch: StepBatch) -> StepBatch:
         """This rank's share of the prompts."""

@@ -105,11 +105,13 @@ class NativeEngine:
         finished = self._refuse_too_long()
         with torch.no_grad(), self._context():
             was_training = self._network.training
-            self._network.eval()
+            self._network.train(False)
             while not finished and any(row.result is not None for row in self._rows):
                 finished = self._advance([i for i, row in enumerate(self._rows) if row.is_starting])
                 if not finished:
-                    finished = self._advance([i for i, row in enumerate(self._rows) if row.result is not None])
+                    finished = self._advance(
+                        [i for i, row in enumerate(self._rows) if row.result is not None]
+                    )
             self._network.train(was_training)
         return finished
 
@@ -213,7 +215,11 @@ class NativeEngine:
             whole = len(members) == len(rows)
             index = slice(None) if whole else torch.tensor(members, device=logits_AV.device)
             draw = draw_tokens(
-                logits_AV[index], uniform_A=uniform_A[index], temperature=temperature, top_p=top_p, top_k=top_k
+                logits_AV[index],
+                uniform_A=uniform_A[index],
+                temperature=temperature,
+                top_p=top_p,
+                top_k=top_k,
             )
             drawn = zip(
                 members, draw.token_A.tolist(), draw.logp_A.tolist(), draw.entropy_A.tolist(), strict=True

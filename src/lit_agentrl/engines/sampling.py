@@ -28,7 +28,8 @@ def draw_tokens(
         logits_AV: any float dtype; computed in float32.
         uniform_A: float64 in [0, 1).
         temperature: 0 takes the most likely token and ignores ``uniform_A``.
-        top_p, top_k: truncation; 1 and 0 switch it off.
+        top_p: mass kept, most likely tokens first; 1 keeps all.
+        top_k: number of tokens kept; 0 keeps all.
     """
     logits_AV = logits_AV.float()
     log_probs_AV = torch.log_softmax(logits_AV / temperature if temperature > 0 else logits_AV, dim=-1)

@@ -41,9 +41,7 @@ class Run:
     folder: Path
 
 
-def build(
-    cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[pl.Callback] = ()
-) -> Run:
+def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[pl.Callback] = ()) -> Run:
     """Instantiate a run; every option is checked here, before anything is played.
 
     Raises:

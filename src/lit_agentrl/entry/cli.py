@@ -64,7 +64,7 @@ def _train(argv: list[str]) -> int:
         _resume(resumed, flags, [text for text in overrides if text not in resumed])
         return 0
     is_multirun = any(flag in MULTIRUN for flag in flags)
-    if not any(flag in _ONLY_PRINT for flag in flags):
+    if not any(flag in _ONLY_PRINT for flag in flags) and _is_first_process():
         _check(flags, overrides, is_multirun=is_multirun)
     failed: list[str] = []
 
@@ -79,16 +79,21 @@ def _train(argv: list[str]) -> int:
                 _tell(error, cfg.traceback, f"{cfg.run_dir}: " if is_multirun else "")
                 _remove_unused(Path(cfg.run_dir))
 
-    with _command_line("train.py", [*flags, *overrides]):
+    with _command_line([*flags, *overrides]):
         hydra.main(version_base="1.3", config_path=str(composition.CONFIG_DIR), config_name="train")(job)()
     return len(failed)
 
 
+def _is_first_process() -> bool:
+    """Further processes of one run, which Lightning or torchrun start, share the folder of the first."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK"))
+
+
 @contextmanager
-def _command_line(script: str, arguments: list[str]) -> Iterator[None]:
+def _command_line(arguments: list[str]) -> Iterator[None]:
     """What Hydra reads; and errors come out of it as errors, instead of being printed by it."""
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [script, *arguments], "1"
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *arguments], "1"
     try:
         yield
     finally:
@@ -137,7 +142,7 @@ def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool) -> None:
     from lit_agentrl.entry.training import train
 
     OmegaConf.resolve(cfg)
-    command = shlex.join(["python", *sys.argv])
+    command = shlex.join(["python", "train.py", *sys.argv[1:]])
     train(cfg, composition.task_loader(folders), command=command, is_resume=is_resume)
 
 
@@ -171,7 +176,7 @@ def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[st
                 f"config; only {' and '.join(RESUMABLE)} may change"
             )
         OmegaConf.update(cfg, override.key_or_group, override.value())
-    with _command_line("train.py", [*resumed, *overrides]), _told_at_interrupt(cfg):
+    with _command_line([*resumed, *overrides]), _told_at_interrupt(cfg):
         _fit(cfg, folders, is_resume=True)
 
 

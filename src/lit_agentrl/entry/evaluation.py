@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_agentrl.callbacks.checkpoints import checkpoint_exists
+from lit_agentrl.callbacks.rollout import Evaluation
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.parts import TaskLoader, eval_params
 from lit_agentrl.entry.parts import TaskLoader, eval_params
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
@@ -26,7 +26,9 @@ from lit_agentrl.types import EndReason, Episode
 CHECKPOINTS = ("last", "best", "start")
 
 
-def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> list[dict[str, Any]]:
+def evaluate(
+    cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path
+) -> list[dict[str, Any]]:
     """Play ``episodes`` instances of each game and print a table; also written under ``evaluations/``.
 
     Args:
@@ -62,7 +64,9 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}.json"
     target = folder / "evaluations" / name
-    write_atomic(target, json.dumps({"config": OmegaConf.to_container(cfg), "results": records}, indent=2) + "\n")
+    write_atomic(
+        target, json.dumps({"config": OmegaConf.to_container(cfg), "results": records}, indent=2) + "\n"
+    )
     console = Console()
     console.print(_table(stage, records))
     console.print(f"written to {target}", soft_wrap=True)
@@ -84,7 +88,9 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
         return None
     path = folder / "checkpoints" / f"{cfg.checkpoint}.ckpt"
     if not checkpoint_exists(path):
-        raise UserError(f"{folder} has no {cfg.checkpoint} checkpoint; checkpoint=start measures the untrained policy")
+        raise UserError(
+            f"{folder} has no {cfg.checkpoint} checkpoint; checkpoint=start measures the untrained policy"
+        )
     return path
 
 
@@ -99,7 +105,9 @@ def _check_options(cfg: DictConfig, temperatures: Sequence[float]) -> None:
     if not temperatures or min(temperatures) < 0:
         raise UserError(f"temperature={cfg.temperature} must be a number >= 0 or a list of them")
     if cfg.members > 1 and 0 in temperatures:
-        raise UserError(f"members={cfg.members} with temperature=0 would play the same episode again; use members=1")
+        raise UserError(
+            f"members={cfg.members} with temperature=0 would play the same episode again; use members=1"
+        )
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -153,7 +161,9 @@ def _record(
 
 
 def _table(stage: str, records: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=f"{stage} weights", caption="95 % intervals; normalised: 0 is chance, 1 is the oracle")
+    table = Table(
+        title=f"{stage} weights", caption="95 % intervals; normalised: 0 is chance, 1 is the oracle"
+    )
     extra = [key for key in records[0] if key.startswith("pass@")]
     columns = ("game", "split", "T", "n", "success", "return", "normalised", "chance", "oracle", *extra)
     for column in columns:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -21,8 +21,23 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 from lit_agentrl.types import EndReason, Episode
 
-PACKAGES = ("lit_agentrl", "torch", "lightning", "transformers", "tokenizers", "hydra-core", "gymnasium", "numpy")
-NOT_COMPARED = ("callbacks", "logger", "run_dir", "resume", "traceback")  # sections that do not affect learning
+PACKAGES = (
+    "lit_agentrl",
+    "torch",
+    "lightning",
+    "transformers",
+    "tokenizers",
+    "hydra-core",
+    "gymnasium",
+    "numpy",
+)
+NOT_COMPARED = (
+    "callbacks",
+    "logger",
+    "run_dir",
+    "resume",
+    "traceback",
+)  # sections that do not affect learning
 PHASES = ("rollout", "update", "validate")
 Stage = Literal["start", "best", "last"]
 Status = Literal["completed", "stopped", "collapsed", "failed"]
@@ -123,7 +138,7 @@ class RunRecord:
 
     def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
         """Write and return the summary."""
-        summary: reports.Summary = {
+        fields = {
             "version": reports.VERSION,
             "status": status,
             "error": error,
@@ -132,7 +147,8 @@ class RunRecord:
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "peak_memory_bytes": peak_memory_bytes(),
-        }  # type: ignore[typeddict-item]
+        }
+        summary = cast(reports.Summary, fields)  # write() checks every field
         reports.write(self._path, summary)
         return summary
 

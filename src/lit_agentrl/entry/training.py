@@ -15,7 +15,9 @@ from lit_agentrl.entry.parts import TaskLoader
 from lit_agentrl.report import summary as reports
 
 
-def train(cfg: DictConfig, load_task: TaskLoader, *, command: str, is_resume: bool = False) -> reports.Summary:
+def train(
+    cfg: DictConfig, load_task: TaskLoader, *, command: str, is_resume: bool = False
+) -> reports.Summary:
     """Run or continue a training run in ``cfg.run_dir``.
 
     Args:
@@ -107,7 +109,7 @@ def _measure_end(run: Run, tracker: record.RunRecord) -> None:
 
 
 def _measure(
-    run: Run, tracker: record.RunRecord, stage: str, iteration: int, checkpoint: str | None = None
+    run: Run, tracker: record.RunRecord, stage: record.Stage, iteration: int, checkpoint: str | None = None
 ) -> None:
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     run.trainer.validate(run.module, run.stream, **arguments)

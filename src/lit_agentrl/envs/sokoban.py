@@ -20,6 +20,7 @@ BOX_OFF_REWARD = -1.0
 COMPLETION_REWARD = 10.0
 
 _ROOM, _LENGTH = 11, 12  # purpose keys
+LENGTHS = {"falling": 2, "uniform": 1}  # uniform draws of the length, of which the smallest counts
 _ATTEMPTS_PER_LENGTH = 20  # layouts tried for one solution length before another is drawn
 
 KINDS = ("wall", "floor", "target", "box on target", "box", "player", "player on target")
@@ -34,7 +35,7 @@ class Sokoban(TextEnv):
 
     Reward of an action, in points: ``step`` -0.1, ``box_on`` +1 for a box moved onto a target, ``box_off``
     -1 for one moved off, ``completion`` +10 when all are on.  A blocked move is valid and costs its step.
-    The length of the shortest solution is uniform over ``min_solution`` … ``max_solution`` (as far as there
+    The length of the shortest solution is drawn from ``min_solution`` … ``max_solution`` (as far as there
     are such rooms: several boxes need more actions), and no box starts on a target.
 
     ``info["deadlock"]`` is True when some box stands where no push can bring it to a target, whatever the
@@ -46,6 +47,8 @@ class Sokoban(TextEnv):
         num_boxes: boxes, and as many targets.
         min_solution: fewest actions of a shortest solution.
         max_solution: most actions of a shortest solution.
+        lengths: ``falling``, the smaller of two uniform draws, so that short rooms are the most frequent as in
+            most collections; or ``uniform``.
         wall_share: at most this share of the inner squares is wall.
         view: ``grid``, ``coordinates`` or ``both``.
         vocab: ``symbols``, or ``letters`` (no symbol in common; for transfer tests).
@@ -59,6 +62,7 @@ class Sokoban(TextEnv):
         num_boxes: int = 1,
         min_solution: int = 3,
         max_solution: int = 10,
+        lengths: str = "falling",
         wall_share: float = 0.25,
         view: str = "grid",
         vocab: str = "symbols",
@@ -68,10 +72,11 @@ class Sokoban(TextEnv):
         require_int("game.num_boxes", num_boxes, 1, (size - 2) ** 2 // 3)
         require_int("game.min_solution", min_solution, 1)
         require_int("game.max_solution", max_solution, min_solution)
+        require(lengths in LENGTHS, "game.lengths", lengths, f"one of {', '.join(LENGTHS)}")
         require(0 <= wall_share <= 0.5, "game.wall_share", wall_share, "a number in [0, 0.5]")
         require(vocab in VOCABULARIES, "game.vocab", vocab, f"one of {', '.join(VOCABULARIES)}")
         self.size, self.num_boxes, self.wall_share = size, num_boxes, wall_share
-        self.min_solution, self.max_solution = min_solution, max_solution
+        self.min_solution, self.max_solution, self.lengths = min_solution, max_solution, lengths
         self.view, self.vocab = check_view(view), vocab
         self._place(Room(size, frozenset({(0, 0)}), frozenset(), frozenset(), (1, 1)))
 
@@ -112,7 +117,7 @@ class Sokoban(TextEnv):
             size=self.size,
             num_boxes=self.num_boxes,
             wall_share=self.wall_share,
-            length=int(length_rng.integers(self.min_solution, self.max_solution + 1)),
+            length=int(min(length_rng.integers(self.min_solution, self.max_solution + 1, LENGTHS[self.lengths]))),
         )
 
     def _place(self, room: Room) -> None:

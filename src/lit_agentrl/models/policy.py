@@ -50,7 +50,7 @@ def load_pretrained(name: str, *, dtype: str = "float32", chat_template: str | N
             f"model.name={name} could not be loaded ({reason}); give a folder with config.json, safetensors "
             "weights and a tokenizer, or a hub id that this machine can reach"
         ) from error
-    network.eval()
+    network.train(False)
     return Policy(network=network, tokenizer=tokenizer, name=name, chat_template=chat_template)
 
 
@@ -59,9 +59,9 @@ def load_nano() -> Policy:
     if not (NANO_FOLDER / "model.safetensors").exists():
         raise ValueError(f"the embedded policy is missing from {NANO_FOLDER}; run scripts/build_nano.py")
     # the folder is local and small: transformers' progress bar for it is noise
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils import logging as transformers_logging
 
-    disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("transformers").setLevel(logging.ERROR)
     policy = load_pretrained(str(NANO_FOLDER))
     policy.name = "nano"

@@ -10,10 +10,12 @@ from torch import Tensor
 
 
 def world_size() -> int:
+    """Number of training processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
+    """Number of this process among them."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
@@ -58,6 +60,8 @@ def gather_rows(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], slice
         padded = torch.cat([padded, padded.new_zeros((most - rows, *padded.shape[1:]))])
         parts = [torch.empty_like(padded) for _ in range(world_size())]
         dist.all_gather(parts, padded.contiguous())
-        gathered[name] = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
+        gathered[name] = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(
+            tensor.dtype
+        )
     start = sum(sizes[: rank()])
     return gathered, slice(start, start + rows)

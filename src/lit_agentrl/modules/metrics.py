@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
@@ -33,8 +34,8 @@ class EpisodeMetrics(nn.Module):
 
     def update(self, episodes: Sequence[Episode]) -> None:
         played = [episode for episode in episodes if episode.end is not EndReason.ERROR]
-        self.counts["episodes"].update(len(played))
-        self.counts["failed"].update(len(episodes) - len(played))
+        self._count("episodes").update(len(played))
+        self._count("failed").update(len(episodes) - len(played))
         for episode in played:
             values = {
                 "success": episode.success,
@@ -51,15 +52,21 @@ class EpisodeMetrics(nn.Module):
 
     def compute(self) -> dict[str, float]:
         """The means of what was seen; a key whose weight is zero is left out."""
-        result = {name: float(metric.compute()) for name, metric in self.counts.items()}
-        for name, metric in self.means.items():
-            if float(metric.weight) > 0:
-                result[name] = float(metric.compute())
+        result = {name: float(self._count(name).compute()) for name in self.counts}
+        for name in self.means:
+            if float(self._mean(name).weight) > 0:
+                result[name] = float(self._mean(name).compute())
         return result
+
+    def _mean(self, name: str) -> MeanMetric:
+        return cast(MeanMetric, self.means[name])
+
+    def _count(self, name: str) -> SumMetric:
+        return cast(SumMetric, self.counts[name])
 
     def _add(self, name: str, value: float, weight: float) -> None:
         if weight > 0:
-            self.means[name].update(value, weight)
+            self._mean(name).update(value, weight)
 
     def _add_turns(self, episode: Episode) -> None:
         taken = [turn for turn in episode.turns if turn.reply_tokens]
@@ -73,7 +80,10 @@ class EpisodeMetrics(nn.Module):
 
     def _add_bigrams(self, episodes: Sequence[Episode]) -> None:
         pairs = [
-            pair for e in episodes for t in e.turns for pair in zip(t.reply_tokens, t.reply_tokens[1:], strict=False)
+            pair
+            for e in episodes
+            for t in e.turns
+            for pair in zip(t.reply_tokens, t.reply_tokens[1:], strict=False)
         ]
         self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
 

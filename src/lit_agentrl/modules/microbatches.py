@@ -42,7 +42,9 @@ def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Genera
     """
     ids, index_B = torch.unique(trajectory_B, return_inverse=True)
     if len(ids) < count:
-        raise ValueError(f"update.minibatches={count} exceeds the {len(ids)} trajectories selected for training")
+        raise ValueError(
+            f"update.minibatches={count} exceeds the {len(ids)} trajectories selected for training"
+        )
     if count == 1:
         return [torch.arange(len(trajectory_B))]
     place = torch.randperm(len(ids), generator=generator)

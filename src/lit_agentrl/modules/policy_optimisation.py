@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
 
 from lit_agentrl import seeds
 from lit_agentrl.models.logprobs import score_tokens
@@ -68,7 +69,9 @@ class PolicyModule(LightningModule):
         self.version = 0  # optimizer steps taken: the version of the weights
         self._bad_steps = 0
         # a tuple keeps the frozen copy out of parameters(), state_dict() and checkpoints
-        self._reference = (copy.deepcopy(self.network).requires_grad_(False),) if algorithm.needs_reference else ()
+        self._reference = (
+            (copy.deepcopy(self.network).requires_grad_(False),) if algorithm.needs_reference else ()
+        )
 
     @property
     def tokenizer(self) -> Any:
@@ -84,7 +87,9 @@ class PolicyModule(LightningModule):
         tensors["advantage_BT"] = self._advantages(tensors)
         totals: Tensors = {}
         for epoch in range(self.update.epochs):
-            generator = torch.Generator().manual_seed(seeds.key(self.seed, "minibatch", batch.iteration, epoch))
+            generator = torch.Generator().manual_seed(
+                seeds.key(self.seed, "minibatch", batch.iteration, epoch)
+            )
             parts = split_trajectories(trajectories.trajectory_B.cpu(), self.update.minibatches, generator)
             for step, rows in enumerate(parts):
                 is_fresh = epoch == 0 and step == 0
@@ -98,7 +103,7 @@ class PolicyModule(LightningModule):
         tensors = {name: getattr(trajectories, name) for name in names}
         tensors["old_logp_BT"] = trajectories.sampler_logp_BT
         if self._reference:
-            self._reference[0].to(self.device)
+            cast(nn.Module, self._reference[0]).to(self.device)
             tensors["ref_logp_BT"] = self._score_all(self._reference[0], tensors)
         return tensors
 
@@ -116,7 +121,7 @@ class PolicyModule(LightningModule):
 
     def _optimise(self, tensors: Tensors, rows: Tensor, is_fresh: bool) -> Tensors:
         """One optimizer step on the minibatch of these rows."""
-        optimizer = self.optimizers()
+        optimizer = self._optimizer()
         minibatch = {name: tensor[rows] for name, tensor in tensors.items()}
         weights: Weights = bind(self.algorithm.aggregate, minibatch)
         denominator = None if weights.denominator is None else sum_over_ranks(weights.denominator)
@@ -210,9 +215,14 @@ class PolicyModule(LightningModule):
         return False
 
     def _step_schedules(self) -> None:
-        schedules = self.lr_schedulers()
-        for schedule in schedules if isinstance(schedules, list) else [schedules]:
-            schedule.step()
+        schedule = self.lr_schedulers()
+        assert isinstance(schedule, torch.optim.lr_scheduler.LRScheduler)
+        schedule.step()
+
+    def _optimizer(self) -> LightningOptimizer:
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        return optimizer
 
     def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
         loss = float(totals.pop("loss")[0])
@@ -223,7 +233,7 @@ class PolicyModule(LightningModule):
         self.row |= {f"train/{name}": value for name, value in metric_values(totals).items()}
         self.row |= {
             "train/loss": loss / steps,
-            "train/lr": float(self.optimizers().param_groups[0]["lr"]),
+            "train/lr": float(self._optimizer().param_groups[0]["lr"]),
             "train/kept_group_share": batch.num_kept_groups / max(batch.num_groups, 1),
             "time/update": seconds,
         }
@@ -273,7 +283,11 @@ class PolicyModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["policy"] = {"version": self.version, "bad_steps": self._bad_steps, "name": self.policy.name}
+        checkpoint["policy"] = {
+            "version": self.version,
+            "bad_steps": self._bad_steps,
+            "name": self.policy.name,
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse checkpoints of other programs before their weights are touched.
@@ -282,7 +296,9 @@ class PolicyModule(LightningModule):
             ValueError: the checkpoint was not written by this trainer.
         """
         if "policy" not in checkpoint:
-            raise ValueError("this checkpoint was not written by lit_agentrl; give a run folder or its .ckpt file")
+            raise ValueError(
+                "this checkpoint was not written by lit_agentrl; give a run folder or its .ckpt file"
+            )
         self.version = checkpoint["policy"]["version"]
         self._bad_steps = checkpoint["policy"]["bad_steps"]
 

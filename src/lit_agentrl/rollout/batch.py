@@ -36,9 +36,13 @@ def pack(episodes: Sequence[Episode]) -> TrajectoryBatch:
         raise ValueError("no episodes to pack")
     for episode in episodes:
         if episode.end is EndReason.ERROR:
-            raise ValueError(f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable")
+            raise ValueError(
+                f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
+            )
     width = max(episode.num_tokens for episode in episodes)
-    rows = {name: torch.full((len(episodes), width), fill, dtype=dtype) for name, (fill, dtype) in _FILL.items()}
+    rows = {
+        name: torch.full((len(episodes), width), fill, dtype=dtype) for name, (fill, dtype) in _FILL.items()
+    }
     for b, episode in enumerate(episodes):
         for name, values in _columns(episode).items():
             rows[name][b, : len(values)] = torch.tensor(values, dtype=rows[name].dtype)

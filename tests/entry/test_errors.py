@@ -1,0 +1,49 @@
+"""One line for any error."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lit_agentrl.callbacks.atomic_io import CheckpointError
+from lit_agentrl.entry.errors import explain, report
+from lit_agentrl.modules.settings import UpdateSettings
+
+
+def caught(target: str, **options: object) -> Exception:
+    cfg = OmegaConf.create({"part": {"_target_": target, **options}})
+    with pytest.raises(Exception) as caught:
+        instantiate(cfg.part)
+    return caught.value
+
+
+def test_instantiation_errors_show_their_cause() -> None:
+    name = f"{UpdateSettings.__module__}.{UpdateSettings.__qualname__}"
+    assert explain(caught(name, epochs=0)) == "part: update.epochs=0 must be a whole number >= 1"
+    assert explain(caught("nosuch.Thing")) == "part._target_ cannot be imported: No module named 'nosuch'"
+    target = "lit_agentrl.envs.base.Mixture"
+    assert explain(caught(target)) == "part.weights has no value; set part.weights=…"
+
+
+def test_messages_for_users_are_kept_and_others_say_where_to_look() -> None:
+    assert explain(ValueError("a=1 must be 2\nmore")) == "a=1 must be 2"
+    assert explain(CheckpointError("cannot write x: disk full")) == "cannot write x: disk full"
+    assert explain(FileNotFoundError(2, "No such file", "x.yaml")) == "x.yaml: No such file"
+    assert explain(KeyError("x")) == "KeyError: 'x' (add traceback=true to see where)"
+    assert explain(RuntimeError()) == "RuntimeError: RuntimeError (add traceback=true to see where)"
+
+
+def test_values_that_are_not_there() -> None:
+    cfg = OmegaConf.create({"a": {"b": "???", "c": "${nosuch.d}"}})
+    with pytest.raises(Exception) as missing:
+        _ = cfg.a.b
+    assert explain(missing.value) == "a.b has no value; set a.b=…"
+    with pytest.raises(Exception) as dangling:
+        _ = cfg.a.c
+    assert explain(dangling.value).startswith("a.c: Interpolation key 'nosuch.d' not found; ")
+
+
+def test_report_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    report("filter=[a, b] " + "is long " * 40 + "\nand has two lines")
+    assert capsys.readouterr().err == "error: filter=[a, b] " + "is long " * 40 + "and has two lines\n"
