@@ -226,12 +226,11 @@ def check_run_folder(cfg: DictConfig, *, is_multirun: bool) -> None:
     folder = Path(str(OmegaConf.select(cfg, option)))
     marker = folder / ("multirun.yaml" if is_multirun else ".hydra")
     if marker.exists():
+        otherwise = "" if is_multirun else f", or continue it with resume={folder}"
+        raise UserError(f"{option}={folder} is in use already; choose a new folder{otherwise}")
+    above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        reason = "is not writable" if above.is_dir() else "is not a folder"
         raise UserError(
-            f"{option}={folder} holds another run already; choose a new folder, or resume={folder}"
-        )
-    nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        reason = "is not writable" if nearest.is_dir() else "is not a folder"
-        raise UserError(
-            f"{option}={folder} cannot be created: {nearest} {reason}; choose another with {option}=FOLDER"
+            f"{option}={folder} cannot be created: {above} {reason}; choose another with {option}=FOLDER"
         )

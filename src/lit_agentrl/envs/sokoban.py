@@ -117,7 +117,9 @@ class Sokoban(TextEnv):
             size=self.size,
             num_boxes=self.num_boxes,
             wall_share=self.wall_share,
-            length=int(min(length_rng.integers(self.min_solution, self.max_solution + 1, LENGTHS[self.lengths]))),
+            length=int(
+                min(length_rng.integers(self.min_solution, self.max_solution + 1, LENGTHS[self.lengths]))
+            ),
         )
 
     def _place(self, room: Room) -> None:
