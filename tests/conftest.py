@@ -57,12 +57,12 @@ def tiny_network(family: str = "llama", seed: int = 0) -> PreTrainedModel:
     if family == "llama":
         config = LlamaConfig(
             vocab_size=size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            intermediate_size=48, max_position_embeddings=512, pad_token_id=0, bos_token_id=None, eos_token_id=5,
+            intermediate_size=48, max_position_embeddings=2048, pad_token_id=0, bos_token_id=None, eos_token_id=5,
         )  # fmt: skip
         return LlamaForCausalLM(config).eval()
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=512, bos_token_id=5, eos_token_id=5
+            vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=2048, bos_token_id=5, eos_token_id=5
         )
     ).eval()
 

@@ -20,6 +20,7 @@ SMALL = [
     "val.episodes=6", "val.every=1", "test.episodes=6", "trainer.max_epochs=2", "engine.num_slots=8",
     "callbacks.transcripts.every=1",
 ]  # fmt: skip
+WITHOUT_TEST = ["test.episodes=0" if option.startswith("test.") else option for option in SMALL]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "mixed"
     main_train(
         [
-            *SMALL, f"hydra.run.dir={folder}", "env=mixture", "env.weights={bandit: 1.0, frozen_lake: 2.0}",
+            *SMALL, f"hydra.run.dir={folder}", "env=mixture", "env.weights={bandit: 1.0, frozen_lake: 2.0, sokoban: 0}",
             "val.envs=[bandit,bandit_reversed]", "algo/kl=loss_k3", "algo/entropy=bonus", "filter.ratio=0.7",
             "update.epochs=2", "update.minibatches=2",
         ]
@@ -120,14 +121,24 @@ def test_evaluate_any_game_split_and_temperature(mixed_run: Path, capsys: pytest
 
 
 def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Path, tmp_path: Path) -> None:
+    room = ["rollout.max_context_tokens=2000" if "context" in option else option for option in WITHOUT_TEST]
     main_train(
         [
-            *SMALL, f"hydra.run.dir={tmp_path / 'hf_run'}", "model=hf", f"model.name={tiny_model_folder}", "env=bandit",
-            "trainer.max_epochs=1", "test.episodes=0",
+            *room, f"hydra.run.dir={tmp_path / 'hf_run'}", "model=hf", f"model.name={tiny_model_folder}",
+            "env=bandit", "prompt=full",
         ]
     )  # fmt: skip
     summary = reports.read(tmp_path / "hf_run" / "summary.json")
     assert summary["status"] == "completed"
+
+
+def test_a_prompt_without_room_for_a_reply_is_refused(
+    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["model=hf", f"model.name={tiny_model_folder}", "prompt=full"]
+    with pytest.raises(SystemExit):
+        main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
+    assert "rollout.max_context_tokens=400 leaves no room for a reply" in capsys.readouterr().err
 
 
 def test_a_game_that_always_fails_stops_the_run_with_its_cause(
@@ -138,7 +149,7 @@ def test_a_game_that_always_fails_stops_the_run_with_its_cause(
 
     monkeypatch.setattr("lit_agentrl.envs.bandit.Bandit._play", broken)
     with pytest.raises(SystemExit) as stop:
-        main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit", "test.episodes=0"])
+        main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit"])
     error = capsys.readouterr().err.strip()
     assert stop.value.code == 1
     assert "the power went out" in error and "rollout.max_failed_share" in error and "Traceback" not in error

@@ -38,7 +38,8 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
 def test_named_algorithms(name):
     algorithm, group_filter = built(f"algo={name}")
     assert isinstance(algorithm, Algorithm) and algorithm.name == name
-    assert group_filter.func is filters.top_std and group_filter.keywords == {"ratio": 1.0}
+    ratio = 0.5 if name == "grpo" else 1.0
+    assert group_filter.func is filters.top_std and group_filter.keywords == {"ratio": ratio}
     text = (CONF / "algo" / f"{name}.yaml").read_text()
     assert text.startswith("#") and "Defaults:" in text and "\n# Departs:" in text
 
@@ -106,8 +107,10 @@ def test_mistakes_name_the_option():
 @pytest.mark.parametrize(
     ("overrides", "ratio"),
     [
-        (("algo=grpo",), 1.0),
-        (("algo=grpo", "filter.ratio=0.5"), 0.5),
+        (("algo=rloo",), 1.0),
+        (("algo=grpo",), 0.5),
+        (("algo=grpo", "filter.ratio=0.75"), 0.75),
+        (("algo=grpo", "filter=top_std"), 1.0),
         (("algo=quarter",), 0.25),
         (("algo=quarter", "filter.ratio=0.5"), 0.5),
         (("algo=quarter", "filter=top_std"), 1.0),

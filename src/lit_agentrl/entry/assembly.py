@@ -53,7 +53,7 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     games, settings = parts.games, parts.rollout
     policy: Policy = instantiate(cfg.model)
     chat = ChatRenderer(policy.tokenizer, force_think=parts.prompt.force_think, template=policy.chat_template)
-    check_vocabulary(chat, parts.prompt, games.tasks)
+    check_prompts(chat, parts.prompt, games.tasks, max_context_tokens=settings.max_context_tokens)
     rollouts = RolloutCallback(
         tasks=games.tasks, engine=instantiate(cfg.engine), prompt=parts.prompt, chat=chat, settings=settings,
         select_groups=parts.select_groups, val_params=parts.val_params, test_params=parts.test_params,
@@ -116,15 +116,15 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     return trainer
 
 
-def check_vocabulary(chat: ChatRenderer, prompt: Prompt, tasks: Sequence[Task]) -> None:
-    """Refuse prompts that the tokenizer cannot read.
+def check_prompts(
+    chat: ChatRenderer, prompt: Prompt, tasks: Sequence[Task], *, max_context_tokens: int
+) -> None:
+    """Refuse games whose opening prompt the tokenizer cannot read, or that leaves no room for a reply.
 
     Raises:
-        ValueError: the opening prompt of a game becomes unknown tokens.
+        ValueError: naming the game and the remedy.
     """
     unknown = chat.tokenizer.unk_token_id
-    if unknown is None:
-        return
     for task in tasks:
         env = task.make("train")
         observation, _ = env.reset(seed=0)
@@ -133,10 +133,15 @@ def check_vocabulary(chat: ChatRenderer, prompt: Prompt, tasks: Sequence[Task]) 
             max_turns=task.max_turns, max_actions=task.max_actions,
             max_actions_per_turn=task.max_actions_per_turn,
         )  # fmt: skip
-        share = chat.opening(messages).tokens.count(unknown)
-        if share:
+        tokens = chat.opening(messages).tokens
+        if len(tokens) >= max_context_tokens:
             raise ValueError(
-                f"the tokenizer does not know {share} tokens of the prompt of {task.name}; "
+                f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
+                f"{task.name} alone has {len(tokens)} tokens"
+            )
+        if unknown is not None and unknown in tokens:
+            raise ValueError(
+                f"the tokenizer does not know {tokens.count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
             )
 

@@ -235,18 +235,19 @@ class Mixture:
     """Several games in one run.
 
     Attributes:
-        weights: task name -> relative share of prompts, > 0.
+        weights: task name -> relative share of prompts; a weight of 0 leaves the game out.
     """
 
     weights: Mapping[str, float]
 
     def __post_init__(self) -> None:
         weights = {str(name): float(weight) for name, weight in self.weights.items()}
-        require(bool(weights), "weights", weights, "at least one game")
         for name, weight in weights.items():
-            is_weight = np.isfinite(weight) and weight > 0
-            require(bool(is_weight), f"weights.{name}", weight, "a finite number > 0")
-        object.__setattr__(self, "weights", weights)
+            is_weight = np.isfinite(weight) and weight >= 0
+            require(bool(is_weight), f"weights.{name}", weight, "a finite number >= 0; 0 leaves the game out")
+        played = {name: weight for name, weight in weights.items() if weight}
+        require(bool(played), "weights", weights, "at least one game with a weight above 0")
+        object.__setattr__(self, "weights", played)
 
     @property
     def shares(self) -> dict[str, float]:
