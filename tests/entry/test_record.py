@@ -22,7 +22,7 @@ def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_no
         "run_dir": "somewhere",
     }  # fmt: skip
     assert hyperparameters(config) == {
-        "seed": 1, "algo": "Algorithm", "algo.name": "grpo", "algo.clip": "symmetric", "algo.clip.epsilon": 0.2,
+        "seed": 1, "algo": "grpo", "algo.clip": "symmetric", "algo.clip.epsilon": 0.2,
         "filter": "top_std", "filter.ratio": 0.5, "val.episodes": 8,
     }  # fmt: skip
 

@@ -118,6 +118,13 @@ def test_evaluate_any_game_split_and_temperature(mixed_run: Path, capsys: pytest
         assert record["pass@1"]["mean"] == pytest.approx(record["success"]["mean"])
         assert record["pass@2"]["mean"] >= record["pass@1"]["mean"]
     assert "frozen_lake" in capsys.readouterr().out
+    # other options write another file, equal ones the same
+    for _ in range(2):
+        main_evaluate(
+            [f"run={mixed_run}", "env=[bandit,frozen_lake]", "split=val", "episodes=2", "checkpoint=best"]
+        )
+    assert len(list((mixed_run / "evaluations").glob("best_val_*.json"))) == 2
+    assert json.loads(file.read_text())["results"] == results
 
 
 def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -154,6 +154,10 @@ def _quieten() -> None:
     # networks stay in eval mode: dropout would make recorded and recomputed log-probs differ
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # an evaluation has no use for the callbacks whose state lies in the checkpoint
+    warnings.filterwarnings(
+        "ignore", message=".*callbacks used to create the checkpoint need to be provided.*"
+    )
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     torch.set_float32_matmul_precision("high" if torch.cuda.is_available() else "highest")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -62,15 +63,23 @@ def evaluate(
             levels = asdict(lookup(task, cfg.split))
             records.append(_record(cfg, task.name, float(temperature), episodes, levels))
     stage = checkpoint.stem if checkpoint is not None else "start"
-    name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}.json"
-    target = folder / "evaluations" / name
-    write_atomic(
-        target, json.dumps({"config": OmegaConf.to_container(cfg), "results": records}, indent=2) + "\n"
-    )
+    name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
+    written = {"config": OmegaConf.to_container(cfg), "results": records}
+    target = _target(folder / "evaluations", name, written["config"])
+    write_atomic(target, json.dumps(written, indent=2) + "\n")
     console = Console()
     console.print(_table(stage, records))
     console.print(f"written to {target}", soft_wrap=True)
     return records
+
+
+def _target(folder: Path, name: str, config: Any) -> Path:
+    """A file of its own for each set of options; repeating an evaluation rewrites its file."""
+    for number in itertools.count(1):
+        target = folder / f"{name}{'' if number == 1 else f'_{number}'}.json"
+        if not target.exists() or json.loads(target.read_text())["config"] == config:
+            return target
+    raise AssertionError("unreachable: count() does not end")
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:

@@ -154,7 +154,7 @@ class RunRecord:
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What distinguishes runs, flat: parts by the name of their function, then their constants.
+    """What distinguishes runs, flat: parts by their ``name``, else by their function, then their constants.
 
     >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
     {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
@@ -164,9 +164,10 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     def visit(path: str, value: Any) -> None:
         if isinstance(value, Mapping):
             if path and "_target_" in value:
-                flat[path] = str(value["_target_"]).rpartition(".")[2]
+                flat[path] = value.get("name") or str(value["_target_"]).rpartition(".")[2]
             for key, item in value.items():
-                if not str(key).startswith("_"):
+                is_shown = path and "_target_" in value and key == "name"
+                if not str(key).startswith("_") and not is_shown:
                     visit(f"{path}.{key}" if path else str(key), item)
         elif value is not None:
             flat[path] = value
