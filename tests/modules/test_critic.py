@@ -49,11 +49,11 @@ def test_values_start_at_zero_so_that_the_first_advantage_is_the_return():
 
 
 def test_a_separate_critic_learns_the_returns_and_leaves_the_policy_alone():
-    optim = CriticOptim(optimizer=torch.optim.AdamW, lr=1e-2)
+    optim = CriticOptim(optimizer=torch.optim.AdamW, lr=2e-2)
     critic = partial(separate, **{**OPTIONS, "optim": optim})
     slow = OptimSettings(optimizer=torch.optim.SGD, lr=1e-9)  # so that nothing but the critic moves
     first, _ = trained(critic, optim=slow)
-    later, change = trained(critic, optim=slow, iterations=25)
+    later, change = trained(critic, optim=slow, iterations=40)
     assert max(float(c.abs().max()) for c in change.values()) < 1e-6
     assert first.row["critic/explained_variance"] == 0 and later.row["critic/explained_variance"] > 0.5
     assert later.row["critic/loss"] < 0.5 * first.row["critic/loss"]
