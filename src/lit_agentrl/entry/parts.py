@@ -93,7 +93,7 @@ def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Cr
     Raises:
         ValueError: naming part, need and remedy.
     """
-    critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.critic else None
+    critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
     if algorithm.needs_critic and critic is None:
         raise ValueError(
             f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
