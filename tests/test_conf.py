@@ -21,7 +21,8 @@ from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.parts import build_games, build_parts
 from lit_agentrl.entry.signatures import check_targets
-from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.policy import Policy, load_nano
+from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.settings import OptimSettings
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
@@ -90,7 +91,13 @@ def make_games(cfg: DictConfig) -> None:
 
 
 def make_experiment(cfg: DictConfig) -> None:
+    cfg.critic = composed(0, False, Path()).critic  # auto fits every algorithm
     assert isinstance(build_parts(cfg, task_loader()).rollout, RolloutSettings)
+
+
+def make_critic(cfg: DictConfig) -> None:
+    critic = instantiate(cfg.critic)(load_nano()) if cfg.critic else None
+    assert critic is None or isinstance(critic, Critic)
 
 
 def make_filter(cfg: DictConfig) -> None:
@@ -126,6 +133,7 @@ def make_trainer(cfg: DictConfig) -> None:
 MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "algo": make_algorithm,
     "callbacks": make_callbacks,
+    "critic": make_critic,
     "engine": make_engine,
     "env": make_games,
     "experiment": make_experiment,

@@ -16,11 +16,15 @@ from tests.integration.conftest import assert_equal_runs, command, environment, 
 KILLS = 10
 
 
-def test_same_seed_same_bits_and_resume_after_a_finished_run(tmp_path: Path) -> None:
-    """Three iterations straight equal two, then a longer target through resume=."""
+@pytest.mark.parametrize(
+    "algo",
+    ["grpo", pytest.param("starpo", marks=pytest.mark.slow), pytest.param("dapo", marks=pytest.mark.slow)],
+)
+def test_same_seed_same_bits_and_resume_after_a_finished_run(algo: str, tmp_path: Path) -> None:
+    """Three iterations straight equal two, then a longer target through resume=; also with a critic, or waves."""
     straight, extended = tmp_path / "straight", tmp_path / "extended"
     for folder, iterations in ((straight, 3), (extended, 2)):
-        done = run(launch(folder, f"trainer.max_epochs={iterations}"))
+        done = run(launch(folder, f"algo={algo}", f"trainer.max_epochs={iterations}"))
         assert done.returncode == 0, done.stderr
     done = run(command(f"resume={extended}", "trainer.max_epochs=3"))
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from functools import lru_cache, partial
 
 import lightning.pytorch as pl
@@ -54,18 +55,27 @@ def algorithm(**parts):
     return Algorithm(name="test", **{**axes, **parts})
 
 
-def step(trajectories=None, *, alg=None, iterations=1, optim=None, policy=None, inspect=None, **update):
+def step(
+    trajectories=None, *, alg=None, iterations=1, optim=None, policy=None, inspect=None, critic=None, **update
+):
     """Train on the recorded batch with plain SGD; returns (module, change of the weights)."""
     policy = policy or tiny_policy()
     before = copy.deepcopy(policy.network.state_dict())
     module = PolicyModule(
         policy, algorithm=alg or algorithm(), update=UpdateSettings(**{"grad_clip": 1e9, **update}),
-        optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1.0),
+        optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1.0), critic=critic,
     )  # fmt: skip
     batch = recorded()[1] if trajectories is None else trajectories
+    iteration = itertools.count()
     loader = OneBatch(
         lambda: StepBatch(
-            0, [0] * 3, [0, 1, 2], [0, 1, 2], trajectories=batch, num_groups=3, num_kept_groups=3
+            next(iteration),
+            [0] * 3,
+            [0, 1, 2],
+            [0, 1, 2],
+            trajectories=batch,
+            num_groups=3,
+            num_kept_groups=3,
         )
     )
     trainer = pl.Trainer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,20 @@ from hydra.errors import ConfigCompositionException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.rl import filters
+from lit_agentrl.rl import filters, group_filters
 from lit_agentrl.rl.algorithm import Algorithm, try_out
 from lit_agentrl.rl.ratios import sequence
 
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = sorted(f.stem for f in (CONF / "algo").glob("*.yaml") if not f.stem.startswith("_"))
 OPTIONS = sorted(f"{f.parent.name}={f.stem}" for f in (CONF / "algo").glob("*/*.yaml"))
-AXES = ("advantage", "ratio", "clip", "aggregate", "kl", "entropy")
+FILTERS = {  # those that differ from top_std with every group kept
+    "grpo": (filters.top_std, {"ratio": 0.5}),
+    "starpo_s": (filters.top_std, {"ratio": 0.25}),
+    "dapo": (group_filters.dynamic_sampling, {"target": 4}),
+    "reinforce_rej": (group_filters.reject_uniform, {}),
+}
+AXES = ("advantage", "rows", "ratio", "clip", "aggregate", "kl", "entropy")
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -38,8 +45,8 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
 def test_named_algorithms(name):
     algorithm, group_filter = built(f"algo={name}")
     assert isinstance(algorithm, Algorithm) and algorithm.name == name
-    ratio = 0.5 if name == "grpo" else 1.0
-    assert group_filter.func is filters.top_std and group_filter.keywords == {"ratio": ratio}
+    expected = FILTERS.get(name, (filters.top_std, {"ratio": 1.0}))
+    assert (group_filter.func, group_filter.keywords) == expected
     text = (CONF / "algo" / f"{name}.yaml").read_text()
     assert text.startswith("#") and "Defaults:" in text and "\n# Departs:" in text
 
@@ -60,10 +67,12 @@ def test_every_option_of_every_axis(grpo, option):
     if stem == "none" and axis in ("kl", "entropy"):
         assert part is None
     elif axis == "kl":
-        place, estimator = stem.split("_")
+        place, estimator = stem.split("_", 1)
         assert type(part).__name__.lower() == f"klin{place}" and part.estimator.func.__name__ == estimator
     elif axis == "clip":
         assert stem.startswith(part.func.__name__) or part.func.__name__ == "clip_higher"
+    elif option == "rows=none":
+        assert part.func.__name__ == "keep_all"
     else:
         assert isinstance(part, partial) and part.func.__name__ == stem
 
@@ -77,6 +86,18 @@ def test_constants_are_those_of_the_papers():
         ("gspo", "clip.high", 4e-4),
         ("dr_grpo", "aggregate.max_tokens", 64),
         ("grpo", "advantage.eps", 1e-6),
+        ("ppo", "advantage.gae_lambda", 0.95),
+        ("a2c", "advantage.gae_lambda", 1.0),
+        ("a2c", "entropy.coef", 0.01),
+        ("starpo", "advantage.gae_lambda", 1.0),
+        ("starpo", "kl.coef", 0.001),
+        ("starpo_s", "clip.high", 0.28),
+        ("ppo_turn", "advantage.turn_discount", 0.95),
+        ("bilevel_ppo", "advantage.turn_discount", 0.95),
+        ("gmpo", "clip.high", 0.4),
+        ("gigpo", "advantage.discount", 0.95),
+        ("loop", "rows.threshold", 0.01),
+        ("cppo", "rows.prune", 0.5),
     ]:
         assert OmegaConf.select(composed(f"algo={name}").algo, key) == value
 
@@ -136,3 +157,14 @@ def test_the_page_lists_every_option():
         section = page.split(f"\n| {axis} | ")[1].split("\n\n")[0]
         assert f"| `{stem}` |" in f"| {section}", option
     assert all(f"| `{name}` |" in page for name in ALGORITHMS)
+
+
+def test_the_table_of_the_page_is_current():
+    spec = importlib.util.spec_from_file_location(
+        "algorithm_table", CONF.parent / "scripts" / "algorithm_table.py"
+    )
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = script.PAGE.read_text()
+    assert script.updated(page) == page, "run python scripts/algorithm_table.py"
+    assert page.count("\n| `") > len(ALGORITHMS)

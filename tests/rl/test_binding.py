@@ -72,5 +72,6 @@ def test_unknown_tensors_are_refused():
 
 
 def test_the_vocabulary_covers_the_batch():
-    extra = {"value_BT", "logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
-    assert toy_tensors().keys() == {f.name for f in fields(TrajectoryBatch)} | extra
+    policy = {"logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
+    critic = {"value_BT", "old_value_BT", "return_BT", "is_value_target_BT"}
+    assert toy_tensors().keys() == {f.name for f in fields(TrajectoryBatch)} | policy | critic

@@ -35,6 +35,7 @@ class RolloutSettings:
         allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
             recorded log-probs those of another distribution than the one sampled from.
         max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
+        max_waves: how often an iteration's prompts may be drawn for a filter that asks for more groups.
 
     Raises:
         ValueError: a value out of range, naming the option.
@@ -49,9 +50,10 @@ class RolloutSettings:
     max_context_tokens: int = 1024
     allow_truncated_sampling: bool = False
     max_failed_share: float = 0.1
+    max_waves: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "members"):
+        for name in ("prompts", "members", "max_waves"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
         if not self.temperature > 0:
@@ -100,6 +102,7 @@ class RolloutCallback(Callback):
         settings: numbers and sampling of training rollouts.
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
         val_params, test_params: sampling parameters of validation and test.
+        further_wave: prompts of (iteration, wave), for filters that ask for more groups.
         seed: run seed.
     """
 
@@ -114,6 +117,7 @@ class RolloutCallback(Callback):
         select_groups: Callable[..., Selection],
         val_params: SamplingParams,
         test_params: SamplingParams,
+        further_wave: Callable[[int, int], StepBatch],
         seed: int = 0,
     ) -> None:
         try_out("filter", select_groups, Selection)
@@ -123,6 +127,7 @@ class RolloutCallback(Callback):
         self._chat = chat
         self.settings = settings
         self._select_groups = select_groups
+        self._further_wave = further_wave
         self._val = Evaluation("val", val_params)
         self._test = Evaluation("test", test_params)
         self._seed = seed
@@ -156,18 +161,31 @@ class RolloutCallback(Callback):
         started = time.perf_counter()
         batch.episodes = self._play("train", pl_module, batch, self.settings.members, self.settings.params)
         self._stop_if_failing(batch.episodes)
-        played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
-        kept = self._keep_groups(batch, played)
-        trained = [episode for episode in played if episode.group in kept and episode.num_action_tokens]
-        batch.trajectories = pack(trained) if trained else None
-        if batch.trajectories is None:
+        kept, want_more = self._keep_groups(batch)
+        waves = 1
+        while want_more and waves < self.settings.max_waves:
+            further = self._further_wave(batch.iteration, waves)
+            episodes = self._play(
+                "train", pl_module, further, self.settings.members, self.settings.params, waves
+            )
+            self._stop_if_failing(episodes)
+            batch.episodes.extend(episodes)
+            kept, want_more = self._keep_groups(batch)
+            waves += 1
+        row: dict[str, float] = pl_module.row  # type: ignore[assignment]
+        row["rollout/waves"] = float(waves)
+        played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
+        if not played:
             raise ValueError(
                 "no episode of this iteration can be trained on: every reply was empty or failed"
             )
+        trained = [episode for episode in played if episode.group in kept]
+        batch.trajectories = pack(trained) if trained else None
         self._log(pl_module, batch, time.perf_counter() - started)
 
-    def _keep_groups(self, batch: StepBatch, played: list[Episode]) -> set[int]:
-        """Group selection over the groups of all ranks."""
+    def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
+        """Group selection over the groups of all ranks, and whether it asks for further ones."""
+        played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
         tensors, _ = gather_rows(
             {
                 "return_B": torch.tensor([e.total_reward for e in played]),
@@ -177,10 +195,11 @@ class RolloutCallback(Callback):
                 "task_B": torch.tensor([e.task for e in played], dtype=torch.int64),
             }
         )
-        keep = set(bind(self._select_groups, tensors).keep_groups.tolist())
+        selection: Selection = bind(self._select_groups, tensors)
+        keep = set(selection.keep_groups.tolist())
         batch.num_groups = len(set(tensors["group_B"].tolist()))
         batch.num_kept_groups = len(keep)
-        return keep
+        return keep, selection.want_more
 
     def _stop_if_failing(self, episodes: Sequence[Episode]) -> None:
         failed = [episode for episode in episodes if episode.end is EndReason.ERROR]
@@ -249,8 +268,9 @@ class RolloutCallback(Callback):
         self.test_episodes.extend(batch.episodes)
 
     def _play(
-        self, split: str, pl_module: LightningModule, batch: StepBatch, members: int, params: SamplingParams
-    ) -> list[Episode]:
+        self, split: str, pl_module: LightningModule, batch: StepBatch, members: int, params: SamplingParams,
+        wave: int = 0,
+    ) -> list[Episode]:  # fmt: skip
         assert self._engine is not None, "setup() comes before rollouts"
         self._engine.sync_weights(int(getattr(pl_module, "version", 0)))
         if (split, params) not in self._samplers:
@@ -260,7 +280,7 @@ class RolloutCallback(Callback):
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
         return self._samplers[split, params].play(
-            EpisodeSpec(batch.iteration, group, member, task, seed)
+            EpisodeSpec(batch.iteration, group, member, task, seed, wave)
             for group, task, seed in prompts
             for member in range(members)
         )

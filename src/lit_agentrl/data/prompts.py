@@ -13,6 +13,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lit_agentrl import seeds
 from lit_agentrl.types import StepBatch
 
+_GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; further waves count from multiples of it
+
 
 class OneBatch:
     """A data loader of one batch; a plain iterable draws no random number and warns about no workers."""
@@ -70,13 +72,18 @@ class PromptStream(LightningDataModule):
     def has_test(self) -> bool:
         return bool(self._test)
 
-    def batch(self, iteration: int) -> StepBatch:
-        """All prompts of one training iteration, before they are dealt over ranks."""
-        keys = [seeds.key(self._seed, "instance", iteration, p) for p in range(self._prompts)]
-        draws = [seeds.key(self._seed, "task", iteration, p) / 2**63 for p in range(self._prompts)]
+    def batch(self, iteration: int, wave: int = 0) -> StepBatch:
+        """All prompts of one wave of a training iteration, before they are dealt over ranks."""
+        address = [(iteration, p) if wave == 0 else (iteration, p, wave) for p in range(self._prompts)]
+        keys = [seeds.key(self._seed, "instance", *at) for at in address]
+        draws = [seeds.key(self._seed, "task", *at) / 2**63 for at in address]
         tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
-        first = iteration * self._prompts  # group ids are unique over the run
+        first = wave * _GROUPS_OF_A_WAVE + iteration * self._prompts  # group ids are unique over the run
         return StepBatch(iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)))
+
+    def wave(self, iteration: int, wave: int) -> StepBatch:
+        """This rank's prompts of a further wave, which a filter asked for."""
+        return self._dealt(self.batch(iteration, wave))
 
     def train_dataloader(self) -> OneBatch:
         return OneBatch(lambda: self._dealt(self.batch(self._iteration())))

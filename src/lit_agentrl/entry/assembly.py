@@ -54,19 +54,19 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     policy: Policy = instantiate(cfg.model)
     chat = ChatRenderer(policy.tokenizer, force_think=parts.prompt.force_think, template=policy.chat_template)
     check_prompts(chat, parts.prompt, games.tasks, max_context_tokens=settings.max_context_tokens)
+    stream = PromptStream(
+        prompts=settings.prompts, task_weights=games.weights, seed=cfg.seed, val=games.val,
+        test=games.test if cfg.test.episodes else (),
+    )  # fmt: skip
     rollouts = RolloutCallback(
         tasks=games.tasks, engine=instantiate(cfg.engine), prompt=parts.prompt, chat=chat, settings=settings,
         select_groups=parts.select_groups, val_params=parts.val_params, test_params=parts.test_params,
-        seed=cfg.seed,
+        further_wave=stream.wave, seed=cfg.seed,
     )  # fmt: skip
     levels = {name: (x.chance_success, x.oracle_success) for name, x in games.levels("val").items()}
     module = PolicyModule(
         policy, algorithm=parts.algorithm, update=parts.update, optim=parts.optim,
-        temperature=settings.temperature, seed=cfg.seed, levels=levels,
-    )  # fmt: skip
-    stream = PromptStream(
-        prompts=settings.prompts, task_weights=games.weights, seed=cfg.seed, val=games.val,
-        test=games.test if cfg.test.episodes else (),
+        temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = build_dict(cfg.logger)

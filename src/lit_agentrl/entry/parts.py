@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hydra.utils import instantiate
@@ -14,6 +15,8 @@ from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.critic import Critic, separate_if_needed
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
@@ -46,6 +49,7 @@ class Parts:
     rollout: RolloutSettings
     update: UpdateSettings
     optim: OptimSettings
+    critic: Callable[[Policy], Critic] | None
     prompt: Prompt
     games: Games
     val_params: SamplingParams
@@ -72,12 +76,37 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         )
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection)
+    critic = build_critic(cfg, algorithm)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
     games = build_games(cfg, load_task)
     val_params = eval_params(rollout, cfg.val.temperature, "val")
     test_params = eval_params(rollout, cfg.test.temperature, "test")
     optim, prompt = instantiate(cfg.optim), instantiate(cfg.prompt)
-    return Parts(algorithm, select_groups, rollout, update, optim, prompt, games, val_params, test_params)
+    return Parts(
+        algorithm, select_groups, rollout, update, optim, critic, prompt, games, val_params, test_params
+    )
+
+
+def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Critic] | None:
+    """What makes the critic; a critic is there if and only if the advantage asks for values.
+
+    Raises:
+        ValueError: naming part, need and remedy.
+    """
+    critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
+    if algorithm.needs_critic and critic is None:
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
+            "set critic=separate or critic=shared"
+        )
+    if algorithm.needs_critic or critic is None:
+        return critic
+    if critic.func is separate_if_needed:
+        return None
+    raise ValueError(
+        f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
+        "as algo/advantage=gae_token"
+    )
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:

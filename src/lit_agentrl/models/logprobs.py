@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 
@@ -14,6 +14,7 @@ class TokenScores(NamedTuple):
 
     logp_BT: Tensor  # nats, of token t at position t
     entropy_BT: Tensor | None  # nats, of the distribution that token t was drawn from
+    hidden_AD: Tensor | None = None  # last hidden state before each of the A action tokens, row by row
 
 
 def score_tokens(
@@ -23,6 +24,7 @@ def score_tokens(
     is_action_BT: Tensor,
     temperature: float = 1.0,
     with_entropy: bool = False,
+    with_hidden: bool = False,
 ) -> TokenScores:
     r"""Log-probability of every action token under ``network``, from one parallel forward.
 
@@ -36,6 +38,7 @@ def score_tokens(
         is_action_BT: True at tokens to score; position 0 has no predecessor and must be False.
         temperature: the sampling temperature (> 0).
         with_entropy: also return the entropy (costs one more pass over the vocabulary).
+        with_hidden: also return the hidden states that the logits were read from, for a value head.
 
     Raises:
         ValueError: an action token at position 0.
@@ -43,9 +46,9 @@ def score_tokens(
     if bool(is_action_BT[:, 0].any()):
         raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
     # the last column is never a predecessor
-    logits_BTV = network(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+    output = network(input_ids=tokens_BT[:, :-1], use_cache=False, output_hidden_states=with_hidden)
     chosen = is_action_BT[:, 1:]
-    logits_AV = logits_BTV[chosen].float() / temperature
+    logits_AV = output.logits[chosen].float() / temperature
     log_probs_AV = torch.log_softmax(logits_AV, dim=-1)
     logp_A = log_probs_AV.gather(1, tokens_BT[:, 1:][chosen].unsqueeze(1)).squeeze(1)
 
@@ -55,4 +58,11 @@ def score_tokens(
         return out_BT.index_put(index, values_A)
 
     entropy_BT = scatter(-(log_probs_AV.exp() * log_probs_AV).sum(-1)) if with_entropy else None
-    return TokenScores(scatter(logp_A), entropy_BT)
+    hidden_AD = output.hidden_states[-1][chosen] if with_hidden else None
+    return TokenScores(scatter(logp_A), entropy_BT, hidden_AD)
+
+
+def hidden_before(trunk: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    """The trunk's last hidden state before each action token, (A, D), row by row; gradient into the trunk."""
+    hidden_BTD: Tensor = trunk(input_ids=tokens_BT[:, :-1], use_cache=False).last_hidden_state
+    return hidden_BTD[is_action_BT[:, 1:]]

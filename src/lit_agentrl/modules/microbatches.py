@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 
@@ -50,3 +52,23 @@ def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Genera
     place = torch.randperm(len(ids), generator=generator)
     part_B = place[index_B] * count // len(ids)
     return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
+
+
+@torch.no_grad()
+def micro_batched(
+    score: Callable[..., Tensor], tensors: Mapping[str, Tensor], tokens_per_microbatch: int
+) -> Tensor:
+    """``score(tokens_BT=, is_action_BT=)`` of every row, a micro-batch at a time; (B, T) float32, no gradient.
+
+    Args:
+        score: gives a (B, T) tensor for right-padded rows.
+        tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
+        tokens_per_microbatch: padded tokens of one call.
+    """
+    lengths_B = tensors["is_real_BT"].sum(1).cpu()
+    out_BT = torch.zeros(tensors["tokens_BT"].shape, device=tensors["tokens_BT"].device)
+    for rows in split_by_tokens(lengths_B, tokens_per_microbatch):
+        width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
+        given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
+        out_BT[index, :width] = score(**given)
+    return out_BT

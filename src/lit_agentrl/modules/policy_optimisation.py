@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +18,21 @@ from lit_agentrl import seeds
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.collective import gather_rows, max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.modules.critic import Critic, explained
 from lit_agentrl.modules.metrics import EpisodeMetrics
-from lit_agentrl.modules.microbatches import split_by_tokens, split_trajectories
+from lit_agentrl.modules.microbatches import micro_batched, split_by_tokens, split_trajectories
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
+from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights, divide
-from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, metric_values, policy_loss, shape_rewards
+from lit_agentrl.rl.algorithm import (
+    Algorithm,
+    add_metrics,
+    bind,
+    metric_values,
+    policy_loss,
+    shape_rewards,
+    tensor_names,
+)
 from lit_agentrl.types import StepBatch, TrajectoryBatch
 
 Tensors = dict[str, Tensor]
@@ -34,6 +46,7 @@ class PolicyModule(LightningModule):
         algorithm: the mix of rules.
         update: passes, minibatches, micro-batches, clipping.
         optim: optimizer and schedule.
+        critic: makes the critic from the policy; None without one.
         temperature: sampling temperature of the trajectories (log-probs are taken at it).
         seed: run seed.
         levels: chance and oracle success of each validated game, for ``val/normalised``.
@@ -51,6 +64,7 @@ class PolicyModule(LightningModule):
         optim: OptimSettings,
         temperature: float = 1.0,
         seed: int = 0,
+        critic: Callable[[Policy], Critic] | None = None,
         levels: dict[str, tuple[float, float]] | None = None,
     ) -> None:
         super().__init__()
@@ -58,6 +72,7 @@ class PolicyModule(LightningModule):
         self.policy = policy
         self.network = policy.network
         self.algorithm = algorithm
+        self.critic = critic(policy) if critic is not None else None
         self.update = update
         self.optim = optim
         self.temperature = temperature
@@ -80,20 +95,31 @@ class PolicyModule(LightningModule):
     # ------------------------------------------------------------------ training
     def training_step(self, batch: StepBatch, batch_idx: int) -> None:
         started = time.perf_counter()
-        if batch.trajectories is None:
+        if not batch.episodes and batch.trajectories is None:
             raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
+        if self._is_empty(batch.trajectories is None, "filter kept no group"):
+            return
+        assert batch.trajectories is not None
         trajectories = batch.trajectories.to(self.device).trimmed()
         tensors = self._shaped(self._with_old_scores(trajectories))
-        tensors["advantage_BT"] = self._advantages(tensors)
+        tensors |= self._advantages(tensors)
+        if (selected := self._selected(tensors)) is None:
+            return
+        tensors = selected
+        is_warming_up = self.critic is not None and batch.iteration < self.critic.warmup_iterations
         totals: Tensors = {}
         for epoch in range(self.update.epochs):
             generator = torch.Generator().manual_seed(
                 seeds.key(self.seed, "minibatch", batch.iteration, epoch)
             )
-            parts = split_trajectories(trajectories.trajectory_B.cpu(), self.update.minibatches, generator)
+            parts = split_trajectories(tensors["trajectory_B"].cpu(), self.update.minibatches, generator)
             for step, rows in enumerate(parts):
                 is_fresh = epoch == 0 and step == 0
-                totals = add_metrics(totals, self._optimise(tensors, rows.to(self.device), is_fresh))
+                totals = add_metrics(
+                    totals, self._optimise(tensors, rows.to(self.device), is_fresh, is_warming_up)
+                )
+        if self.critic is not None:
+            self.row["critic/explained_variance"] = explained(tensors)
         self._log_update(totals, batch, time.perf_counter() - started)
         self._step_schedules()
 
@@ -105,41 +131,87 @@ class PolicyModule(LightningModule):
         if self._reference:
             cast(nn.Module, self._reference[0]).to(self.device)
             tensors["ref_logp_BT"] = self._score_all(self._reference[0], tensors)
+        if self.critic is not None:
+            values_BT = micro_batched(
+                partial(self.critic, self.network), tensors, 2 * self.update.tokens_per_microbatch
+            )
+            tensors["value_BT"] = tensors["old_value_BT"] = values_BT
         return tensors
 
     def _shaped(self, tensors: Tensors) -> Tensors:
         return {**tensors, **shape_rewards(self.algorithm, tensors=tensors)}
 
-    def _advantages(self, tensors: Tensors) -> Tensor:
-        """Advantages from statistics over the trajectories of all ranks; no gradient."""
+    def _advantages(self, tensors: Tensors) -> Tensors:
+        """Advantages, and the critic's targets, from statistics over all ranks; no gradient."""
         given = {name: t for name, t in tensors.items() if self.algorithm.needs(name)}
         given["is_action_BT"] = tensors["is_action_BT"]
         everyone, mine = gather_rows(given)
-        advantage_BT: Tensor = bind(self.algorithm.advantage, everyone).advantage_BT
+        result: Advantage = bind(self.algorithm.advantage, everyone)
         width = tensors["is_action_BT"].shape[1]
-        return advantage_BT[mine, :width].detach()
+        found = {"advantage_BT": result.advantage_BT[mine, :width].detach()}
+        if self.critic is not None:
+            assert result.return_BT is not None, "Algorithm and critic were checked against each other"
+            found["return_BT"] = result.return_BT[mine, :width].detach()
+            targets_BT = result.is_value_target_BT
+            is_target_BT = tensors["is_action_BT"] if targets_BT is None else targets_BT[mine, :width]
+            found["is_value_target_BT"] = is_target_BT & ~tensors["return_B"].isnan()[:, None]
+        return found
 
-    def _optimise(self, tensors: Tensors, rows: Tensor, is_fresh: bool) -> Tensors:
-        """One optimizer step on the minibatch of these rows."""
-        optimizer = self._optimizer()
+    def _selected(self, tensors: Tensors) -> Tensors | None:
+        """The rows to train on, chosen among those of all ranks; None where none is left."""
+        names = {*tensor_names(self.algorithm.rows), "trajectory_B"}
+        everyone, mine = gather_rows({name: tensors[name] for name in names})
+        keep_B: Tensor = bind(self.algorithm.rows, everyone)
+        self.row["train/kept_row_share"] = float(keep_B.float().mean())
+        if self._is_empty(not bool(keep_B.any()), "algo.rows kept no row"):
+            return None
+        rows = keep_B[mine].nonzero().squeeze(1)
+        if len(rows) < self.update.minibatches:
+            # a rank, or a minibatch, must not be left without rows: some stay, without weight
+            dropped = (~keep_B[mine]).nonzero().squeeze(1)[: self.update.minibatches - len(rows)]
+            rows = torch.cat([rows, dropped]).sort().values
+        found = {name: tensor[rows] for name, tensor in tensors.items()}
+        for name in ("is_action_BT", "is_value_target_BT"):
+            if name in found:
+                found[name] = found[name] & keep_B[mine][rows, None]
+        return found
+
+    def _is_empty(self, is_empty: bool, reason: str) -> bool:
+        """Skip and count an iteration with nothing to train on; stop the run when they do not cease."""
+        if not bool(max_over_ranks(torch.tensor(float(not is_empty), device=self.device))):
+            self._skip(f"{reason} in", "choose another filter or more groups")
+            self._step_schedules()
+            return True
+        return False
+
+    def _optimise(self, tensors: Tensors, rows: Tensor, is_fresh: bool, is_warming_up: bool) -> Tensors:
+        """One step of each optimizer on the minibatch of these rows."""
         minibatch = {name: tensor[rows] for name, tensor in tensors.items()}
         weights: Weights = bind(self.algorithm.aggregate, minibatch)
         denominator = None if weights.denominator is None else sum_over_ranks(weights.denominator)
-        optimizer.zero_grad()
+        if self.critic is not None:
+            is_target_BT = minibatch["is_value_target_BT"].float()
+            minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
+        self._zero_grad()
         metrics = self._accumulate(minibatch, weights.weight_BT, denominator)
         gap = sum_over_ranks(metrics["logp_gap"])
         if is_fresh and float(gap[0] / gap[1].clamp(min=1)) > self.update.max_logp_gap:
             # the sampler's numbers are not this network's: take the ratio against recomputed ones
-            optimizer.zero_grad()
+            self._zero_grad()
             tensors["old_logp_BT"] = self._score_all(self.network, tensors)
             minibatch["old_logp_BT"] = tensors["old_logp_BT"][rows]
             again = self._accumulate(minibatch, weights.weight_BT, denominator)
             metrics = {**again, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.update.grad_clip)
         metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
+        if self.critic is not None:
+            own = torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.critic.grad_clip)
+            metrics["critic_grad_norm"] = torch.stack([own, torch.ones_like(own)])
+            norm = norm + own
         if self._is_usable(norm):
-            optimizer.step()
-            self.version += 1
+            for optimizer in self._optimizers()[1 if is_warming_up else 0 :]:
+                optimizer.step()
+            self.version += not is_warming_up
         return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
 
     def _accumulate(self, minibatch: Tensors, weight_BT: Tensor, denominator: Tensor | None) -> Tensors:
@@ -153,7 +225,11 @@ class PolicyModule(LightningModule):
             index = (parts[0][:1] if is_extra else parts[number]).to(self.device)
             width = int(lengths_B[index.cpu()].max())
             part = {n: t[index, :width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()}
-            loss, metrics = self._microbatch(part, weight_BT[index, :width] * (not is_extra), denominator)
+            part_weight_BT = weight_BT[index, :width]
+            if is_extra:
+                part_weight_BT = part_weight_BT * 0
+                part |= {n: t * 0 for n, t in part.items() if n == "value_weight_BT"}
+            loss, metrics = self._microbatch(part, part_weight_BT, denominator)
             self.manual_backward(loss * world_size())  # gradients are averaged over ranks
             if not is_extra:
                 padded = torch.tensor(float(index.numel() * width), device=self.device)
@@ -170,59 +246,72 @@ class PolicyModule(LightningModule):
             is_action_BT=part["is_action_BT"],
             temperature=self.temperature,
             with_entropy=True,
+            with_hidden=self.critic is not None and self.critic.is_shared,
         )
         assert scores.entropy_BT is not None
         part["logp_BT"] = scores.logp_BT
         keep = self.algorithm.needs_entropy
         part["entropy_BT"] = scores.entropy_BT if keep else scores.entropy_BT.detach()
         loss_sum, metrics = policy_loss(self.algorithm, tensors=part, weight_BT=weight_BT)
-        loss = divide(loss_sum, denominator)
+        loss = policy_share = divide(loss_sum, denominator)
+        if self.critic is not None:
+            value_BT = self.critic(
+                self.network, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"],
+                hidden_AD=scores.hidden_AD,
+            )  # fmt: skip
+            value_loss, value_metrics = self.critic.value_loss(value_BT, part)
+            loss = loss + self.critic.coef * value_loss
+            metrics |= value_metrics
         with torch.no_grad():
             gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * part["is_action_BT"]
             count = part["is_action_BT"].sum().float()
             metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
             metrics["logp_gap_max"] = gap_BT.max()
-            metrics["loss"] = torch.stack([loss.detach(), torch.zeros_like(loss)])
+            metrics["loss"] = torch.stack([policy_share.detach(), torch.zeros_like(loss)])
         return loss, metrics
 
-    @torch.no_grad()
     def _score_all(self, network: Any, tensors: Tensors) -> Tensor:
-        """Log-probs of every action token under a frozen network, micro-batched."""
-        lengths_B = tensors["is_real_BT"].sum(1).cpu()
-        logp_BT = torch.zeros_like(tensors["sampler_logp_BT"])
-        for rows in split_by_tokens(lengths_B, 2 * self.update.tokens_per_microbatch):
-            width, index = int(lengths_B[rows].max()), rows.to(self.device)
-            logp_BT[index, :width] = score_tokens(
-                network,
-                tokens_BT=tensors["tokens_BT"][index, :width],
-                is_action_BT=tensors["is_action_BT"][index, :width],
-                temperature=self.temperature,
-            ).logp_BT
-        return logp_BT
+        """Log-probs of every action token under ``network``, without gradient."""
+
+        def scored(tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+            scores = score_tokens(
+                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, temperature=self.temperature
+            )
+            return scores.logp_BT
+
+        return micro_batched(scored, tensors, 2 * self.update.tokens_per_microbatch)
 
     def _is_usable(self, norm: Tensor) -> bool:
         """Skip and count steps whose gradient is not finite; stop the run when they do not cease."""
         if bool(torch.isfinite(norm)):
             self._bad_steps = 0
             return True
+        self._skip(
+            "the gradient was not finite in",
+            "lower optim.lr or update.grad_clip, or resume from an earlier checkpoint",
+        )
+        return False
+
+    def _skip(self, reason: str, remedy: str) -> None:
         self._bad_steps += 1
         self.row["train/skipped_steps"] = self.row.get("train/skipped_steps", 0.0) + 1
         if self._bad_steps >= self.update.max_bad_steps:
-            raise ValueError(
-                f"the gradient was not finite in {self._bad_steps} consecutive steps; "
-                "lower optim.lr or update.grad_clip, or resume from an earlier checkpoint"
-            )
-        return False
+            raise ValueError(f"{reason} {self._bad_steps} consecutive steps; {remedy}")
 
     def _step_schedules(self) -> None:
-        schedule = self.lr_schedulers()
-        assert isinstance(schedule, torch.optim.lr_scheduler.LRScheduler)
-        schedule.step()
+        schedules = self.lr_schedulers()
+        for schedule in schedules if isinstance(schedules, list) else [schedules]:
+            assert isinstance(schedule, torch.optim.lr_scheduler.LRScheduler)
+            schedule.step()
 
-    def _optimizer(self) -> LightningOptimizer:
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
-        return optimizer
+    def _optimizers(self) -> list[LightningOptimizer]:
+        """The policy's, then the critic's."""
+        found = self.optimizers()
+        return cast(list[LightningOptimizer], found if isinstance(found, list) else [found])
+
+    def _zero_grad(self) -> None:
+        for optimizer in self._optimizers():
+            optimizer.zero_grad()
 
     def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
         loss = float(totals.pop("loss")[0])
@@ -230,10 +319,11 @@ class PolicyModule(LightningModule):
             n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
         }
         steps = self.update.epochs * self.update.minibatches
-        self.row |= {f"train/{name}": value for name, value in metric_values(totals).items()}
+        for name, value in metric_values(totals).items():
+            self.row[f"critic/{name[7:]}" if name.startswith("critic_") else f"train/{name}"] = value
         self.row |= {
             "train/loss": loss / steps,
-            "train/lr": float(self._optimizer().param_groups[0]["lr"]),
+            "train/lr": float(self._optimizers()[0].param_groups[0]["lr"]),
             "train/kept_group_share": batch.num_kept_groups / max(batch.num_groups, 1),
             "time/update": seconds,
         }
@@ -279,8 +369,11 @@ class PolicyModule(LightningModule):
     # ------------------------------------------------------------------ set-up and saving
     def configure_optimizers(self) -> Any:
         parameters = [p for p in self.network.parameters() if p.requires_grad]
-        optimizer, schedule = self.optim.build(parameters, self.trainer.max_epochs or 1)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule}}
+        iterations = self.trainer.max_epochs or 1
+        built = [self.optim.build(parameters, iterations)]
+        if self.critic is not None:
+            built.append(self.critic.optim.build(self.critic.parameters(), iterations))
+        return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["policy"] = {

@@ -30,10 +30,14 @@ from lit_agentrl.rl.returns import return_to_go
 
 @dataclass(frozen=True)
 class Advantage:
-    """``advantage_BT`` in points or standard deviations; ``return_BT``: a critic's target, else None."""
+    """``advantage_BT`` in points or standard deviations; ``return_BT``: a critic's target, else None.
+
+    ``is_value_target_BT`` marks the tokens whose value is to be ``return_BT``; None is every sampled token.
+    """
 
     advantage_BT: Tensor
     return_BT: Tensor | None = None
+    is_value_target_BT: Tensor | None = None
 
 
 def broadcast_to_actions(value_B: Tensor, is_action_BT: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.kl import KLInLoss, KLInReward, k3
 from lit_agentrl.rl.masked import check_shapes, masked_sum, segment_sum, trajectory_index
+from lit_agentrl.rl.row_selection import keep_all
 
 __all__ = [
     "Algorithm",
@@ -46,6 +47,7 @@ class Algorithm:
         aggregate: returns `Weights`; see ``aggregation.py``.
         kl: `KLInLoss`, `KLInReward` or None.
         entropy: returns the loss of each token, or None; see ``entropy.py``.
+        rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
 
     Raises:
         ValueError: at construction, if a part does not run on a toy batch or two parts make no sense
@@ -59,6 +61,7 @@ class Algorithm:
     aggregate: Callable[..., Weights]
     kl: KLInLoss | KLInReward | None = None
     entropy: Callable[..., Tensor] | None = None
+    rows: Callable[..., Tensor] = keep_all
 
     def __post_init__(self) -> None:
         """Checks every part and their combination."""
@@ -74,7 +77,7 @@ class Algorithm:
             )
 
     def _parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
-        for axis in ("advantage", "ratio", "clip", "aggregate", "kl", "entropy"):
+        for axis in ("advantage", "rows", "ratio", "clip", "aggregate", "kl", "entropy"):
             if (part := getattr(self, axis)) is not None:
                 yield axis, part
 
@@ -88,6 +91,11 @@ class Algorithm:
         return self.needs("ref_logp_BT")
 
     @property
+    def needs_critic(self) -> bool:
+        """Whether the advantage is computed from values."""
+        return self.needs("value_BT")
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether entropies must carry gradient."""
         return self.needs("entropy_BT")
@@ -95,7 +103,7 @@ class Algorithm:
     @property
     def needs_whole_trajectories(self) -> bool:
         """Whether each row must hold its whole trajectory (the full context)."""
-        return "trajectory_B" in tensor_names(self.ratio)
+        return any("trajectory_B" in tensor_names(part) for part in (self.ratio, self.clip))
 
     @property
     def min_group_size(self) -> int:

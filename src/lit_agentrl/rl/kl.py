@@ -38,12 +38,22 @@ def k3(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
     return (torch.expm1(-difference_BT) + difference_BT).clamp(max=10)
 
 
+def k1_plus(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
+    """Value of `k1`, gradient of `k2` (straight-through): unbiased, with the gradient of the reverse KL."""
+    return _with_gradient_of_k2(k1(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT), logp_BT, ref_logp_BT)
+
+
+def k3_plus(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
+    """Value of `k3` with its bounds, gradient of `k2` without bounds (straight-through)."""
+    return _with_gradient_of_k2(k3(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT), logp_BT, ref_logp_BT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class KLInLoss:
     """Adds ``coef * estimator(logp, ref_logp)`` to the loss of each sampled token.
 
     Attributes:
-        estimator: `k1`, `k2` or `k3`.
+        estimator: `k1`, `k2`, `k3`, `k1_plus` or `k3_plus`.
         coef: weight of the term, loss units per nat, > 0.
     """
 
@@ -86,6 +96,11 @@ class KLInReward:
 def _difference(logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
     check_shapes(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
     return logp_BT - ref_logp_BT.detach()
+
+
+def _with_gradient_of_k2(value_BT: Tensor, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
+    slope_BT = k2(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
+    return value_BT.detach() + (slope_BT - slope_BT.detach())
 
 
 def _at_actions(logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> tuple[Tensor, Tensor]:

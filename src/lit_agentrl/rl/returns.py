@@ -1,4 +1,9 @@
-"""Discounted sums of rewards along trajectories."""
+"""Sums of rewards along trajectories and turns.
+
+Rows of one trajectory are chained in the order of ``first_turn_B``: after the last sampled token of a row
+comes the first of the next row that has any.  Values at tokens that were not sampled are ignored.  Nothing
+here carries gradient; all raise ValueError when shapes disagree.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +14,22 @@ from lit_agentrl.rl.masked import check_shapes, trajectory_index
 
 
 def return_to_go(
-    *, reward_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor, discount: float
+    *,
+    reward_BT: Tensor,
+    is_action_BT: Tensor,
+    trajectory_B: Tensor,
+    first_turn_B: Tensor,
+    discount: float | Tensor,
 ) -> Tensor:
-    """``G_t = r_t + discount * G_t'`` at sampled tokens, t' the next one; 0 elsewhere.  (B, T), no gradient.
+    """``G_t = r_t + discount * G_t'`` at sampled tokens, t' the next one; 0 elsewhere.  (B, T).
 
-    Rows of one trajectory are chained in the order of ``first_turn_B``: after the last sampled token
-    of a row comes the first of the next row.  Rewards at tokens that were not sampled are ignored.
+    A ``discount`` of shape (B, T) is read at token t; 0 there cuts the sum off behind t.
     """
     check_shapes(
         reward_BT=reward_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B
     )
+    reward_BT = reward_BT.detach()
+    discount_BT = torch.as_tensor(discount).to(reward_BT).expand_as(reward_BT)
     next_row_B = _next_rows(trajectory_B, first_turn_B)
     out_BT = torch.zeros_like(reward_BT)
     start_B = reward_BT.new_zeros(len(reward_BT) + 1)  # the extra entry is what follows a last row: nothing
@@ -27,19 +38,62 @@ def return_to_go(
         running = start_B[next_row_B[rows]]
         for t in reversed(range(reward_BT.shape[1])):
             is_action = is_action_BT[rows, t]
-            running = torch.where(is_action, reward_BT[rows, t] + discount * running, running)
+            running = torch.where(is_action, reward_BT[rows, t] + discount_BT[rows, t] * running, running)
             out_BT[rows, t] = torch.where(is_action, running, torch.zeros_like(running))
         start_B[rows] = running
         rows = torch.isin(next_row_B, rows).nonzero().squeeze(1)
     return out_BT
 
 
+def next_sampled(*, x_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
+    """``x_t'`` at sampled tokens, t' the next of the trajectory; 0 at its last one and elsewhere.  (B, T)."""
+    check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B)
+    order_B, index_B = _row_order(trajectory_B, first_turn_B)
+    position_N, t_N = is_action_BT[order_B].nonzero(as_tuple=True)
+    row_N = order_B[position_N]
+    x_N, index_N = x_BT.detach()[row_N, t_N], index_B[row_N]
+    is_followed_N = torch.zeros_like(index_N, dtype=torch.bool)
+    is_followed_N[:-1] = index_N[1:] == index_N[:-1]
+    out_BT = torch.zeros_like(x_BT)
+    out_BT[row_N, t_N] = torch.where(is_followed_N, x_N.roll(-1), torch.zeros_like(x_N))
+    return out_BT
+
+
+def turn_index(*, is_action_BT: Tensor, is_turn_end_BT: Tensor) -> Tensor:
+    """Numbers the turns of each row from 0 by their explicit ends; (B, T) int64, in [0, T).
+
+    Entries at tokens that were not sampled mean nothing.
+
+    Raises:
+        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+    """
+    check_shapes(is_action_BT=is_action_BT, is_turn_end_BT=is_turn_end_BT)
+    is_end_BT = (is_action_BT & is_turn_end_BT).long()
+    turn_BT: Tensor = is_end_BT.cumsum(1) - is_end_BT
+    if bool((is_action_BT & (turn_BT == is_end_BT.sum(1, keepdim=True))).any()):
+        raise ValueError("is_turn_end_BT marks no end for the last sampled tokens of a row")
+    return turn_BT
+
+
+def sum_over_turn(*, x_BT: Tensor, is_action_BT: Tensor, turn_BT: Tensor) -> Tensor:
+    """At each sampled token the sum of x over the sampled tokens of its turn in that row; 0 elsewhere."""
+    check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, turn_BT=turn_BT)
+    x_BT = torch.where(is_action_BT, x_BT.detach(), torch.zeros_like(x_BT))
+    sum_BT = torch.zeros_like(x_BT).scatter_add_(1, turn_BT, x_BT).gather(1, turn_BT)
+    return torch.where(is_action_BT, sum_BT, torch.zeros_like(sum_BT))
+
+
+def _row_order(trajectory_B: Tensor, first_turn_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows sorted by trajectory, then ``first_turn_B``, and each row's trajectory number; (B,) int64 both."""
+    index_B, _ = trajectory_index(trajectory_B)
+    order_B = torch.argsort(first_turn_B, stable=True)
+    return order_B[torch.argsort(index_B[order_B], stable=True)], index_B
+
+
 def _next_rows(trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
     """The row that continues each row's trajectory, -1 for its last row; (B,) int64."""
-    index_B, _ = trajectory_index(trajectory_B)
-    order = torch.argsort(first_turn_B, stable=True)
-    order = order[torch.argsort(index_B[order], stable=True)]
-    continues = index_B[order[:-1]] == index_B[order[1:]]
+    order_B, index_B = _row_order(trajectory_B, first_turn_B)
+    continues = index_B[order_B[:-1]] == index_B[order_B[1:]]
     next_row_B = torch.full_like(index_B, -1)
-    next_row_B[order[:-1][continues]] = order[1:][continues]
+    next_row_B[order_B[:-1][continues]] = order_B[1:][continues]
     return next_row_B

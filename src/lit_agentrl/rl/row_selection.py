@@ -1,0 +1,84 @@
+"""Row selection: which rows to train on, decided after their advantages are known.
+
+Every function returns ``keep_B``, bool of shape (B,): the rows that stay.  All rows of one trajectory stand
+or fall together, by the largest ``|advantage|`` of its sampled tokens; values elsewhere may be anything.
+Advantages are not changed: their statistics come from all rows.  Shapes: ``advantage_BT``, ``is_action_BT``
+(B, T); ``group_B``, ``trajectory_B`` (B,).  No gradient.  All raise ValueError when shapes disagree or an
+advantage at a sampled token is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.rl.masked import check_shapes, trajectory_index
+
+
+def keep_all(*, trajectory_B: Tensor) -> Tensor:
+    """Keeps every row."""
+    return torch.ones_like(trajectory_B, dtype=torch.bool)
+
+
+def abs_advantage(
+    *, advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, threshold: float = 0.01
+) -> Tensor:
+    """Keeps trajectories with ``max_t |A_t| >= threshold``: LOOP, arXiv 2502.01600.
+
+    ``threshold`` is in the units of the advantage, points or standard deviations, and > 0.
+    """
+    if not 0 < threshold < math.inf:
+        raise ValueError(f"algo.rows.threshold={threshold} must be > 0 and finite; algo/rows=none keeps all")
+    index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
+    return (largest_S >= threshold)[index_B]
+
+
+def cppo(
+    *,
+    advantage_BT: Tensor,
+    is_action_BT: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    prune: float = 0.5,
+) -> Tensor:
+    """Keeps ``k = max(1, floor(N (1 - prune)))`` of a group's N trajectories: CPPO, arXiv 2503.22342.
+
+    They are those of largest ``max_t |A_t|``; ties go to the trajectory whose first row comes first.
+    ``prune`` is in (0, 1).
+
+    Raises:
+        ValueError: also if ``prune`` is out of range or the rows of one trajectory are in different groups.
+    """
+    if not 0 < prune < 1:
+        raise ValueError(f"algo.rows.prune={prune} must be in (0, 1); algo/rows=none keeps all")
+    index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
+    check_shapes(group_B=group_B, trajectory_B=trajectory_B)
+    groups, group_index_B = torch.unique(group_B, return_inverse=True)
+    group_S = index_B.new_empty(len(largest_S))
+    group_S[index_B] = group_index_B
+    if not torch.equal(group_S[index_B], group_index_B):
+        raise ValueError("group_B differs between rows of one trajectory")
+    row_B = torch.arange(len(index_B), device=index_B.device)
+    first_S = torch.full_like(group_S, len(index_B)).scatter_reduce_(0, index_B, row_B, "amin")
+    order = first_S.argsort()
+    for key_S in (-largest_S, group_S):  # stable, so the last key counts most
+        order = order[key_S[order].argsort(stable=True)]
+    size = torch.bincount(group_S, minlength=len(groups))
+    start = size.cumsum(0) - size
+    rank_S = torch.empty_like(order)
+    rank_S[order] = torch.arange(len(order), device=order.device) - start[group_S[order]]
+    num_kept = (size * (1 - prune) + 1e-9).long().clamp(min=1)  # 10 * (1 - 0.9) is 0.999... in floating point
+    return (rank_S < num_kept[group_S])[index_B]
+
+
+def _largest(advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's trajectory number (B,); the largest |advantage| of each trajectory (S,), 0 without tokens."""
+    check_shapes(advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B)
+    size_BT = torch.where(is_action_BT, advantage_BT.detach().abs(), torch.zeros_like(advantage_BT))
+    if bool(size_BT.isnan().any()):
+        raise ValueError("advantage_BT is NaN at a sampled token")
+    index_B, num = trajectory_index(trajectory_B)
+    largest_B = torch.nn.functional.pad(size_BT, (0, 1)).amax(1)  # the extra column serves T = 0
+    return index_B, size_BT.new_zeros(num).scatter_reduce_(0, index_B, largest_B, "amax")

@@ -1,0 +1,94 @@
+"""Losses of the critic and how well it predicts.
+
+``value_BT`` is what the critic says now, ``return_BT`` its target from the advantage estimator (points, see
+``critic_advantages.py``), both (B, T).  Losses are in points squared, 0 outside the targets, whatever the
+inputs hold there; gradient flows through ``value_BT`` only.  Targets are the tokens of
+``is_value_target_BT``, or every sampled token where it is None; both masks are (B, T).  All raise ValueError
+when shapes disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.rl.masked import check_shapes, group_moments
+
+
+@dataclass(frozen=True)
+class ValueLoss:
+    """Loss of each token, and where a bound holds the value and thus stops its gradient; both (B, T)."""
+
+    loss_BT: Tensor
+    is_clipped_BT: Tensor
+
+
+def squared(
+    *,
+    value_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+) -> ValueLoss:
+    """``1/2 (V - ret)^2``."""
+    is_target_BT = _targets(is_action_BT, is_value_target_BT)
+    error_BT = _select(value_BT, is_target_BT) - _select(return_BT.detach(), is_target_BT)
+    return ValueLoss(0.5 * error_BT.square(), torch.zeros_like(is_target_BT))
+
+
+def clipped(
+    *,
+    value_BT: Tensor,
+    old_value_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+    clip: float = 0.2,
+) -> ValueLoss:
+    """``1/2 max((V - ret)^2, (clip(V, V_old - c, V_old + c) - ret)^2)``, c = ``clip`` in points.
+
+    The value loss of OpenAI Baselines' PPO, studied in arXiv 2005.12729.  ``old_value_BT`` is what the critic
+    said before the first update of this batch.  A value that left the interval towards its target has the
+    larger second term and gets no gradient: it ``is_clipped_BT``.
+
+    Raises:
+        ValueError: also if ``clip`` is not positive.
+    """
+    if not clip > 0:
+        raise ValueError(f"critic.loss.clip={clip} must be > 0; the squared loss does not clip")
+    is_target_BT = _targets(is_action_BT, is_value_target_BT)
+    value_BT = _select(value_BT, is_target_BT)
+    return_BT = _select(return_BT.detach(), is_target_BT)
+    old_BT = _select(old_value_BT.detach(), is_target_BT)
+    free_BT = (value_BT - return_BT).square()
+    held_BT = (torch.clamp(value_BT, old_BT - clip, old_BT + clip) - return_BT).square()
+    return ValueLoss(0.5 * torch.maximum(free_BT, held_BT), held_BT > free_BT)
+
+
+def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_BT: Tensor) -> Tensor:
+    """``1 - var(ret - V) / var(ret)`` over the targets: 1 is perfect, 0 as good as a constant.
+
+    Negative where the critic adds variance; 0 where all targets are equal or there are none.  A float64
+    scalar without gradient.
+    """
+    check_shapes(value_BT=value_BT, return_BT=return_BT, is_value_target_BT=is_value_target_BT)
+    target_N = return_BT.detach()[is_value_target_BT].double()
+    error_N = target_N - value_BT.detach()[is_value_target_BT].double()
+    one_group_N = torch.zeros_like(target_N, dtype=torch.int64)
+    # These moments are exactly 0 for equal values.
+    total, rest = (group_moments(x_N, one_group_N, 1).centred_N.square().sum() for x_N in (target_N, error_N))
+    return torch.where(total > 0, 1 - rest / total, torch.zeros_like(total))
+
+
+def _targets(is_action_BT: Tensor, is_value_target_BT: Tensor | None) -> Tensor:
+    if is_value_target_BT is None:
+        return is_action_BT
+    check_shapes(is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT)
+    return is_action_BT & is_value_target_BT
+
+
+def _select(x_BT: Tensor, is_target_BT: Tensor) -> Tensor:
+    check_shapes(x_BT=x_BT, is_target_BT=is_target_BT)
+    return torch.where(is_target_BT, x_BT, torch.zeros_like(x_BT))

@@ -1,0 +1,67 @@
+"""Every named algorithm runs on every embedded game."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.entry.cli import main_train
+from lit_agentrl.report import summary as reports
+
+ALGORITHMS = sorted(file.stem for file in (Path(__file__).parents[2] / "conf" / "algo").glob("*.yaml"))
+SMALL = [
+    "rollout.prompts=4", "rollout.members=4", "rollout.max_context_tokens=400", "val.episodes=4", "val.every=3",
+    "test.episodes=0", "engine.num_slots=16", "trainer.max_epochs=3", "update.minibatches=2",
+    "callbacks.transcripts.every=3",
+]  # fmt: skip
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["bandit", "frozen_lake", "sokoban"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_three_iterations(name: str, env: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    # what few episodes leave to train on may be nothing for the algorithms that drop uniform groups
+    main_train([*SMALL, f"algo={name}", f"env={env}", f"hydra.run.dir={folder}", "rollout.max_waves=2"])
+    assert reports.read(folder / "summary.json")["status"] == "completed"
+    start, *iterations = rows(folder)
+    assert len(iterations) == 3
+    for row in iterations:
+        if not row.get("train/skipped_steps"):
+            assert math.isfinite(float(row["train/loss"])) and float(row["train/grad_norm"]) < 1e4
+
+
+def test_a_critic_and_further_waves_in_a_whole_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    main_train(
+        [
+            *SMALL, "algo=ppo", "filter=dynamic_sampling_full", "env=bandit", "critic.warmup_iterations=1",
+            "rollout.max_waves=3", f"hydra.run.dir={folder}",
+        ]
+    )  # fmt: skip
+    iterations = rows(folder)[1:]
+    waves = [float(row["rollout/waves"]) for row in iterations]
+    assert max(waves) > 1 and all(1 <= count <= 3 for count in waves)
+    episodes = [float(row["rollout/episodes"]) for row in iterations]
+    assert episodes == [16 * count for count in waves]
+    trained = [row for row in iterations if not row.get("train/skipped_steps")]
+    assert trained and all(math.isfinite(float(row["critic/explained_variance"])) for row in trained)
+
+
+def test_critic_and_advantage_must_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, message in (
+        (["algo=ppo", "critic=none"], "algo.advantage of ppo needs the values of a critic"),
+        (["algo=grpo", "critic=shared"], "algo.advantage of grpo asks for no values; set critic=none"),
+    ):
+        with pytest.raises(SystemExit):
+            main_train([*SMALL, *options, f"hydra.run.dir={tmp_path / 'refused'}"])
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "refused").exists()
