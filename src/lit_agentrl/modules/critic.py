@@ -33,7 +33,7 @@ class CriticOptim(OptimSettings):
 class Critic(nn.Module):
     """``V(s_t)``, the value of the state before sampled token t, in environment points, from one linear head.
 
-    The head starts at zero, so that the first values are exactly 0 and draw nothing.  It reads the hidden
+    The head starts at zero, so that the first values are exactly 0.  It reads the hidden
     state at position t - 1: what the policy itself knows when it samples token t.
 
     Args:
