@@ -28,6 +28,8 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("algoo=grpo", "algoo", "did you mean algo?"),
     ("algo/clp=none", "algo/clp", "algo/clip"),
     ("env=sokobann", "env=sokobann", "did you mean sokoban? valid: bandit, "),
+    ("critic.grad_clip=2", "critic.grad_clip=2 has no effect", "algo/advantage=gae_token"),
+    ("critic.nosuch=2", "unknown option critic.nosuch", "critic.grad_clip"),
     ("filter=null", "filter=null", "valid: dynamic_sampling"),
     ("env=[sokoban,bandit]", "env=[sokoban,bandit]", "valid: bandit, "),
     ("logger=[csv,tensorbord]", "logger=tensorbord", "tensorboard"),

@@ -43,7 +43,7 @@ def test_a_critic_and_further_waves_in_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     main_train(
         [
-            *SMALL, "algo=ppo", "filter=dynamic_sampling_full", "env=bandit", "critic.warmup_iterations=1",
+            *SMALL, "algo=ppo", "filter=dynamic_sampling", "env=bandit", "critic.warmup_iterations=1",
             "rollout.max_waves=3", f"hydra.run.dir={folder}",
         ]
     )  # fmt: skip

@@ -130,12 +130,19 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
         return
     from lit_agentrl.entry.parts import build_parts
 
+    has_critic = False
     for cfg in jobs:
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra chooses it when the run begins
         check_targets(cfg)
-        build_parts(cfg, composition.task_loader(folders))
+        has_critic |= build_parts(cfg, composition.task_loader(folders)).critic is not None
+    idle = next((option for option in overrides if option.startswith("critic.")), None)
+    if idle is not None and not has_critic:
+        raise UserError(
+            f"{idle} has no effect: the advantage asks for no values, so there is no critic; leave it out, or choose "
+            "an estimator such as algo/advantage=gae_token"
+        )
 
 
 def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +66,7 @@ class Critic(nn.Module):
             raise ValueError(f"critic.coef={coef} must be > 0; critic=separate learns without the policy")
         if not grad_clip > 0:
             raise ValueError(f"critic.grad_clip={grad_clip} must be > 0")
-        if isinstance(warmup_iterations, bool) or not isinstance(warmup_iterations, int):
-            raise ValueError(f"critic.warmup_iterations={warmup_iterations} must be a whole number >= 0")
-        if warmup_iterations < 0:
+        if type(warmup_iterations) is not int or warmup_iterations < 0:  # a bool is no number here
             raise ValueError(f"critic.warmup_iterations={warmup_iterations} must be a whole number >= 0")
         self.trunk = trunk
         self.head = nn.Linear(hidden, 1)
@@ -183,19 +182,10 @@ def separate(
     )  # fmt: skip
 
 
-def separate_if_needed(
-    policy: Policy,
-    *,
-    loss: Callable[..., ValueLoss],
-    optim: OptimSettings,
-    model: str | None = None,
-    grad_clip: float = 1.0,
-    warmup_iterations: int = 0,
-) -> Critic:
+@functools.wraps(separate, assigned=())  # the same signature, which start-up checks options against
+def separate_if_needed(*args: Any, **options: Any) -> Critic:
     """As `separate`; a run whose advantage asks for no values goes without it."""
-    return separate(
-        policy, loss=loss, optim=optim, model=model, grad_clip=grad_clip, warmup_iterations=warmup_iterations
-    )
+    return separate(*args, **options)
 
 
 def shared(

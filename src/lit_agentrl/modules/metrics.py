@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from torch import nn
@@ -97,3 +97,28 @@ class EpisodeMetrics(nn.Module):
                 variance = math.fsum((r - mean) ** 2 for r in returns) / (len(returns) - 1)
                 self._add("return_std_within_group", math.sqrt(variance), 1)
                 self._add("dead_group_share", float(variance < 1e-12), 1)
+
+
+def evaluation_row(
+    split: str, metrics: Mapping[str, EpisodeMetrics], levels: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
+    """``{split}/success`` and the like, means over games; with several games each also has its own entries.
+
+    Args:
+        split: prefix of the names.
+        metrics: of each game.
+        levels: chance and oracle success of each game, for ``normalised``.
+    """
+    results = {name: metric.compute() for name, metric in metrics.items()}
+    for name, result in results.items():
+        if name in levels:
+            chance, oracle = levels[name]
+            result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
+    row: dict[str, float] = {}
+    for key in ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed"):
+        values = {name: result[key] for name, result in results.items() if key in result}
+        if values:
+            row[f"{split}/{key}"] = sum(values.values()) / len(values)
+            if len(values) > 1:
+                row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+    return row

@@ -19,7 +19,7 @@ from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.collective import gather_rows, max_over_ranks, sum_over_ranks, world_size
 from lit_agentrl.modules.critic import Critic, explained
-from lit_agentrl.modules.metrics import EpisodeMetrics
+from lit_agentrl.modules.metrics import EpisodeMetrics, evaluation_row
 from lit_agentrl.modules.microbatches import micro_batched, split_by_tokens, split_trajectories
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.advantages import Advantage
@@ -350,18 +350,7 @@ class PolicyModule(LightningModule):
         self._log_evaluation("test")
 
     def _log_evaluation(self, split: str) -> None:
-        """``{split}/success`` is the mean over games; with several games each also has its own entries."""
-        results = {name: metrics.compute() for name, metrics in self.eval_metrics.items()}
-        for name, result in results.items():
-            if name in self.levels:
-                chance, oracle = self.levels[name]
-                result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
-        for key in ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed"):
-            values = {name: result[key] for name, result in results.items() if key in result}
-            if values:
-                self.row[f"{split}/{key}"] = sum(values.values()) / len(values)
-                if len(values) > 1:
-                    self.row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+        self.row |= evaluation_row(split, self.eval_metrics, self.levels)
         success = self.row.get(f"{split}/success")
         if success is not None:
             self.log(f"{split}/success", success, logger=False, batch_size=1, sync_dist=False)

@@ -23,7 +23,8 @@ class UpdateSettings:
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
-        max_bad_steps: consecutive steps with a gradient that is not finite before the run stops.
+        max_bad_steps: consecutive steps skipped before the run stops: the gradient was not finite, or filter or
+            row selection left nothing to train on.
 
     Raises:
         ValueError: a value out of range, naming the option.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.rl.clipping import Clipped
-from lit_agentrl.rl.masked import check_shapes
+from lit_agentrl.rl.masked import check_shapes, require_whole_rows
 
 
 def log_wide(
@@ -46,12 +46,10 @@ def log_wide(
     check_shapes(
         ratio_BT=ratio_BT, advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
     )
-    ids = trajectory_B[is_action_BT.any(1)]  # rows without sampled tokens are filling
-    if len(torch.unique(ids)) < len(ids):
-        raise ValueError(
-            "algo/clip=log_wide needs each trajectory in one row (context=full); "
-            "algo/clip=clip_higher works on any rows"
-        )
+    require_whole_rows(
+        trajectory_B=trajectory_B, is_action_BT=is_action_BT, option="algo/clip=log_wide",
+        alternative="algo/clip=clip_higher",
+    )  # fmt: skip
     length_B1 = is_action_BT.sum(1, keepdim=True).clamp(min=1)
     total_B1 = torch.where(is_action_BT, advantage_BT.detach(), 0).sum(1, keepdim=True)
     advantage_B1 = total_B1 / length_B1

@@ -45,20 +45,30 @@ def top_std(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, ratio: f
     """
     if not 0 < ratio <= 1:
         raise ValueError(f"filter.ratio={ratio} must be in (0, 1]; 1.0 keeps all groups")
-    groups = _groups_in_order(group_B)
-    position_B = (group_B[:, None] == groups).int().argmax(1) if len(groups) else group_B
-    found = find_trajectories(return_B=return_B, group_B=position_B, trajectory_B=trajectory_B)
-    # Sorted returns: a group's std then does not depend, in its last bit, on the order of its members.
-    order = torch.argsort(found.return_S)
-    moments = group_moments(found.return_S[order], found.group_S[order], found.num_groups)
-    std = moments.std_N.new_zeros(len(groups))
-    is_scored_B = found.index_B >= 0
-    position_S = position_B.new_zeros(len(found.return_S))
-    position_S[found.index_B[is_scored_B]] = position_B[is_scored_B]
-    std[position_S[order]] = moments.std_N
+    groups, std = group_std(return_B, group_B, trajectory_B)
     num_kept = max(1, int(ratio * len(groups) + 1e-9))  # 0.29 * 100 is 28.999... in floating point
     best = torch.argsort(std, descending=True, stable=True)[:num_kept]
     return Selection(keep_groups=groups[best.sort().values], want_more=False)
+
+
+def group_std(return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Group ids in order of first appearance and the spreads (points) of their returns, float64.
+
+    The spread is the standard deviation (ddof 1) over trajectories, each counted once however many rows it
+    has; NaN returns are left out, and fewer than two others spread 0.
+
+    Raises:
+        ValueError: if shapes disagree.
+    """
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    # Sorted returns: a group's std then does not depend, in its last bit, on the order of its members.
+    order = torch.argsort(found.return_S)
+    moments = group_moments(found.return_S[order], found.group_S[order], found.num_groups)
+    std_B = found.to_rows(moments.std_N[torch.argsort(order)], moments.std_N)
+    groups = _groups_in_order(group_B)
+    ids, index_B = torch.unique(group_B, return_inverse=True)
+    std = std_B.new_zeros(len(ids)).scatter_reduce_(0, index_B, std_B, "amax")
+    return groups, std[torch.searchsorted(ids, groups)]
 
 
 def _groups_in_order(group_B: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.filters import Selection, keep_all
-from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments, segment_sum
+from lit_agentrl.rl.filters import Selection, group_std, keep_all
+from lit_agentrl.rl.masked import check_shapes, segment_sum
 
 
 def std_nucleus(
@@ -30,7 +30,7 @@ def std_nucleus(
         raise ValueError(f"filter.p={p} must be in (0, 1]; filter=none keeps all groups")
     if not 0 <= slack < math.inf:
         raise ValueError(f"filter.slack={slack} must be >= 0 and finite")
-    groups, std = _group_std(return_B, group_B, trajectory_B)
+    groups, std = group_std(return_B, group_B, trajectory_B)
     widest, order = torch.sort(std, descending=True, stable=True)
     # Summed from the narrow end, as what is missing: exact where p=1, however small the last spread is.
     missing = widest.flip(0).cumsum(0).flip(0)
@@ -47,7 +47,7 @@ def min_p(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, p: float) 
     """
     if not 0 < p <= 1:
         raise ValueError(f"filter.p={p} must be in (0, 1]; filter=none keeps all groups")
-    groups, std = _group_std(return_B, group_B, trajectory_B)
+    groups, std = group_std(return_B, group_B, trajectory_B)
     largest = torch.cat([std, std.new_zeros(1)]).max()
     return Selection(keep_groups=groups[(std > 0) & (std >= p * largest)], want_more=False)
 
@@ -58,7 +58,7 @@ def var_threshold(
     """The groups whose variance of returns is at least ``threshold`` (points squared, > 0)."""
     if not 0 < threshold < math.inf:
         raise ValueError(f"filter.threshold={threshold} must be > 0 and finite; filter=none keeps all groups")
-    groups, std = _group_std(return_B, group_B, trajectory_B)
+    groups, std = group_std(return_B, group_B, trajectory_B)
     return Selection(keep_groups=groups[std >= math.sqrt(threshold)], want_more=False)
 
 
@@ -92,16 +92,3 @@ def dynamic_sampling(
     keep_groups = reject_uniform(return_B=return_B, success_B=success_B, group_B=group_B).keep_groups
     want_more = target is not None and len(keep_groups) < target
     return Selection(keep_groups=keep_groups[:target], want_more=want_more)
-
-
-def _group_std(return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Group ids in order of first appearance and their spreads, float64."""
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    # Sorted returns: a group's std then does not depend, in its last bit, on the order of its members.
-    order = torch.argsort(found.return_S)
-    moments = group_moments(found.return_S[order], found.group_S[order], found.num_groups)
-    std_B = found.to_rows(moments.std_N[torch.argsort(order)], moments.std_N)
-    groups = keep_all(group_B=group_B).keep_groups
-    ids, index_B = torch.unique(group_B, return_inverse=True)
-    std = std_B.new_zeros(len(ids)).scatter_reduce_(0, index_B, std_B, "amax")
-    return groups, std[torch.searchsorted(ids, groups)]

@@ -133,3 +133,16 @@ def group_moments(value_N: Tensor, group_N: Tensor, num_groups: int, *, ddof: in
     centred_N = above_N - mean[group_N]
     std = (segment_sum(centred_N.square(), group_N, num_groups) / (count - ddof).clamp(min=1)).sqrt()
     return Moments(centred_N=centred_N, std_N=std[group_N], count_N=count[group_N])
+
+
+def require_whole_rows(*, trajectory_B: Tensor, is_action_BT: Tensor, option: str, alternative: str) -> None:
+    """Refuses trajectories whose sampled tokens lie in several rows; rows without any are filling.
+
+    Raises:
+        ValueError: naming ``option`` and the ``alternative`` that works on any rows.
+    """
+    ids = trajectory_B[is_action_BT.any(1)]
+    if len(torch.unique(ids)) < len(ids):
+        raise ValueError(
+            f"{option} needs each trajectory in one row (context=full); {alternative} works on any rows"
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.masked import check_shapes
+from lit_agentrl.rl.masked import check_shapes, require_whole_rows
 
 LOG_RATIO_LIMIT = 20.0  # nats
 
@@ -97,10 +97,8 @@ def _whole_rows(logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, traj
     check_shapes(
         logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
     )
-    ids = trajectory_B[is_action_BT.any(1)]  # rows without sampled tokens are filling
-    if len(torch.unique(ids)) < len(ids):
-        raise ValueError(
-            "algo/ratio=trajectory, sequence and sequence_token need each trajectory in one row "
-            "(context=full); algo/ratio=turn or token work on any rows"
-        )
+    require_whole_rows(
+        trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        option="algo/ratio=trajectory, sequence or sequence_token", alternative="algo/ratio=turn or token",
+    )  # fmt: skip
     return _delta(logp_BT, old_logp_BT, is_action_BT)
