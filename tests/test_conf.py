@@ -23,7 +23,7 @@ from lit_agentrl.entry.parts import build_games, build_parts
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.critic import Critic
-from lit_agentrl.modules.settings import OptimSettings
+from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.algorithm import Algorithm
@@ -63,7 +63,9 @@ def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
 
 def make_axis(cfg: DictConfig, axis: str) -> None:
     part = instantiate(cfg.algo[axis])
-    if part is not None:
+    if axis == "kl_controller":
+        assert part.update(0.1, 0.2, 100) > 0
+    elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         try_out(f"algo.{axis}", part, results.get(axis, Tensor))
 
@@ -102,6 +104,10 @@ def make_critic(cfg: DictConfig) -> None:
 
 def make_filter(cfg: DictConfig) -> None:
     try_out("filter", instantiate(cfg.filter), Selection)
+
+
+def make_update(cfg: DictConfig) -> None:
+    assert isinstance(instantiate(cfg["update"]), UpdateSettings)
 
 
 def make_loggers(cfg: DictConfig) -> None:
@@ -144,6 +150,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "prompt": make_prompt,
     "strategy": make_trainer,
     "trainer": make_trainer,
+    "update": make_update,
 }
 
 

@@ -126,6 +126,9 @@ class TrajectoryBatch:
     is_turn_end_BT: Tensor  # bool: last sampled token of a turn
     segment_BT: Tensor  # int8, see Segment
     sampler_logp_BT: Tensor  # float32 nats, 0 where not an action
+    sampler_entropy_BT: (
+        Tensor  # float32 nats, of the distribution token t was drawn from; 0 where not an action
+    )
     policy_version_BT: Tensor  # int32, -1 where not an action
     reward_BT: Tensor  # float32 points, at turn ends
     node_BT: Tensor  # int64, equal for a token shared by several rows, else unique
@@ -136,6 +139,7 @@ class TrajectoryBatch:
     task_B: Tensor  # int64
     first_turn_B: Tensor  # int32
     return_B: Tensor  # float32 points, of the whole trajectory
+    baseline_B: Tensor  # float32 points, return of the prompt's greedy episode; NaN where none was played
     success_B: Tensor  # bool
     end_B: Tensor  # int8, see EndReason
     state_key_BK: Tensor  # int64, hash of the game's state before each turn; 0 beyond the last
@@ -170,6 +174,7 @@ class StepBatch:
     episodes: list[Episode] = field(default_factory=list)  # all of them, also those not trained on
     num_groups: int = 0  # groups rolled out
     num_kept_groups: int = 0  # groups selected for training
+    greedy_episodes: list[Episode] = field(default_factory=list)  # one per prompt where baselines are wanted
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

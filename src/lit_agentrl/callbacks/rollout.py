@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -103,6 +103,8 @@ class RolloutCallback(Callback):
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
         val_params, test_params: sampling parameters of validation and test.
         further_wave: prompts of (iteration, wave), for filters that ask for more groups.
+        with_greedy: also play each prompt once greedily, for an advantage that takes ``baseline_B``; those
+            episodes are counted in tokens and time, but not in the means of ``rollout/*``.
         seed: run seed.
     """
 
@@ -118,6 +120,7 @@ class RolloutCallback(Callback):
         val_params: SamplingParams,
         test_params: SamplingParams,
         further_wave: Callable[[int, int], StepBatch],
+        with_greedy: bool = False,
         seed: int = 0,
     ) -> None:
         try_out("filter", select_groups, Selection)
@@ -128,6 +131,7 @@ class RolloutCallback(Callback):
         self.settings = settings
         self._select_groups = select_groups
         self._further_wave = further_wave
+        self._with_greedy = with_greedy
         self._val = Evaluation("val", val_params)
         self._test = Evaluation("test", test_params)
         self._seed = seed
@@ -159,17 +163,12 @@ class RolloutCallback(Callback):
         # dropout and whatever else draws from the global generator is keyed like everything else
         torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
-        batch.episodes = self._play("train", pl_module, batch, self.settings.members, self.settings.params)
-        self._stop_if_failing(batch.episodes)
+        batch.episodes = self._play_wave(pl_module, batch, batch)
         kept, want_more = self._keep_groups(batch)
         waves = 1
         while want_more and waves < self.settings.max_waves:
             further = self._further_wave(batch.iteration, waves)
-            episodes = self._play(
-                "train", pl_module, further, self.settings.members, self.settings.params, waves
-            )
-            self._stop_if_failing(episodes)
-            batch.episodes.extend(episodes)
+            batch.episodes.extend(self._play_wave(pl_module, further, batch, waves))
             kept, want_more = self._keep_groups(batch)
             waves += 1
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
@@ -180,8 +179,21 @@ class RolloutCallback(Callback):
                 "no episode of this iteration can be trained on: every reply was empty or failed"
             )
         trained = [episode for episode in played if episode.group in kept]
-        batch.trajectories = pack(trained) if trained else None
+        baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
+        batch.trajectories = pack(trained, baselines) if trained else None
         self._log(pl_module, batch, time.perf_counter() - started)
+
+    def _play_wave(
+        self, pl_module: LightningModule, prompts: StepBatch, batch: StepBatch, wave: int = 0
+    ) -> list[Episode]:
+        """The episodes of these prompts; greedy ones go to ``batch.greedy_episodes``."""
+        params = self.settings.params
+        episodes = self._play("train", pl_module, prompts, self.settings.members, params, wave)
+        if self._with_greedy:
+            greedy = replace(params, temperature=0.0, top_p=1.0, top_k=0)
+            batch.greedy_episodes.extend(self._play("train", pl_module, prompts, 1, greedy, wave))
+        self._stop_if_failing([*episodes, *batch.greedy_episodes])
+        return episodes
 
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
         """Group selection over the groups of all ranks, and whether it asks for further ones."""
@@ -224,12 +236,16 @@ class RolloutCallback(Callback):
                 solved = [e.success for e in batch.episodes if e.task_name == task and not e.error]
                 if solved:
                     row[f"rollout/{task}/success"] = sum(solved) / len(solved)
+        played = [*batch.episodes, *batch.greedy_episodes]
+        if batch.greedy_episodes:
+            returns = [e.total_reward for e in batch.greedy_episodes]
+            row["rollout/greedy_return"] = sum(returns) / len(returns)
         counts = torch.tensor(
             [
-                sum(e.num_action_tokens for e in batch.episodes),
-                sum(len(turn.prefix_tokens) for e in batch.episodes for turn in e.turns if turn.reply_tokens),
-                sum(e.num_prefilled for e in batch.episodes),
-                len(batch.episodes),
+                sum(e.num_action_tokens for e in played),
+                sum(len(turn.prefix_tokens) for e in played for turn in e.turns if turn.reply_tokens),
+                sum(e.num_prefilled for e in played),
+                len(played),
             ],
             dtype=torch.float64,
         )

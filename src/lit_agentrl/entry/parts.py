@@ -21,6 +21,7 @@ from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rl.kl import KLToOld
 from lit_agentrl.text.prompts import Prompt
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
@@ -78,6 +79,11 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     try_out("filter", select_groups, Selection)
     critic = build_critic(cfg, algorithm)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
+    if isinstance(algorithm.kl, KLToOld) and update.epochs * update.minibatches == 1:
+        raise ValueError(
+            "algo.kl.coef never acts in the first step of an iteration, and there is only one: set "
+            "update=four_minibatches or update.epochs=2"
+        )
     games = build_games(cfg, load_task)
     val_params = eval_params(rollout, cfg.val.temperature, "val")
     test_params = eval_params(rollout, cfg.test.temperature, "test")

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lit_agentrl.rl.masked import masked_sum
+
 
 def world_size() -> int:
     """Number of training processes."""
@@ -26,6 +28,13 @@ def sum_over_ranks(value: Tensor) -> Tensor:
     value = value.detach().clone()
     dist.all_reduce(value)
     return value
+
+
+def mean_over_ranks(x_BT: Tensor, mask_BT: Tensor) -> float:
+    """Mean of ``x_BT`` where ``mask_BT`` is True, over the rows of all ranks; 0 where it is True nowhere."""
+    pair = torch.stack([masked_sum(x_BT, mask_BT), mask_BT.sum().to(x_BT.dtype)])
+    total, count = sum_over_ranks(pair).tolist()
+    return float(total / max(count, 1.0))
 
 
 def max_over_ranks(value: Tensor) -> Tensor:
