@@ -193,3 +193,16 @@ def test_the_greedy_baseline_is_taken_off():
 def test_parts_that_do_not_fit(parts, message):
     with pytest.raises(ValueError, match=message):
         algorithm(**parts)
+
+
+def test_the_reference_is_kept_in_the_precision_asked_for():
+    alg = algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="bfloat16"))
+    module, change = step(alg=alg, epochs=2)
+    assert {p.dtype for p in module._reference[0].parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in module.network.parameters()} == {torch.float32}
+    exact = step(alg=algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1)), epochs=2)[1]
+    assert same(change, exact, atol=0.02) and not same(change, exact, atol=1e-7)
+    with pytest.raises(ValueError, match=r"algo\.kl\.reference_dtype=half is unknown; valid: null, float32"):
+        kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="half")
+    with pytest.raises(ValueError, match=r"reference_dtype has no effect under algo/kl=loss_old"):
+        kl.KLToOld(coef=0.1, reference_dtype="float16")

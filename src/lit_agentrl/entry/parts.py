@@ -75,6 +75,11 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
             f"rollout.members={rollout.members}: algo.advantage of {algorithm.name} compares the members of "
             f"a group; set rollout.members >= {algorithm.min_group_size} or algo/advantage=mc_return"
         )
+    if algorithm.needs("tree_B") or algorithm.needs("node_BT"):
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} needs episodes that branch, and these are independent: it would "
+            "be algo/advantage=group_mean_std, so use that"
+        )
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection)
     critic = build_critic(cfg, algorithm)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from lit_agentrl.modules.collective import (
 from lit_agentrl.modules.critic import Critic, explained
 from lit_agentrl.modules.evaluated import EvaluatedModule
 from lit_agentrl.modules.microbatches import kept_rows, micro_batched, split_by_tokens, split_trajectories
+from lit_agentrl.modules.reference import frozen
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights, divide
@@ -83,9 +83,7 @@ class PolicyModule(EvaluatedModule):
         self.version = 0  # optimizer steps taken: the version of the weights
         self._bad_steps = 0
         # a tuple keeps the frozen copy out of parameters(), state_dict() and checkpoints
-        self._reference = (
-            (copy.deepcopy(self.network).requires_grad_(False),) if algorithm.needs_reference else ()
-        )
+        self._reference = (frozen(self.network, algorithm),) if algorithm.needs_reference else ()
 
     @property
     def tokenizer(self) -> Any:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from lit_agentrl.rl.masked import check_shapes
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 def none() -> None:
     """No reference model and no KL term."""
@@ -57,11 +59,13 @@ class KLTerm:
 
     Attributes:
         coef: its price or weight per nat, > 0.
+        reference_dtype: None where no reference is needed.
         measure: the KL that a controller of ``coef`` goes by: ``ref_kl``, the mean k3 (nats per sampled
             token) to the reference during the update, or ``old_kl``, see `KLToOld`.
     """
 
     coef: float
+    reference_dtype: str | None = None
     measure: ClassVar[str] = "ref_kl"
 
     def __post_init__(self) -> None:
@@ -69,6 +73,10 @@ class KLTerm:
         if not 0 < self.coef < math.inf:
             raise ValueError(
                 f"algo.kl.coef={self.coef} must be finite and > 0; algo/kl=none switches the KL term off"
+            )
+        if self.reference_dtype not in (None, *DTYPES):
+            raise ValueError(
+                f"algo.kl.reference_dtype={self.reference_dtype} is unknown; valid: null, {', '.join(DTYPES)}"
             )
 
 
@@ -79,6 +87,7 @@ class KLInLoss(KLTerm):
     Attributes:
         estimator: `k1`, `k2`, `k3`, `k1_plus` or `k3_plus`.
         coef: loss units per nat, > 0.
+        reference_dtype: precision of the frozen reference, such as ``bfloat16``; None is the policy's.
     """
 
     estimator: Callable[..., Tensor]
@@ -103,6 +112,14 @@ class KLToOld(KLTerm):
 
     measure: ClassVar[str] = "old_kl"
 
+    def __post_init__(self) -> None:
+        """Checks the constants."""
+        super().__post_init__()
+        if self.reference_dtype is not None:
+            raise ValueError(
+                "algo.kl.reference_dtype has no effect under algo/kl=loss_old: it needs no reference"
+            )
+
     def __call__(self, *, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Loss of each token (B, T), 0 where not sampled; gradient through ``logp_BT``."""
         return self.coef * old_kl(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT)
@@ -122,6 +139,7 @@ class KLInReward(KLTerm):
     Attributes:
         estimator: `k1` in the literature (InstructGPT, arXiv 2203.02155).
         coef: price of one nat, environment points, > 0.
+        reference_dtype: precision of the frozen reference, such as ``bfloat16``; None is the policy's.
     """
 
     estimator: Callable[..., Tensor]
