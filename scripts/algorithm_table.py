@@ -13,17 +13,18 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "algorithms.md"
 BEGIN, END = "<!-- table: scripts/algorithm_table.py -->\n", "<!-- end of table -->\n"
-AXES = ("advantage", "rows", "ratio", "clip", "aggregate", "kl", "entropy", "filter")
+AXES = ("advantage", "rows", "ratio", "clip", "aggregate", "kl", "entropy", "filter", "reward")
 
 
 def row(file: Path) -> str:
     """One algorithm: what it chooses on each axis, and its paper."""
     text = file.read_text()
-    chosen: dict[str, str] = {}
+    chosen = {"reward": "none"}
     for entry in yaml.safe_load(text)["defaults"]:
         if isinstance(entry, dict):
             [(key, option)] = entry.items()
-            chosen["filter" if "filter" in key else key] = option
+            # filter and reward are groups of their own, which an algorithm overrides
+            chosen[key.rpartition(".")[2] if key.startswith("override") else key] = option
     title = text.splitlines()[0].removeprefix("# ").split(". Defaults")[0].rstrip(".")
     paper = re.search(r"arXiv (\d{4}\.\d{5})", text.splitlines()[0])
     source = f"[{paper[1]}](https://arxiv.org/abs/{paper[1]})" if paper else title.partition(", ")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -12,8 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
-from lit_agentrl.modules.collective import gather_rows, rank, sum_over_ranks
+from lit_agentrl.modules.collective import gather_objects, gather_rows, rank, sum_over_ranks
 from lit_agentrl.modules.metrics import EpisodeMetrics
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.batch import pack, trajectory_id
@@ -104,6 +106,7 @@ class RolloutCallback(Callback):
         val_params, test_params: sampling parameters of validation and test.
         further_wave: prompts of (iteration, wave), for filters that ask for more groups.
         seed: run seed.
+        rewards: what training sees in place of the environment's points.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class RolloutCallback(Callback):
         test_params: SamplingParams,
         further_wave: Callable[[int, int], StepBatch],
         seed: int = 0,
+        rewards: RewardPipeline | None = None,
     ) -> None:
         try_out("filter", select_groups, Selection)
         self._tasks = tasks
@@ -131,6 +135,7 @@ class RolloutCallback(Callback):
         self._val = Evaluation("val", val_params)
         self._test = Evaluation("test", test_params)
         self._seed = seed
+        self._rewards = rewards or RewardPipeline()
         self._engine: Engine | None = None
         self._samplers: dict[tuple[str, SamplingParams], Sampler] = {}
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
@@ -151,6 +156,14 @@ class RolloutCallback(Callback):
             forward_context=trainer.precision_plugin.forward_context,
         )
         self._samplers = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the reward parts have learnt; empty without any that learn."""
+        return self._rewards.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self._rewards.load_state_dict(state_dict)
 
     # ------------------------------------------------------------------ training
     def on_train_batch_start(
@@ -174,6 +187,8 @@ class RolloutCallback(Callback):
             waves += 1
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["rollout/waves"] = float(waves)
+        if self._rewards:
+            row |= self._rewards.learn(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
         if not played:
             raise ValueError(
@@ -184,11 +199,13 @@ class RolloutCallback(Callback):
         self._log(pl_module, batch, time.perf_counter() - started)
 
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
-        """Group selection over the groups of all ranks, and whether it asks for further ones."""
+        """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
+        if self._rewards:
+            self._rewards.score(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
         tensors, _ = gather_rows(
             {
-                "return_B": torch.tensor([e.total_reward for e in played]),
+                "return_B": torch.tensor([e.training_return for e in played]),
                 "success_B": torch.tensor([e.success for e in played], dtype=torch.bool),
                 "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
                 "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
@@ -276,7 +293,7 @@ class RolloutCallback(Callback):
         if (split, params) not in self._samplers:
             self._samplers[split, params] = Sampler(
                 self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=params, seed=self._seed,
+                params=params, seed=self._seed, probes=self._rewards.probes if split == "train" else None,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
         return self._samplers[split, params].play(

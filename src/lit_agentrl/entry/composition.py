@@ -21,8 +21,18 @@ from lit_agentrl.entry.overrides import parse
 
 CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
 # sections whose entries are arguments of any class: keys may be added and removed
-OPEN = ("trainer", "callbacks", "logger", "optim.schedule_args", "optim.optimizer", "model", "env", "hydra")
-LISTS = ("logger", "callbacks")  # groups of which several options can be combined
+OPEN = (
+    "trainer",
+    "callbacks",
+    "logger",
+    "reward",
+    "optim.schedule_args",
+    "optim.optimizer",
+    "model",
+    "env",
+    "hydra",
+)
+LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
 CLOSED = ("val", "test", "strategy")  # sections without a _target_ that would refuse an unknown key
 
 
