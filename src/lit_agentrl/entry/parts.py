@@ -145,7 +145,7 @@ def build_rewards(section: DictConfig, games: Games) -> RewardPipeline:
         env = task.make("train")
         observation, _ = env.reset(seed=0)
         for part in rewards.parts.values():
-            part.check_game(env, observation)
+            part.check_game(task, env, observation)
     return rewards
 
 

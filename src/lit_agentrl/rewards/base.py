@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from lit_agentrl.envs.base import TextEnv
+from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.rewards.checks import require_number
 from lit_agentrl.types import Episode
 
@@ -65,7 +65,7 @@ class RewardPart(ABC):
         """Further curves, logged as ``reward/<name>_<key>``; asked for before :meth:`learn`."""
         return {}
 
-    def check_game(self, env: TextEnv, observation: str) -> None:  # noqa: B027 (optional)
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:  # noqa: B027 (optional)
         """Look at a game of the run before anything is played.
 
         Raises:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.rewards.base import Points, Shaping
 from lit_agentrl.rewards.checks import require_whole
 from lit_agentrl.rewards.moments import Moments
@@ -39,6 +40,13 @@ class Novelty(Shaping):
             require_whole("anneal_iterations", self.anneal_iterations, 1)
         if not isinstance(self.normalise, bool):
             raise ValueError(f"normalise={self.normalise} must be true or false")
+
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
+        """Refuse a game of one turn, in which nothing is ever arrived at."""
+        if task.max_turns == 1:
+            raise ValueError(
+                f"reward.{self.name} needs a game of several turns, and {task.name} has one; leave it out"
+            )
 
     @abstractmethod
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:

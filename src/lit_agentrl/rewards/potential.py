@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lit_agentrl.envs.base import TextEnv
+from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.rewards.base import Points, Probe, Shaping
 from lit_agentrl.rewards.checks import require_number
 from lit_agentrl.types import Episode
@@ -32,11 +32,11 @@ class StepsToGoal:
         best = env.optimal_actions(horizon=most)
         return -self.scale * (most if best is None else len(best))
 
-    def check_game(self, env: TextEnv, observation: str) -> None:
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
         """Refuse a game that knows no best play, whose potential would be a constant."""
         if env.optimal_actions(horizon=2 * env.max_solution) is None:
             raise ValueError(
-                f"reward.potential.of needs best play, and {type(env).__name__}.optimal_actions returns None; "
+                f"reward.potential.of needs best play, and {task.name} knows none; "
                 "set reward.potential.of._target_ to a function of (env, observation)"
             )
 
@@ -67,10 +67,10 @@ class Potential(Shaping):
         """Phi."""
         return self.of
 
-    def check_game(self, env: TextEnv, observation: str) -> None:
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
         """Try the potential."""
         if isinstance(self.of, StepsToGoal):
-            self.of.check_game(env, observation)
+            self.of.check_game(task, env, observation)
         require_number(f"reward.{self.name}.of", self.of(env, observation), "a function to a finite number")
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
