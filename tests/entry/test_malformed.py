@@ -104,7 +104,8 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("algo=grpo_lambda reward.top_lambda.alpha=2", "reward.top_lambda.alpha=2", "in (0, 1]"),
     ("+reward.mine=5", "reward.mine=5", "_target_"),
     (
-        "+reward.mine._target_=lit_agentrl.text.prompts.Prompt +reward.mine.style=compact", "reward.mine",
+        "+reward.mine._target_=lit_agentrl.text.prompts.Prompt +reward.mine.style=compact",
+        "reward.mine",
         "must make a RewardPart",
     ),
     # resuming
