@@ -16,18 +16,19 @@ PAGE = ROOT / "docs" / "algorithms.md"
 BEGIN, END = "<!-- table: scripts/algorithm_table.py -->\n", "<!-- end of table -->\n"
 AXES = (
     "advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "kl_controller", "entropy",
-    "filter",
+    "filter", "reward",
 )  # fmt: skip
 IDLE = ("none", "fixed")
 
 
 def choices(file: Path) -> dict[str, str]:
     """What an algorithm chooses on each axis."""
-    chosen: dict[str, str] = {}
+    chosen = {"reward": "none"}
     for entry in yaml.safe_load(file.read_text())["defaults"]:
         if isinstance(entry, dict):
             [(key, option)] = entry.items()
-            chosen["filter" if "filter" in key else key] = option
+            # filter and reward are groups of their own, which an algorithm overrides
+            chosen[key.rpartition(".")[2] if key.startswith("override") else key] = option
     return chosen
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
-from lit_agentrl.entry.parts import build_games, build_parts
+from lit_agentrl.entry.parts import build_games, build_parts, build_rewards
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.critic import Critic
@@ -131,6 +131,14 @@ def make_prompt(cfg: DictConfig) -> None:
     assert isinstance(instantiate(cfg.prompt), Prompt)
 
 
+def make_reward(cfg: DictConfig) -> None:
+    games = build_games(cfg, task_loader())
+    rewards = build_rewards(cfg.reward, games)
+    given = {name: entry._target_.rpartition(".")[2] for name, entry in cfg.reward.items()}
+    assert {name: type(part).__name__ for name, part in rewards.parts.items() if name in given} == given
+    assert bool(rewards) == bool(given)
+
+
 def make_trainer(cfg: DictConfig) -> None:
     trainer = build_trainer(cfg, callbacks=[], loggers=[])
     assert trainer.max_epochs == cfg.trainer.max_epochs and trainer.world_size == 1
@@ -148,6 +156,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "model": make_model,
     "optim": make_optimizer,
     "prompt": make_prompt,
+    "reward": make_reward,
     "strategy": make_trainer,
     "trainer": make_trainer,
     "update": make_update,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -12,8 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
-from lit_agentrl.modules.collective import gather_rows, rank, sum_over_ranks
+from lit_agentrl.modules.collective import gather_objects, gather_rows, rank, sum_over_ranks
 from lit_agentrl.modules.metrics import EpisodeMetrics
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.batch import pack, trajectory_id
@@ -106,6 +108,7 @@ class RolloutCallback(Callback):
         with_greedy: also play each prompt once greedily, for an advantage that takes ``baseline_B``; those
             episodes are counted in tokens and time, but not in the means of ``rollout/*``.
         seed: run seed.
+        rewards: what training sees in place of the environment's points.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class RolloutCallback(Callback):
         further_wave: Callable[[int, int], StepBatch],
         with_greedy: bool = False,
         seed: int = 0,
+        rewards: RewardPipeline | None = None,
     ) -> None:
         try_out("filter", select_groups, Selection)
         self._tasks = tasks
@@ -135,6 +139,7 @@ class RolloutCallback(Callback):
         self._val = Evaluation("val", val_params)
         self._test = Evaluation("test", test_params)
         self._seed = seed
+        self._rewards = rewards or RewardPipeline()
         self._engine: Engine | None = None
         self._samplers: dict[tuple[str, SamplingParams], Sampler] = {}
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
@@ -156,6 +161,14 @@ class RolloutCallback(Callback):
         )
         self._samplers = {}
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the reward parts have learnt; empty without any that learn."""
+        return self._rewards.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self._rewards.load_state_dict(state_dict)
+
     # ------------------------------------------------------------------ training
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int
@@ -173,6 +186,8 @@ class RolloutCallback(Callback):
             waves += 1
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["rollout/waves"] = float(waves)
+        if self._rewards:
+            row |= self._rewards.learn(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
         if not played:
             raise ValueError(
@@ -196,11 +211,13 @@ class RolloutCallback(Callback):
         return episodes
 
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
-        """Group selection over the groups of all ranks, and whether it asks for further ones."""
+        """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
+        if self._rewards:
+            self._rewards.score(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
         tensors, _ = gather_rows(
             {
-                "return_B": torch.tensor([e.total_reward for e in played]),
+                "return_B": torch.tensor([e.training_return for e in played]),
                 "success_B": torch.tensor([e.success for e in played], dtype=torch.bool),
                 "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
                 "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
@@ -292,7 +309,7 @@ class RolloutCallback(Callback):
         if (split, params) not in self._samplers:
             self._samplers[split, params] = Sampler(
                 self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=params, seed=self._seed,
+                params=params, seed=self._seed, probes=self._rewards.probes if split == "train" else None,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
         return self._samplers[split, params].play(

@@ -64,6 +64,7 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
         tasks=games.tasks, engine=instantiate(cfg.engine), prompt=parts.prompt, chat=chat, settings=settings,
         select_groups=parts.select_groups, val_params=parts.val_params, test_params=parts.test_params,
         further_wave=stream.wave, with_greedy=parts.algorithm.needs_baseline, seed=cfg.seed,
+        rewards=parts.rewards,
     )  # fmt: skip
     levels = {name: (x.chance_success, x.oracle_success) for name, x in games.levels("val").items()}
     module = PolicyModule(

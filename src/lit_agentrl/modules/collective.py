@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from lit_agentrl.rl.masked import masked_sum
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -44,6 +47,16 @@ def max_over_ranks(value: Tensor) -> Tensor:
     value = value.detach().clone()
     dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return value
+
+
+def gather_objects(items: list[T]) -> list[T]:
+    """The items of all ranks, in rank order; this rank's are the same objects, the others' are copies."""
+    if world_size() == 1:
+        return items
+    parts: list[list[T]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(parts, items)
+    parts[rank()] = items
+    return [item for part in parts for item in part]
 
 
 def gather_rows(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], slice]:

@@ -28,8 +28,8 @@ _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBE
 def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = None) -> TrajectoryBatch:
     """One row per episode, in order.
 
-    A turn's reward (points) stands at its last sampled token, so the row sums of ``reward_BT`` are the
-    returns.  ``baselines`` has the greedy return of each group, in points; a group that it lacks gets NaN.
+    A turn's training reward (points) stands at its last sampled token, so the row sums of ``reward_BT`` are
+    the returns.  ``baselines`` has the greedy return of each group, in points; a group that it lacks gets NaN.
 
     Raises:
         ValueError: an episode that failed (those are recorded, never trained on), or none at all.
@@ -60,7 +60,7 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
         tree_B=trajectory_B.clone(),
         task_B=_ids([e.task for e in episodes]),
         first_turn_B=torch.zeros(len(episodes), dtype=torch.int32),
-        return_B=torch.tensor([e.total_reward for e in episodes], dtype=torch.float32),
+        return_B=torch.tensor([e.training_return for e in episodes], dtype=torch.float32),
         baseline_B=torch.tensor([(baselines or {}).get(e.group, math.nan) for e in episodes]),
         success_B=torch.tensor([e.success for e in episodes]),
         end_B=torch.tensor([int(e.end) for e in episodes], dtype=torch.int8),
@@ -92,7 +92,7 @@ def _columns(episode: Episode) -> dict[str, list[float]]:
         last = [0.0] * (given + sampled)
         end = [False] * (given + sampled)
         if sampled:
-            last[-1], end[-1] = turn.reward, True
+            last[-1], end[-1] = turn.training_reward, True
         columns["reward_BT"] += last
         columns["is_turn_end_BT"] += end
     return columns
