@@ -14,7 +14,7 @@ from lit_agentrl.types import Episode
 
 @dataclass(kw_only=True)
 class Delta(RewardPart):
-    """Dense points, then from a switch on ``solved * 1[success]`` at the last turn (DELTA).
+    """Dense points, then from a switch on ``solved * 1[success]`` at the last turn (DELTA, arXiv 2509.21016).
 
     Of the three triggers those that are set count, and the first to fire switches, once and for good.
 
