@@ -24,15 +24,16 @@ PINS = dict(
 
 def load(module: str) -> Any:
     """A module of an oracle, of the pinned version; without it the test fails, it does not skip."""
-    package = module.split(".")[0]
+    package, failure = module.split(".")[0], ""
     wanted = f"{package}=={PINS[package]}"
     try:
-        found = importlib.metadata.version(package)
+        if (found := importlib.metadata.version(package)) != PINS[package]:
+            failure = f"{package} is {found}, not {wanted}: run `make oracle`"
         loaded = importlib.import_module(module)
     except ImportError as error:  # PackageNotFoundError is one
-        pytest.fail(f"{module} cannot be imported ({error}); `make oracle` installs {wanted}", pytrace=False)
-    if found != PINS[package]:
-        pytest.fail(f"{package} is {found}, not {wanted}: run `make oracle`", pytrace=False)
+        failure = f"{module} cannot be imported ({error}): `make oracle` installs {wanted}"
+    if failure:
+        pytest.fail(failure, pytrace=False)
     return loaded
 
 
