@@ -9,14 +9,17 @@ ARGS ?=
 TORCH := torch==2.13.0
 BIN := .venv/bin
 STAMP := .venv/.installed
+ORACLE := .venv-oracle
+ORACLE_STAMP := $(ORACLE)/.installed
+CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test test-slow lint bench clean
+.PHONY: setup train test test-slow oracle lint bench clean
 
 setup: $(STAMP)
 
 # torch first and by itself, so that its build can be chosen without changing where the rest comes from
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(CHECK_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH) $(TORCH_INSTALL_ARGS)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
@@ -31,6 +34,19 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m 'slow and not gpu and not oracle' $(ARGS)
 
+oracle: $(ORACLE_STAMP)
+	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(ARGS)
+
+# verl and trl have an environment of their own; verl's wheel brings a top-level package `tests`, which hides ours
+$(ORACLE_STAMP): pyproject.toml constraints.txt tests/oracle/requirements.txt
+	$(CHECK_PYTHON)
+	test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet $(TORCH) $(TORCH_INSTALL_ARGS)
+	$(ORACLE)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(ORACLE)/bin/python -m pip install --quiet --no-deps -r tests/oracle/requirements.txt
+	rm -rf $(ORACLE)/lib/python*/site-packages/tests
+	touch $@
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,5 +56,5 @@ bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script $(ARGS) || exit 1; done
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
