@@ -19,6 +19,7 @@ from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.batch import pack, trajectory_id
 from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.ledger import AnswerStop
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.types import EndReason, Episode, StepBatch
@@ -103,6 +104,7 @@ class RolloutCallback(Callback):
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
         val_params, test_params: sampling parameters of validation and test.
         further_wave: prompts of (iteration, wave), for filters that ask for more groups.
+        context: what of an episode the policy reads before a reply.
         seed: run seed.
     """
 
@@ -118,6 +120,7 @@ class RolloutCallback(Callback):
         val_params: SamplingParams,
         test_params: SamplingParams,
         further_wave: Callable[[int, int], StepBatch],
+        context: Context = FULL,
         seed: int = 0,
     ) -> None:
         try_out("filter", select_groups, Selection)
@@ -125,6 +128,7 @@ class RolloutCallback(Callback):
         self._make_engine = engine
         self._prompt = prompt
         self._chat = chat
+        self._context = context
         self.settings = settings
         self._select_groups = select_groups
         self._further_wave = further_wave
@@ -227,7 +231,7 @@ class RolloutCallback(Callback):
         counts = torch.tensor(
             [
                 sum(e.num_action_tokens for e in batch.episodes),
-                sum(len(turn.prefix_tokens) for e in batch.episodes for turn in e.turns if turn.reply_tokens),
+                sum(e.num_new for e in batch.episodes),
                 sum(e.num_prefilled for e in batch.episodes),
                 len(batch.episodes),
             ],
@@ -276,7 +280,7 @@ class RolloutCallback(Callback):
         if (split, params) not in self._samplers:
             self._samplers[split, params] = Sampler(
                 self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=params, seed=self._seed,
+                params=params, seed=self._seed, context=self._context,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
         return self._samplers[split, params].play(

@@ -21,6 +21,7 @@ from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
@@ -51,6 +52,7 @@ class Parts:
     optim: OptimSettings
     critic: Callable[[Policy], Critic] | None
     prompt: Prompt
+    context: Context
     games: Games
     val_params: SamplingParams
     test_params: SamplingParams
@@ -82,9 +84,37 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     val_params = eval_params(rollout, cfg.val.temperature, "val")
     test_params = eval_params(rollout, cfg.test.temperature, "test")
     optim, prompt = instantiate(cfg.optim), instantiate(cfg.prompt)
+    context = build_context(cfg, algorithm)
     return Parts(
-        algorithm, select_groups, rollout, update, optim, critic, prompt, games, val_params, test_params
+        algorithm,
+        select_groups,
+        rollout,
+        update,
+        optim,
+        critic,
+        prompt,
+        context,
+        games,
+        val_params,
+        test_params,
     )
+
+
+def build_context(cfg: DictConfig, algorithm: Algorithm) -> Context:
+    """What the policy reads before a reply.
+
+    Raises:
+        ValueError: a part of the algorithm needs each trajectory in one row, and this context cuts it up.
+    """
+    context: Context = instantiate(cfg.context)
+    if algorithm.needs_whole_trajectories and not context.is_append_only:
+        axis = algorithm.needs_whole_trajectories[0]
+        remedy = {"ratio": "token or turn", "clip": "symmetric or clip_higher"}[axis]
+        raise ValueError(
+            f"algo.{axis} of {algorithm.name} needs each trajectory in one row, and this context makes one row "
+            f"per turn; set context=full, or algo/{axis}={remedy}"
+        )
+    return context
 
 
 def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Critic] | None:

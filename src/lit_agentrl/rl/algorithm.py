@@ -101,9 +101,9 @@ class Algorithm:
         return self.needs("entropy_BT")
 
     @property
-    def needs_whole_trajectories(self) -> bool:
-        """Whether each row must hold its whole trajectory (the full context)."""
-        return any("trajectory_B" in tensor_names(part) for part in (self.ratio, self.clip))
+    def needs_whole_trajectories(self) -> list[str]:
+        """The axes whose parts need each row to hold its whole trajectory (the full context)."""
+        return [axis for axis in ("ratio", "clip") if "trajectory_B" in tensor_names(getattr(self, axis))]
 
     @property
     def min_group_size(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.text.chat import THINK_START, ChatRenderer, Prefix
+from lit_agentrl.text.context import FULL, Context, Past
 from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.parsing import parse_reply
 from lit_agentrl.text.prompts import Prompt
@@ -21,7 +24,13 @@ class EpisodeInPlay:
     """
 
     def __init__(
-        self, episode: Episode, task: Task, env: TextEnv, prompt: Prompt, chat: ChatRenderer
+        self,
+        episode: Episode,
+        task: Task,
+        env: TextEnv,
+        prompt: Prompt,
+        chat: ChatRenderer,
+        context: Context = FULL,
     ) -> None:
         self.episode = episode
         self.env = env
@@ -29,6 +38,7 @@ class EpisodeInPlay:
         self._task = task
         self._prompt = prompt
         self._chat = chat
+        self._context = context
         self._actions_left = task.max_actions
         self._observation = ""
 
@@ -45,7 +55,8 @@ class EpisodeInPlay:
         except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
             self._fail(error)
             return
-        messages = self._prompt.opening(
+        opening = partial(
+            self._prompt.opening,
             name=task.name,
             rules=rules,
             action_names=names,
@@ -54,7 +65,8 @@ class EpisodeInPlay:
             max_actions=task.max_actions,
             max_actions_per_turn=task.max_actions_per_turn,
         )
-        self._open_turn(self._chat.opening(messages), state_key)
+        self._past = Past(opening, episode.turns)
+        self._open_turn("", self._chat.opening(opening()), state_key)
 
     def answer(self, result: TurnResult) -> None:
         """Record a reply, play its actions, and either open the next turn or end the episode."""
@@ -68,6 +80,7 @@ class EpisodeInPlay:
                 episode.turns.pop()
             self._end(EndReason.CONTEXT_LIMIT)
             return
+        episode.num_new += len(self._past.pieces[-1].tokens)
         forced = self._chat.forced_think
         turn.reply_tokens, turn.reply_logps = result.tokens, result.logps
         turn.reply_entropies, turn.policy_version = result.entropies, result.policy_version
@@ -124,14 +137,20 @@ class EpisodeInPlay:
                 turns_left=turns_left,
                 actions_left=self._actions_left,
             )
-            self._open_turn(self._chat.following(message, last_reply=turn.reply_tokens), state_key)
+            piece = self._chat.following(message, last_reply=turn.reply_tokens)
+            self._open_turn(message, piece, state_key)
 
-    def _open_turn(self, prefix: Prefix, state_key: int) -> None:
+    def _open_turn(self, message: str, piece: Prefix, state_key: int) -> None:
+        past, is_first = self._past, not self.episode.turns
+        past.messages.append(message)
+        past.pieces.append(piece)
+        prefix = self._context.prompt(past, self._chat)
         self.episode.turns.append(
             Turn(
                 observation=self._observation,
                 prefix_tokens=prefix.tokens,
                 prefix_segments=prefix.segments,
+                starts_row=is_first or not self._context.is_append_only,
                 state_key=state_key,
             )
         )
