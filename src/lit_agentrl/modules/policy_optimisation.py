@@ -165,11 +165,13 @@ class PolicyModule(LightningModule):
         self.row["train/kept_row_share"] = float(keep_B.float().mean())
         if self._is_empty(not bool(keep_B.any()), "algo.rows kept no row"):
             return None
-        rows = keep_B[mine].nonzero().squeeze(1)
-        if len(rows) < self.update.minibatches:
-            # a rank, or a minibatch, must not be left without rows: some stay, without weight
-            dropped = (~keep_B[mine]).nonzero().squeeze(1)[: self.update.minibatches - len(rows)]
-            rows = torch.cat([rows, dropped]).sort().values
+        trajectory_B = tensors["trajectory_B"]
+        kept = trajectory_B[keep_B[mine]].unique()
+        # a rank, or a minibatch, must not be left without trajectories: some stay, without weight
+        dropped = dict.fromkeys(trajectory_B[~keep_B[mine]].tolist())
+        filling = list(dropped)[: max(0, self.update.minibatches - len(kept))]
+        stays = torch.cat([kept, kept.new_tensor(filling)])
+        rows = torch.isin(trajectory_B, stays).nonzero().squeeze(1)
         found = {name: tensor[rows] for name, tensor in tensors.items()}
         for name in ("is_action_BT", "is_value_target_BT"):
             if name in found:
