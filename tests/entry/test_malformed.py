@@ -50,6 +50,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("run_dir=here", "run_dir=here", "hydra.run.dir=FOLDER"),
     ("context=windw", "context=windw", "did you mean window?"),
     ("context.turns=2", "context=full has no option turns", "belongs to context=window"),
+    ("context.condense.count=2", "context=full has no option condense.count", "belongs to context=single"),
     ("context=window context.trns=2", "context.trns", "did you mean context.turns"),
     (
         "context=single context.condense.cuont=2",

@@ -14,12 +14,12 @@ from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.rollout.sampler import Sampler
 from lit_agentrl.text.context import Window
 from lit_agentrl.types import Segment
-from tests.integration.conftest import assert_equal_runs, command, launch, outcome, run
+from tests.integration.conftest import assert_equal_runs, command, outcome, run
 
 SMALL = [
     "env=frozen_lake", "rollout.prompts=2", "rollout.members=4", "rollout.max_context_tokens=400",
-    "val.episodes=2", "val.every=1", "test.episodes=0", "engine.num_slots=8", "trainer.max_epochs=1",
-    "trainer.accelerator=cpu", "~callbacks.progress",
+    "val.episodes=2", "val.every=1", "test.episodes=0", "engine.num_slots=8", "trainer.accelerator=cpu",
+    "~callbacks.progress",
 ]  # fmt: skip
 
 
@@ -33,7 +33,8 @@ def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(rollout, "Sampler", spied)
     folder = tmp_path / "run"
-    main_train([*SMALL, "algo=gigpo", "context=window", "context.turns=1", f"hydra.run.dir={folder}"])
+    options = ["trainer.max_epochs=1", "algo=gigpo", "context=window", "context.turns=1"]
+    main_train([*SMALL, *options, f"hydra.run.dir={folder}"])
     trained = len(made)
     main_evaluate([f"run={folder}", "episodes=2", "split=val"])
     assert len(made) > trained and set(made) == {Window(1)}
@@ -49,7 +50,7 @@ def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("context", ["window", "single"])
 def test_algorithms_on_rows_of_one_turn(algo: str, context: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    options = [f"algo={algo}", f"context={context}", "algo/ratio=token", f"hydra.run.dir={folder}"]
+    options = [f"algo={algo}", f"context={context}", f"hydra.run.dir={folder}"]
     main_train([*SMALL, *options, "update.minibatches=2", "trainer.max_epochs=2"])
     with (folder / "metrics.csv").open(newline="") as file:
         row = list(csv.DictReader(file))[-1]
@@ -60,9 +61,9 @@ def test_algorithms_on_rows_of_one_turn(algo: str, context: str, tmp_path: Path)
 @pytest.mark.parametrize("context", ["window", "single"])
 def test_resume_is_exact(context: str, tmp_path: Path) -> None:
     straight, extended = tmp_path / "straight", tmp_path / "extended"
-    options = ["env=frozen_lake", "rollout.max_context_tokens=400", "algo=gigpo", f"context={context}"]
     for folder, iterations in ((straight, 3), (extended, 2)):
-        done = run(launch(folder, *options, f"trainer.max_epochs={iterations}"))
+        options = [f"context={context}", f"hydra.run.dir={folder}", f"trainer.max_epochs={iterations}"]
+        done = run(command(*SMALL, "algo=gigpo", *options))
         assert done.returncode == 0, done.stderr
     done = run(command(f"resume={extended}", "trainer.max_epochs=3"))
     assert done.returncode == 0, done.stderr

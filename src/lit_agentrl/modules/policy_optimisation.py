@@ -166,7 +166,7 @@ class PolicyModule(LightningModule):
         if self._is_empty(not bool(keep_B.any()), "algo.rows kept no row"):
             return None
         trajectory_B = tensors["trajectory_B"]
-        kept = trajectory_B[keep_B[mine]].unique()
+        kept = torch.unique(trajectory_B[keep_B[mine]])
         # a rank, or a minibatch, must not be left without trajectories: some stay, without weight
         dropped = dict.fromkeys(trajectory_B[~keep_B[mine]].tolist())
         filling = list(dropped)[: max(0, self.update.minibatches - len(kept))]
