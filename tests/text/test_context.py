@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +157,30 @@ def test_a_condenser_sees_the_turns_and_cannot_change_their_list(nano: PreTraine
     past = episode(ChatRenderer(nano), Prompt("compact"), 2)
     Single(lambda turns: seen.append(turns) or "").prompt(past, ChatRenderer(nano))  # type: ignore[func-returns-value]
     assert seen == [tuple(past.turns)]
+
+
+def test_the_documented_row(nano: PreTrainedTokenizerBase) -> None:
+    """The prompt of turn 2 in docs/ledger.md."""
+    chat = ChatRenderer(nano)
+
+    def opening(message: str = "turns 5 actions 10\n# P") -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"sokoban\n{message}"}]
+
+    texts = [
+        "<think>wall Left</think><answer>Up || Right</answer>",
+        "<think>wall</think><answer>Down</answer>",
+    ]
+    replies = [nano(text, add_special_tokens=False)["input_ids"] for text in texts]
+    messages = ["", "reward -0.2\nturns 4 actions 8\n# S", "reward -0.1\nturns 3 actions 7\nS #"]
+    pieces = [chat.opening(opening())]
+    pieces += [chat.following(m, last_reply=r) for m, r in zip(messages[1:], replies, strict=True)]
+    past = Past(opening, [Turn("", [], [], reply_tokens=r) for r in replies], messages, pieces)
+    prefix = Window(1).prompt(past, chat)
+    expected = [Segment.PROMPT] * 17 + [Segment.FORCED] + [Segment.PAST] * 6 + [Segment.FORCED]
+    expected += [Segment.OBSERVATION] * 15 + [Segment.FORCED]
+    assert prefix.segments == [int(segment) for segment in expected]
+    written = " ".join(nano.decode([token]) for token in prefix.tokens).replace("\n", "⏎")
+    table = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in table.partition("## Rows")[2].replace("\\|", "\0").splitlines()]
+    cells = [row[3] for row in rows if len(row) > 3 and row[1].strip() == "prefix"]
+    assert written == " ".join(" ".join(cells).replace("`", "").replace("\0", "|").split())
