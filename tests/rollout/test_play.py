@@ -141,3 +141,24 @@ def test_the_context_limit_is_one_of_the_row(play):
 def test_a_condenser_that_fails_stops_the_run(play):
     with pytest.raises(ValueError, match=r"context\.condense failed: KeyError: 'turn'"):
         play(lambda e, k: reply("Up"), context=Single(lambda past: {}["turn"]))
+
+
+def test_the_sampler_measures_the_state_before_every_turn(play):
+    seen = []
+
+    def phi(env, observation):
+        seen.append(observation)
+        return env.count
+
+    episodes = play(lambda e, k: reply("Up"), goal=3, probes={"potential": phi})
+    assert [t.probes for t in episodes[0].turns] == [
+        {"potential": 0.0},
+        {"potential": 1.0},
+        {"potential": 2.0},
+    ]
+    assert seen == ["P 0", "P 1", "P 2"]
+
+
+def test_a_potential_that_fails_is_its_episodes_failure(play):
+    [failed] = play(lambda e, k: reply("Up"), probes={"potential": lambda env, observation: 1 / env.count})
+    assert "ZeroDivisionError" in failed.error

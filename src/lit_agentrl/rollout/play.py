@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.rewards.base import Probe
 from lit_agentrl.text.chat import THINK_START, ChatRenderer, Prefix
 from lit_agentrl.text.context import FULL, Context, Past
 from lit_agentrl.text.ledger import reply_segments
@@ -30,6 +32,7 @@ class EpisodeInPlay:
         env: TextEnv,
         prompt: Prompt,
         chat: ChatRenderer,
+        probes: Mapping[str, Probe] | None = None,
         context: Context = FULL,
     ) -> None:
         self.episode = episode
@@ -40,6 +43,7 @@ class EpisodeInPlay:
         self._chat = chat
         self._context = context
         self._actions_left = task.max_actions
+        self._probes = probes or {}
         self._observation = ""
 
     def begin(self, *, noise_seed: int) -> None:
@@ -51,7 +55,7 @@ class EpisodeInPlay:
             )
             episode.instance_id = str(info["instance_id"])
             rules, names = self.env.rules, self.env.action_names()
-            state_key = self.env.state_key()
+            state_key, probes = self.env.state_key(), self._measured()
         except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
             self._fail(error)
             return
@@ -66,7 +70,7 @@ class EpisodeInPlay:
             max_actions_per_turn=task.max_actions_per_turn,
         )
         self._past = Past(opening, episode.turns)
-        self._open_turn("", self._chat.opening(opening()), state_key)
+        self._open_turn("", self._chat.opening(opening()), state_key, probes)
 
     def answer(self, result: TurnResult) -> None:
         """Record a reply, play its actions, and either open the next turn or end the episode."""
@@ -89,11 +93,11 @@ class EpisodeInPlay:
         turn.reply_segments = reply_segments(self._chat, result.tokens, forced_think=forced)
         try:
             ended, success = self._play(turn, (THINK_START if forced else "") + turn.reply_text)
-            state_key = 0 if ended else self.env.state_key()
+            state_key, probes = (0, {}) if ended else (self.env.state_key(), self._measured())
         except Exception as error:  # as in begin()
             self._fail(error)
             return
-        self._continue_or_end(turn, ended, success, state_key)
+        self._continue_or_end(turn, ended, success, state_key, probes)
 
     def _play(self, turn: Turn, text: str) -> tuple[bool, bool]:
         task = self._task
@@ -119,7 +123,9 @@ class EpisodeInPlay:
             turn.reward_parts["invalid"] = task.invalid_penalty
         return ended, success
 
-    def _continue_or_end(self, turn: Turn, ended: bool, success: bool, state_key: int) -> None:
+    def _continue_or_end(
+        self, turn: Turn, ended: bool, success: bool, state_key: int, probes: dict[str, float]
+    ) -> None:
         turns_left = self._task.max_turns - len(self.episode.turns)
         if ended:
             self._end(EndReason.SUCCESS if success else EndReason.FAILURE, success=success)
@@ -138,9 +144,12 @@ class EpisodeInPlay:
                 actions_left=self._actions_left,
             )
             piece = self._chat.following(message, last_reply=turn.reply_tokens)
-            self._open_turn(message, piece, state_key)
+            self._open_turn(message, piece, state_key, probes)
 
-    def _open_turn(self, message: str, piece: Prefix, state_key: int) -> None:
+    def _measured(self) -> dict[str, float]:
+        return {name: float(probe(self.env, self._observation)) for name, probe in self._probes.items()}
+
+    def _open_turn(self, message: str, piece: Prefix, state_key: int, probes: dict[str, float]) -> None:
         past, is_first = self._past, not self.episode.turns
         past.messages.append(message)
         past.pieces.append(piece)
@@ -152,6 +161,7 @@ class EpisodeInPlay:
                 prefix_segments=prefix.segments,
                 starts_row=is_first or not self._context.is_append_only,
                 state_key=state_key,
+                probes=probes,
             )
         )
 

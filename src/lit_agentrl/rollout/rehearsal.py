@@ -26,7 +26,7 @@ def rehearse(
     rng = np.random.default_rng(0)
     for seed in range(episodes):
         episode = Episode(0, 0, 0, 0, task.name, seed)
-        play = EpisodeInPlay(episode, task, task.make("train"), prompt, chat, context)
+        play = EpisodeInPlay(episode, task, task.make("train"), prompt, chat, context=context)
         play.begin(noise_seed=seed)
         while not play.is_over:
             think = ("" if chat.forced_think else THINK_START) + "</think>" if prompt.think else ""

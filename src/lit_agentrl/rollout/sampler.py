@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.rewards.base import Probe
 from lit_agentrl.rollout.play import EpisodeInPlay
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
@@ -39,6 +40,7 @@ class Sampler:
         params: sampling parameters.
         context: what of an episode the policy reads before a reply.
         seed: run seed.
+        probes: measured before every turn, into ``Turn.probes``.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Sampler:
         params: SamplingParams,
         seed: int,
         context: Context = FULL,
+        probes: Mapping[str, Probe] | None = None,
     ) -> None:
         self._engine = engine
         self._tasks = tasks
@@ -61,6 +64,7 @@ class Sampler:
         self._params = params
         self._seed = seed
         self._context = context
+        self._probes = probes or {}
         self._spare: dict[int, list[TextEnv]] = {}  # idle environments of each task, reused
 
     def play(self, specs: Iterable[EpisodeSpec]) -> list[Episode]:
@@ -104,7 +108,9 @@ class Sampler:
             task_name=task.name,
             instance_seed=spec.instance_seed,
         )
-        play = EpisodeInPlay(episode, task, env, self._prompt, self._chat, self._context)
+        play = EpisodeInPlay(
+            episode, task, env, self._prompt, self._chat, probes=self._probes, context=self._context
+        )
         play.begin(noise_seed=self._key("noise", episode))
         return play
 
