@@ -30,8 +30,14 @@ from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
 
+OPENING: dict[str, Any] = {
+    "name": "sokoban", "rules": "", "action_names": ["Up"], "observation": "P _", "max_turns": 5,
+    "max_actions": 10, "max_actions_per_turn": 5,
+}  # fmt: skip
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -78,6 +84,17 @@ def make_algorithm(cfg: DictConfig) -> None:
 def make_callbacks(cfg: DictConfig) -> None:
     made = build_dict(cfg.callbacks)
     assert made and all(isinstance(callback, pl.Callback) for callback in made)
+
+
+def make_context(cfg: DictConfig) -> None:
+    context = instantiate(cfg.context)
+    opening, chat = (
+        functools.partial(Prompt("compact").opening, **OPENING),
+        ChatRenderer(load_nano().tokenizer),
+    )
+    past = Past(opening, [], [""], [chat.opening(opening())])
+    assert context.prompt(past, chat) == past.pieces[0]
+    assert context.is_append_only == (cfg.context._target_ == "lit_agentrl.text.context.Full")
 
 
 def make_engine(cfg: DictConfig) -> None:
@@ -147,6 +164,7 @@ def make_trainer(cfg: DictConfig) -> None:
 MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "algo": make_algorithm,
     "callbacks": make_callbacks,
+    "context": make_context,
     "critic": make_critic,
     "engine": make_engine,
     "env": make_games,

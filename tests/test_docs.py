@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,16 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from safetensors import safe_open
 
-from lit_agentrl.models.policy import NANO_FOLDER
+from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.models.policy import NANO_FOLDER, load_nano
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import Single
+from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.types import Turn
+from tests.conftest import load_task_yaml
 from tests.rewards.conftest import sized
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,6 +100,22 @@ def test_filter_of_the_page(composed: dict[str, DictConfig]) -> None:
     assert bind(rule, tensors).keep_groups.tolist() == [9]
     tensors["success_B"][3] = True
     assert bind(rule, tensors).keep_groups.tolist() == [7, 9]
+
+
+def test_condenser_of_the_page(composed: dict[str, DictConfig]) -> None:
+    context = instantiate(composed["context.condense.count"].context)
+    assert not context.is_append_only and context.condense.keywords == {"count": 2}
+    past = [
+        Turn("P", [1], [0], actions=["Up", "Down"], reward=-0.2),
+        Turn("P", [1], [0], problem="no_answer"),
+    ]
+    assert context.condense([*past[:1], *past]) == "Up Down -0.2\nno_answer +0.0"
+    check_prompts(
+        ChatRenderer(load_nano().tokenizer), Prompt("compact"), [load_task_yaml("sokoban")], context,
+        max_context_tokens=512,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"context\.condense failed: ValueError: count=0 must be >= 1"):
+        Single(partial(context.condense, count=0))._condensed(past)
 
 
 def test_callback_of_the_page(composed: dict[str, DictConfig]) -> None:

@@ -45,15 +45,16 @@ class Segment(IntEnum):
     THINK = 3
     ANSWER = 4
     OTHER = 5
+    PAST = 6  # a reply of an earlier turn, shown again: sampled, and trained on, in that turn's own row
 
 
 @dataclass
 class Turn:
     """One turn of an episode exactly as it happened; the token ledger's row.
 
-    ``prefix_tokens`` are the new tokens put before the reply (first turn: the whole prompt; later: the end
-    marker of the last reply if it was not sampled, the observation, the reply header).  ``prefix_segments``
-    has one :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``,
+    ``prefix_tokens`` are the tokens put before the reply: the whole prompt where ``starts_row``, otherwise what
+    is new (the end marker of the last reply if it was not sampled, the observation, the reply header).
+    ``prefix_segments`` has one :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``,
     ``reply_logps`` (nats, full-vocabulary log-softmax at the sampling temperature) and ``reply_entropies``
     (nats) have one entry for each.
 
@@ -65,6 +66,7 @@ class Turn:
     prefix_tokens: list[int]
     prefix_segments: list[int]
     state_key: int = 0
+    starts_row: bool = False  # read from an empty history; the first turn starts a row anyhow
     reply_tokens: list[int] = field(default_factory=list)
     reply_segments: list[int] = field(default_factory=list)
     reply_logps: list[float] = field(default_factory=list)
@@ -104,7 +106,8 @@ class Episode:
     success: bool = False
     error: str = ""
     wave: int = 0
-    num_prefilled: int = 0  # tokens the engine had to read (equals all prefix tokens when KV is kept)
+    num_new: int = 0  # tokens of the messages between replies, each counted once
+    num_prefilled: int = 0  # tokens the engine had to read (equals num_new when KV is kept)
 
     @property
     def total_reward(self) -> float:
@@ -135,7 +138,7 @@ class TrajectoryBatch:
     tokens_BT: Tensor  # int64, padding holds 0
     is_real_BT: Tensor  # bool: not padding
     is_action_BT: Tensor  # bool: sampled by the policy
-    turn_BT: Tensor  # int32, -1 at padding; a turn owns its prefix and its reply
+    turn_BT: Tensor  # int32, of the trajectory, -1 at padding; a turn owns its prefix and its reply
     is_turn_end_BT: Tensor  # bool: last sampled token of a turn
     segment_BT: Tensor  # int8, see Segment
     sampler_logp_BT: Tensor  # float32 nats, 0 where not an action
@@ -148,12 +151,12 @@ class TrajectoryBatch:
     trajectory_B: Tensor  # int64
     tree_B: Tensor  # int64
     task_B: Tensor  # int64
-    first_turn_B: Tensor  # int32
+    first_turn_B: Tensor  # int32, the row's first turn
     return_B: Tensor  # float32 points, of the whole trajectory, shaping included
     baseline_B: Tensor  # float32 points, return of the prompt's greedy episode; NaN where none was played
     success_B: Tensor  # bool
     end_B: Tensor  # int8, see EndReason
-    state_key_BK: Tensor  # int64, hash of the game's state before each turn; 0 beyond the last
+    state_key_BK: Tensor  # int64, hash of the game's state before each turn of the row; 0 beyond the last
 
     @property
     def num_rows(self) -> int:

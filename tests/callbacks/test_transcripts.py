@@ -116,6 +116,18 @@ def test_replies_are_split_where_the_parser_splits_them(make_episode: Make) -> N
     assert [p for p in reply_parts(turn) if p[1]] == [("think", "cut off while thin")]
 
 
+def test_a_prompt_of_its_own_is_shown_as_it_was_read(make_episode: Make) -> None:
+    episode = make_episode()
+    later = make_episode().turns[0]
+    later.starts_row, later.prefix_tokens = True, [1, 9, 9, 3]
+    episode.turns.append(later)
+    first, second = episode_markdown(episode, decode=lambda ids: f"<{ids}>").split("#### turn 2")
+    assert "**observation**" in first and "**prompt**" not in first
+    assert "**prompt**\n\n```\n<[1, 9, 9, 3]>\n```" in second and "**observation**" not in second
+    assert "**prompt**\n\n```\n(4 tokens)\n```" in episode_markdown(episode)
+    assert from_line(to_line(episode, 1, "train")) == (1, episode)
+
+
 NASTY = st.text(
     alphabet=st.sampled_from("`~ \n\t<>&#*[]()_-=|\\!\"'ab\r\x00\x02\x1b\u2028\udcff"), max_size=60
 )

@@ -13,6 +13,7 @@ from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
 from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import FULL
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
 
@@ -65,7 +66,16 @@ def play():
     """``play(script, members=1, **limits)`` -> episodes of the counting game."""
 
     def run(
-        script, *, members=1, groups=1, goal=3, breaks_on_reset=False, params=None, probes=None, **limits
+        script,
+        *,
+        members=1,
+        groups=1,
+        goal=3,
+        breaks_on_reset=False,
+        params=None,
+        probes=None,
+        context=FULL,
+        **limits,
     ):
         tokenizer = nano_tokenizer()
         game = partial(Count, goal=goal, breaks_on_reset=breaks_on_reset)
@@ -78,7 +88,7 @@ def play():
         sampler = Sampler(
             engine, tasks=[task], split="train", prompt=Prompt(style="compact"), chat=ChatRenderer(tokenizer),
             params=params or SamplingParams(max_reply_tokens=40, max_context_tokens=300), seed=0,
-            probes=probes,
+            probes=probes, context=context,
         )  # fmt: skip
         return sampler.play(EpisodeSpec(0, g, m, 0, 7 + g) for g in range(groups) for m in range(members))
 

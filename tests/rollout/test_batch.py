@@ -38,6 +38,27 @@ def test_by_hand():
     assert batch.segment_BT[1].tolist() == [0, 4, -1, -1, -1, -1]
 
 
+def test_turns_that_start_rows_by_hand():
+    """A trajectory of two rows, the second with two turns, beside one of a single row."""
+    first = by_hand(0, [([7, 8], [1, 2], 0.5, 11), ([7, 2, 9], [3], -1.0, 12), ([5], [4, 4], 3.0, 13)])
+    first.turns[1].starts_row = True
+    first.turns[1].prefix_segments = [0, 6, 2]
+    batch = pack([first, by_hand(1, [([7], [4], 2.0, 11)])])
+    assert batch.tokens_BT.tolist() == [[7, 8, 1, 2, 0, 0, 0], [7, 2, 9, 3, 5, 4, 4], [7, 4, 0, 0, 0, 0, 0]]
+    assert batch.turn_BT.tolist() == [
+        [0, 0, 0, 0, -1, -1, -1], [1, 1, 1, 1, 2, 2, 2], [0, 0, -1, -1, -1, -1, -1],
+    ]  # fmt: skip
+    assert batch.is_action_BT[1].int().tolist() == [0, 0, 0, 1, 0, 1, 1]
+    assert batch.segment_BT[1].tolist() == [0, 6, 2, 4, 0, 4, 4]
+    assert batch.reward_BT.sum(1).tolist() == [0.5, 2.0, 2.0]
+    assert batch.return_B.tolist() == [2.5, 2.5, 2.0]
+    assert batch.first_turn_B.tolist() == [0, 1, 0]
+    assert batch.state_key_BK.tolist() == [[11, 0], [12, 13], [11, 0]]
+    trajectories = batch.trajectory_B.tolist()
+    assert trajectories[0] == trajectories[1] != trajectories[2] and batch.group_B.tolist() == [5, 5, 5]
+    assert batch.member_B.tolist() == [0, 0, 1] and batch.node_BT.unique().numel() == 21
+
+
 def test_select_and_trim():
     batch = pack([by_hand(0, [([7, 8], [1, 2], 0.5, 1)]), by_hand(1, [([7], [4], 2.0, 1)])])
     short = batch.select(torch.tensor([1])).trimmed()

@@ -2,37 +2,74 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.rollout.batch import pack
 from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.condensers import LastActions
+from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import AnswerStop, check_ledger
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.types import EndReason, Segment
 from tests.conftest import load_task_yaml, tiny_policy
 
+CONTEXTS = {  # with a limit on a row that truncates some episodes
+    "full": (FULL, 300),
+    "window_1": (Window(1), 125),
+    "window_2": (Window(2), 200),
+    "single": (Single(LastActions()), 70),
+}
 
+
+class Spy(NativeEngine):
+    """Notes the tokens that the network has read before each reply, and the reply."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.histories: dict[int, list[int]] = {}
+        self.replies: list[tuple[list[int], list[int]]] = []
+
+    def submit(self, request: TurnRequest) -> None:
+        self.histories.setdefault(request.episode, []).extend(request.prefix)
+        super().submit(request)
+
+    def close(self, episode: int) -> None:
+        self.histories.pop(episode, None)
+        super().close(episode)
+
+    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+        results = super().poll(timeout)
+        for result in results:
+            if result.tokens:
+                self.replies.append((list(self.histories[result.episode]), result.tokens))
+                self.histories[result.episode].extend(result.tokens)
+        return results
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("force_think", [False, True])
-def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(family: str, force_think: bool) -> None:
+def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(
+    family: str, force_think: bool, context: str
+) -> None:
     policy = tiny_policy(family)
     chat = ChatRenderer(policy.tokenizer, force_think=force_think)
-    engine = NativeEngine(
+    strategy, limit = CONTEXTS[context]
+    engine = Spy(
         policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
-        max_context_tokens=300,
+        max_context_tokens=limit,
     )  # fmt: skip
-    results = []
-    poll = engine.poll
-    engine.poll = lambda timeout=None: [results.append(r) or r for r in poll(timeout)]  # type: ignore[method-assign]
     sampler = Sampler(
         engine, tasks=[load_task_yaml(n) for n in ("sokoban", "frozen_lake", "bandit")], split="train",
         prompt=Prompt(style="compact", force_think=force_think), chat=chat,
-        params=SamplingParams(max_reply_tokens=9, max_context_tokens=300), seed=3,
+        params=SamplingParams(max_reply_tokens=9, max_context_tokens=limit), seed=3, context=strategy,
     )  # fmt: skip
     episodes = sampler.play([EpisodeSpec(0, g, m, g % 3, 50 + g) for g in range(6) for m in range(3)])
     batch = pack(episodes)
@@ -42,19 +79,47 @@ def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(family: st
 
     assert any(e.end is EndReason.CONTEXT_LIMIT for e in episodes), "truncated episodes are among them"
     lengths = batch.is_real_BT.sum(1)
-    assert lengths.min() < lengths.max() and max(len(e.turns) for e in episodes) > 2, "ragged and multi-turn"
+    assert lengths.min() < lengths.max() <= limit, "ragged, and within the limit on a row"
+    assert max(len(e.turns) for e in episodes) > 3, "multi-turn, and longer than every window"
     for episode in episodes:
         check_ledger(episode)
-    # the engine's own ids, bit for bit, although they would not survive text
-    sampled = sorted(tuple(r.tokens) for r in results if r.tokens)
+    # what the engine had read and what it wrote, bit for bit, although it would not survive text
     rows = []
     for b in range(batch.num_rows):
-        for k in range(int(batch.turn_BT[b].max()) + 1):
-            chosen = batch.is_action_BT[b] & (batch.turn_BT[b] == k)
-            rows.append(tuple(batch.tokens_BT[b][chosen].tolist()))
-    assert sorted(rows) == sampled
+        for k in batch.turn_BT[b][batch.is_action_BT[b]].unique().tolist():
+            position = (batch.is_action_BT[b] & (batch.turn_BT[b] == k)).nonzero().squeeze(1)
+            start, end = int(position[0]), int(position[-1]) + 1
+            assert len(position) == end - start
+            rows.append((batch.tokens_BT[b, :start].tolist(), batch.tokens_BT[b, start:end].tolist()))
+    assert sorted(rows) == sorted(engine.replies)
     encode = lambda text: policy.tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
-    assert any(list(ids) != encode(chat.decode(ids)) for ids in sampled), "text would have changed some"
+    assert any(ids != encode(chat.decode(ids)) for _, ids in engine.replies), "text would have changed some"
+
+
+def test_a_window_longer_than_the_episode_plays_and_reads_the_same() -> None:
+    """Random draws are those of the full context, so equal prompts give equal episodes, cut into rows."""
+    policy = tiny_policy()
+    chat = ChatRenderer(policy.tokenizer)
+    played = []
+    for context in (FULL, Window(99)):
+        engine = NativeEngine(
+            policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=3,
+            max_context_tokens=600,
+        )  # fmt: skip
+        sampler = Sampler(
+            engine, tasks=[load_task_yaml("sokoban")], split="train", prompt=Prompt(style="compact"), chat=chat,
+            params=SamplingParams(max_reply_tokens=9, max_context_tokens=600), seed=0, context=context,
+        )  # fmt: skip
+        played.append(sampler.play([EpisodeSpec(0, 0, m, 0, 1) for m in range(4)]))
+    for whole, cut in zip(*played, strict=True):
+        assert [t.reply_tokens for t in whole.turns] == [t.reply_tokens for t in cut.turns]
+        history: list[int] = []
+        for before, after in zip(whole.turns, cut.turns, strict=True):
+            history += before.prefix_tokens
+            assert after.prefix_tokens == history
+            history += before.reply_tokens
+        assert whole.num_new == whole.num_prefilled == cut.num_new
+        assert cut.num_prefilled == sum(len(turn.prefix_tokens) for turn in cut.turns) > cut.num_new
 
 
 def test_only_sampled_tokens_are_actions() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.text.condensers import LastActions
+from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.types import EndReason, FinishReason, Segment
 from tests.conftest import nano_tokenizer
@@ -88,6 +90,57 @@ def test_order_of_results_is_the_order_of_requests(play):
     episodes = play(lambda e, k: reply(*["Up"] * (1 + e % 3)), members=3, groups=3)
     assert [(e.group, e.member) for e in episodes] == [(g, m) for g in range(3) for m in range(3)]
     assert len({e.instance_id for e in episodes}) == 3  # siblings share the instance
+
+
+def shown(turn):
+    return nano_tokenizer().decode(turn.prefix_tokens)
+
+
+@pytest.mark.parametrize("context", [FULL, Window(1), Window(2), Single(LastActions())])
+def test_what_happens_does_not_depend_on_the_context(play, context):
+    """The same replies, read from other prompts; the scripted engine counts turns over new prompts."""
+    replies = [reply("Up"), "Up", reply("Up", "Fly"), reply("Up")]
+    [episode] = play(lambda e, k: replies[k], goal=100, context=context)
+    check_ledger(episode)
+    assert [turn.actions for turn in episode.turns] == [["Up"], [], ["Up"], ["Up"]]
+    assert [turn.problem for turn in episode.turns] == ["", "no_answer", "unknown_action", ""]
+    assert (episode.end, episode.total_reward) == (EndReason.TURN_LIMIT, pytest.approx(2.8))
+    assert [turn.starts_row for turn in episode.turns] == [True] + [not context.is_append_only] * 3
+    assert all(turn.prefix_segments[-1] == Segment.FORCED for turn in episode.turns)
+
+
+def test_a_window_shows_its_turns_and_no_others(play):
+    [episode] = play(lambda e, k: reply(*["Up"] * (k + 1)), goal=100, context=Window(1), max_actions=20)
+    last = shown(episode.turns[3])
+    assert "turns 2" in last and "turns 1" in last and "turns 3" not in last and "turns 4" not in last
+    assert last.count("<answer>") == 1 and last.count("Up") == 3  # of the third reply
+    past = [s == Segment.PAST for s in episode.turns[3].prefix_segments]
+    again = [t for t, is_past in zip(episode.turns[3].prefix_tokens, past, strict=True) if is_past]
+    assert again == episode.turns[2].reply_tokens
+
+
+def test_single_shows_no_reply(play):
+    [episode] = play(lambda e, k: reply("Up"), goal=100, context=Single(LastActions(count=2)))
+    assert "last actions : Up || Up\n" in shown(episode.turns[3]).replace(" \n ", "\n")
+    assert "<answer>" not in shown(episode.turns[3])
+    assert Segment.PAST not in episode.turns[3].prefix_segments
+
+
+def test_the_context_limit_is_one_of_the_row(play):
+    """Seven turns that would not fit into one row; a prompt that alone is too long still ends the episode."""
+    params = SamplingParams(max_reply_tokens=20, max_context_tokens=40)
+    [episode] = play(
+        lambda e, k: reply("Up"), goal=100, params=params, max_turns=7, context=Single(LastActions(count=0))
+    )
+    assert (episode.end, len(episode.turns)) == (EndReason.TURN_LIMIT, 7) and episode.num_tokens > 40
+    long = Single(lambda past: "wall " * 30 if len(past) == 2 else "")
+    [episode] = play(lambda e, k: reply("Up"), goal=100, params=params, context=long)
+    assert (episode.end, len(episode.turns)) == (EndReason.CONTEXT_LIMIT, 2)
+
+
+def test_a_condenser_that_fails_stops_the_run(play):
+    with pytest.raises(ValueError, match=r"context\.condense failed: KeyError: 'turn'"):
+        play(lambda e, k: reply("Up"), context=Single(lambda past: {}["turn"]))
 
 
 def test_the_sampler_measures_the_state_before_every_turn(play):

@@ -53,7 +53,10 @@ def forced_text(turn: Turn, decode: Decode | None) -> str:
 
 def turn_markdown(number: int, turn: Turn, decode: Decode | None) -> str:
     """One turn: its pieces by role, then what came of it."""
-    pieces = [("observation", turn.observation), ("forced", forced_text(turn, decode))]
+    if turn.starts_row and number > 1:  # the policy reads something else than the dialogue above
+        pieces = [("prompt", decode(turn.prefix_tokens) if decode else f"({len(turn.prefix_tokens)} tokens)")]
+    else:
+        pieces = [("observation", turn.observation), ("forced", forced_text(turn, decode))]
     pieces += list(reply_parts(turn))
     blocks = [f"#### turn {number}"]
     blocks += [f"**{role}**\n\n{fenced(text)}" for role, text in pieces if text.strip()]

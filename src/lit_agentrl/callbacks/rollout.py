@@ -21,6 +21,7 @@ from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.batch import pack, trajectory_id
 from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.ledger import AnswerStop
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.types import EndReason, Episode, StepBatch
@@ -105,6 +106,7 @@ class RolloutCallback(Callback):
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
         val_params, test_params: sampling parameters of validation and test.
         further_wave: prompts of (iteration, wave), for filters that ask for more groups.
+        context: what of an episode the policy reads before a reply.
         with_greedy: also play each prompt once greedily, for an advantage that takes ``baseline_B``; those
             episodes are counted in tokens and time, but not in the means of ``rollout/*``.
         seed: run seed.
@@ -123,6 +125,7 @@ class RolloutCallback(Callback):
         val_params: SamplingParams,
         test_params: SamplingParams,
         further_wave: Callable[[int, int], StepBatch],
+        context: Context = FULL,
         with_greedy: bool = False,
         seed: int = 0,
         rewards: RewardPipeline | None = None,
@@ -132,6 +135,7 @@ class RolloutCallback(Callback):
         self._make_engine = engine
         self._prompt = prompt
         self._chat = chat
+        self._context = context
         self.settings = settings
         self._select_groups = select_groups
         self._further_wave = further_wave
@@ -260,7 +264,7 @@ class RolloutCallback(Callback):
         counts = torch.tensor(
             [
                 sum(e.num_action_tokens for e in played),
-                sum(len(turn.prefix_tokens) for e in played for turn in e.turns if turn.reply_tokens),
+                sum(e.num_new for e in played),
                 sum(e.num_prefilled for e in played),
                 len(played),
             ],
@@ -309,7 +313,8 @@ class RolloutCallback(Callback):
         if (split, params) not in self._samplers:
             self._samplers[split, params] = Sampler(
                 self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=params, seed=self._seed, probes=self._rewards.probes if split == "train" else None,
+                params=params, seed=self._seed, context=self._context,
+                probes=self._rewards.probes if split == "train" else None,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
         return self._samplers[split, params].play(

@@ -18,7 +18,7 @@ class SamplingParams:
         top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
         top_k: keep the k most likely tokens; 0 keeps all.
         max_reply_tokens: limit on one reply.
-        max_context_tokens: limit on a whole episode.
+        max_context_tokens: limit on what is read and written in one sequence: an episode, or a turn of it.
 
     Raises:
         ValueError: a value out of range, naming the option.
@@ -108,7 +108,7 @@ class Engine(Protocol):
         """Start episode ``child`` from the first ``at`` tokens of ``parent``."""
 
     def close(self, episode: int) -> None:
-        """Forget an episode and free what it holds."""
+        """Forget an episode and free what it holds; a later request under its id starts empty."""
 
     def sync_weights(self, version: int) -> None:
         """Be told that the weights changed; later replies carry this version."""

@@ -13,6 +13,8 @@ Script = Callable[[int, int], str | Exception]
 class ScriptedEngine:
     """Answers turn k of episode e with ``script(e, k)``; replies carry log-prob 0 and entropy 0.
 
+    Turns are counted since the last ``sync_weights``, also over ``close``.
+
     Args:
         script: ``(episode, turn) -> text``; an exception given back becomes the result's error.
         encode: turns text into token ids.
@@ -65,8 +67,10 @@ class ScriptedEngine:
         raise ValueError("the scripted engine cannot fork; use engine=native")
 
     def close(self, episode: int) -> None:
-        self._turns.pop(episode, None)
-        self._lengths.pop(episode, None)
+        self._lengths.pop(
+            episode, None
+        )  # the turns are counted on: an episode may start over from a new prompt
 
     def sync_weights(self, version: int) -> None:
         self._version = version
+        self._turns.clear()

@@ -24,7 +24,9 @@ from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
 from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy_optimisation import PolicyModule
+from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -54,7 +56,9 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     games, settings = parts.games, parts.rollout
     policy: Policy = instantiate(cfg.model)
     chat = ChatRenderer(policy.tokenizer, force_think=parts.prompt.force_think, template=policy.chat_template)
-    check_prompts(chat, parts.prompt, games.tasks, max_context_tokens=settings.max_context_tokens)
+    check_prompts(
+        chat, parts.prompt, games.tasks, parts.context, max_context_tokens=settings.max_context_tokens
+    )
     stream = PromptStream(
         prompts=math.ceil(settings.prompts * parts.algorithm.prompt_factor - 1e-9),
         task_weights=games.weights, seed=cfg.seed, val=games.val,
@@ -63,8 +67,8 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     rollouts = RolloutCallback(
         tasks=games.tasks, engine=instantiate(cfg.engine), prompt=parts.prompt, chat=chat, settings=settings,
         select_groups=parts.select_groups, val_params=parts.val_params, test_params=parts.test_params,
-        further_wave=stream.wave, with_greedy=parts.algorithm.needs_baseline, seed=cfg.seed,
-        rewards=parts.rewards,
+        further_wave=stream.wave, context=parts.context, with_greedy=parts.algorithm.needs_baseline,
+        seed=cfg.seed, rewards=parts.rewards,
     )  # fmt: skip
     levels = {name: (x.chance_success, x.oracle_success) for name, x in games.levels("val").items()}
     module = PolicyModule(
@@ -120,14 +124,16 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
 
 
 def check_prompts(
-    chat: ChatRenderer, prompt: Prompt, tasks: Sequence[Task], *, max_context_tokens: int
+    chat: ChatRenderer, prompt: Prompt, tasks: Sequence[Task], context: Context, *, max_context_tokens: int
 ) -> None:
-    """Refuse games whose opening prompt the tokenizer cannot read, or that leaves no room for a reply.
+    """Refuse games whose prompts the tokenizer cannot read, or that leave no room for a reply.
 
     Raises:
         ValueError: naming the game and the remedy.
     """
     unknown = chat.tokenizer.unk_token_id
+    if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
+        unknown = None
     for task in tasks:
         env = task.make("train")
         observation, _ = env.reset(seed=0)
@@ -146,6 +152,12 @@ def check_prompts(
             raise ValueError(
                 f"the tokenizer does not know {tokens.count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
+            )
+        later = [turn for episode in rehearse(task, prompt, chat, context) for turn in episode.turns[1:]]
+        if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
+            raise ValueError(
+                f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "
+                "its observations, and what context.condense returns, in its vocabulary, or use another model"
             )
 
 

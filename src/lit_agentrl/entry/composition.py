@@ -198,11 +198,13 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
 def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
     """The options of a group whose own file has ``key``."""
     found = []
+    parent, _, leaf = key.rpartition(".")
     for option in _options(group, search):
         # a file that overrides other groups cannot be read alone
         with suppress(HydraException):
             cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
-            if OmegaConf.select(cfg, key, throw_on_missing=False) is not None:
+            node = OmegaConf.select(cfg, parent)
+            if isinstance(node, DictConfig) and leaf in node:  # also where it is null
                 found.append(option)
     return found
 

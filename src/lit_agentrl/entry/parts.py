@@ -25,6 +25,7 @@ from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.kl import KLToOld
+from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
@@ -55,6 +56,7 @@ class Parts:
     optim: OptimSettings
     critic: Callable[[Policy], Critic] | None
     prompt: Prompt
+    context: Context
     games: Games
     val_params: SamplingParams
     test_params: SamplingParams
@@ -97,6 +99,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     val_params = eval_params(rollout, cfg.val.temperature, "val")
     test_params = eval_params(rollout, cfg.test.temperature, "test")
     optim, prompt = instantiate(cfg.optim), instantiate(cfg.prompt)
+    context = build_context(cfg, algorithm)
     rewards = build_rewards(cfg.reward, games)
     if rewards and algorithm.needs_baseline:
         raise ValueError(
@@ -111,11 +114,29 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         optim,
         critic,
         prompt,
+        context,
         games,
         val_params,
         test_params,
         rewards,
     )
+
+
+def build_context(cfg: DictConfig, algorithm: Algorithm) -> Context:
+    """What the policy reads before a reply.
+
+    Raises:
+        ValueError: a part of the algorithm needs each trajectory in one row, and this context cuts it up.
+    """
+    context: Context = instantiate(cfg.context)
+    if algorithm.needs_whole_trajectories and not context.is_append_only:
+        axis = algorithm.needs_whole_trajectories[0]
+        remedy = {"ratio": "token or turn", "clip": "symmetric or clip_higher"}[axis]
+        raise ValueError(
+            f"algo.{axis} of {algorithm.name} needs each trajectory in one row, and this context makes one row "
+            f"per turn; set context=full, or algo/{axis}={remedy}"
+        )
+    return context
 
 
 def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Critic] | None:

@@ -57,13 +57,14 @@ def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Genera
 def kept_rows(tensors: Mapping[str, Tensor], keep_B: Tensor, *, at_least: int) -> dict[str, Tensor]:
     """The rows where ``keep_B`` is True of each tensor; where they are too few, also some without weight.
 
-    A rank, or a minibatch, must not be left without rows: dropped ones stay, with neither action tokens nor
-    value targets, until there are ``at_least`` as many, or none is left.
+    A rank, or a minibatch, must not be left without trajectories: dropped ones stay, with neither action tokens
+    nor value targets, until there are ``at_least`` as many, or none is left.
     """
-    rows = keep_B.nonzero().squeeze(1)
-    if len(rows) < at_least:
-        dropped = (~keep_B).nonzero().squeeze(1)[: at_least - len(rows)]
-        rows = torch.cat([rows, dropped]).sort().values
+    trajectory_B = tensors["trajectory_B"]
+    kept = torch.unique(trajectory_B[keep_B])
+    dropped = list(dict.fromkeys(trajectory_B[~keep_B].tolist()))[: max(0, at_least - len(kept))]
+    stays = torch.cat([kept, kept.new_tensor(dropped)])
+    rows = torch.isin(trajectory_B, stays).nonzero().squeeze(1)
     found = {name: tensor[rows] for name, tensor in tensors.items()}
     for name in ("is_action_BT", "is_value_target_BT"):
         if name in found:

@@ -134,9 +134,9 @@ class Algorithm:
         return float(getattr(self.rows, "prompt_factor", 1.0))
 
     @property
-    def needs_whole_trajectories(self) -> bool:
-        """Whether each row must hold its whole trajectory (the full context)."""
-        return any("trajectory_B" in tensor_names(part) for part in (self.ratio, self.clip))
+    def needs_whole_trajectories(self) -> list[str]:
+        """The axes whose parts need each row to hold its whole trajectory (the full context)."""
+        return [axis for axis in ("ratio", "clip") if "trajectory_B" in tensor_names(getattr(self, axis))]
 
     @property
     def min_group_size(self) -> int:

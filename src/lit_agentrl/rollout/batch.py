@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lit_agentrl.types import EndReason, Episode, Segment, TrajectoryBatch
+from lit_agentrl.types import EndReason, Episode, Segment, TrajectoryBatch, Turn
 
 _FILL: dict[str, tuple[float, torch.dtype]] = {  # value at padding
     "tokens_BT": (0, torch.int64),
@@ -26,10 +26,11 @@ _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBE
 
 
 def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = None) -> TrajectoryBatch:
-    """One row per episode, in order.
+    """One row per episode, or several where later turns start rows of their own; in order.
 
-    A turn's training reward (points) stands at its last sampled token, so the row sums of ``reward_BT`` are
-    the returns.  ``baselines`` has the greedy return of each group, in points; a group that it lacks gets NaN.
+    A turn's training reward (points) stands at its last sampled token, so ``reward_BT`` sums to the return
+    over the rows of a trajectory.  ``baselines`` has the greedy return of each group, in points; a group that
+    it lacks gets NaN.
 
     Raises:
         ValueError: an episode that failed (those are recorded, never trained on), or none at all.
@@ -41,31 +42,38 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
             raise ValueError(
                 f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
             )
-    width = max(episode.num_tokens for episode in episodes)
-    rows = {
-        name: torch.full((len(episodes), width), fill, dtype=dtype) for name, (fill, dtype) in _FILL.items()
-    }
-    for b, episode in enumerate(episodes):
-        for name, values in _columns(episode).items():
+    parts = [(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
+    columns = [_columns(first, turns) for _, first, turns in parts]
+    width = max(len(row["tokens_BT"]) for row in columns)
+    rows = {name: torch.full((len(parts), width), fill, dtype=dtype) for name, (fill, dtype) in _FILL.items()}
+    for b, row in enumerate(columns):
+        for name, values in row.items():
             rows[name][b, : len(values)] = torch.tensor(values, dtype=rows[name].dtype)
-    depth = max(len(episode.turns) for episode in episodes)
-    keys = [[t.state_key for t in e.turns] + [0] * (depth - len(e.turns)) for e in episodes]
-    trajectory_B = _ids([trajectory_id(e) for e in episodes])
+    depth = max(len(turns) for _, _, turns in parts)
+    keys = [[t.state_key for t in turns] + [0] * (depth - len(turns)) for _, _, turns in parts]
+    of_row = [episode for episode, _, _ in parts]
+    trajectory_B = _ids([trajectory_id(e) for e in of_row])
     return TrajectoryBatch(
         **rows,
-        node_BT=torch.arange(len(episodes) * width).view(len(episodes), width),
-        group_B=_ids([e.group for e in episodes]),
-        member_B=_ids([e.member for e in episodes]),
+        node_BT=torch.arange(len(parts) * width).view(len(parts), width),
+        group_B=_ids([e.group for e in of_row]),
+        member_B=_ids([e.member for e in of_row]),
         trajectory_B=trajectory_B,
         tree_B=trajectory_B.clone(),
-        task_B=_ids([e.task for e in episodes]),
-        first_turn_B=torch.zeros(len(episodes), dtype=torch.int32),
-        return_B=torch.tensor([e.training_return for e in episodes], dtype=torch.float32),
-        baseline_B=torch.tensor([(baselines or {}).get(e.group, math.nan) for e in episodes]),
-        success_B=torch.tensor([e.success for e in episodes]),
-        end_B=torch.tensor([int(e.end) for e in episodes], dtype=torch.int8),
+        task_B=_ids([e.task for e in of_row]),
+        first_turn_B=torch.tensor([first for _, first, _ in parts], dtype=torch.int32),
+        return_B=torch.tensor([e.training_return for e in of_row], dtype=torch.float32),
+        baseline_B=torch.tensor([(baselines or {}).get(e.group, math.nan) for e in of_row]),
+        success_B=torch.tensor([e.success for e in of_row]),
+        end_B=torch.tensor([int(e.end) for e in of_row], dtype=torch.int8),
         state_key_BK=_ids(keys),
     )
+
+
+def split_rows(episode: Episode) -> list[tuple[int, list[Turn]]]:
+    """Number of the first turn, and the turns, of each row: a turn that ``starts_row`` begins a new one."""
+    starts = [k for k, turn in enumerate(episode.turns) if turn.starts_row or k == 0]
+    return [(k, episode.turns[k:end]) for k, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def trajectory_id(episode: Episode) -> int:
@@ -77,9 +85,9 @@ def _ids(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor(values, dtype=torch.int64)
 
 
-def _columns(episode: Episode) -> dict[str, list[float]]:
+def _columns(first: int, turns: Sequence[Turn]) -> dict[str, list[float]]:
     columns: dict[str, list[float]] = {name: [] for name in _FILL}
-    for k, turn in enumerate(episode.turns):
+    for k, turn in enumerate(turns, start=first):
         given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
         columns["tokens_BT"] += [*turn.prefix_tokens, *turn.reply_tokens]
         columns["is_real_BT"] += [True] * (given + sampled)

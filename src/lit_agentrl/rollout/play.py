@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.rewards.base import Probe
 from lit_agentrl.text.chat import THINK_START, ChatRenderer, Prefix
+from lit_agentrl.text.context import FULL, Context, Past
 from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.parsing import parse_reply
 from lit_agentrl.text.prompts import Prompt
@@ -31,6 +33,7 @@ class EpisodeInPlay:
         prompt: Prompt,
         chat: ChatRenderer,
         probes: Mapping[str, Probe] | None = None,
+        context: Context = FULL,
     ) -> None:
         self.episode = episode
         self.env = env
@@ -38,6 +41,7 @@ class EpisodeInPlay:
         self._task = task
         self._prompt = prompt
         self._chat = chat
+        self._context = context
         self._actions_left = task.max_actions
         self._probes = probes or {}
         self._observation = ""
@@ -55,7 +59,8 @@ class EpisodeInPlay:
         except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
             self._fail(error)
             return
-        messages = self._prompt.opening(
+        opening = partial(
+            self._prompt.opening,
             name=task.name,
             rules=rules,
             action_names=names,
@@ -64,7 +69,8 @@ class EpisodeInPlay:
             max_actions=task.max_actions,
             max_actions_per_turn=task.max_actions_per_turn,
         )
-        self._open_turn(self._chat.opening(messages), state_key, probes)
+        self._past = Past(opening, episode.turns)
+        self._open_turn("", self._chat.opening(opening()), state_key, probes)
 
     def answer(self, result: TurnResult) -> None:
         """Record a reply, play its actions, and either open the next turn or end the episode."""
@@ -78,6 +84,7 @@ class EpisodeInPlay:
                 episode.turns.pop()
             self._end(EndReason.CONTEXT_LIMIT)
             return
+        episode.num_new += len(self._past.pieces[-1].tokens)
         forced = self._chat.forced_think
         turn.reply_tokens, turn.reply_logps = result.tokens, result.logps
         turn.reply_entropies, turn.policy_version = result.entropies, result.policy_version
@@ -136,17 +143,23 @@ class EpisodeInPlay:
                 turns_left=turns_left,
                 actions_left=self._actions_left,
             )
-            self._open_turn(self._chat.following(message, last_reply=turn.reply_tokens), state_key, probes)
+            piece = self._chat.following(message, last_reply=turn.reply_tokens)
+            self._open_turn(message, piece, state_key, probes)
 
     def _measured(self) -> dict[str, float]:
         return {name: float(probe(self.env, self._observation)) for name, probe in self._probes.items()}
 
-    def _open_turn(self, prefix: Prefix, state_key: int, probes: dict[str, float]) -> None:
+    def _open_turn(self, message: str, piece: Prefix, state_key: int, probes: dict[str, float]) -> None:
+        past, is_first = self._past, not self.episode.turns
+        past.messages.append(message)
+        past.pieces.append(piece)
+        prefix = self._context.prompt(past, self._chat)
         self.episode.turns.append(
             Turn(
                 observation=self._observation,
                 prefix_tokens=prefix.tokens,
                 prefix_segments=prefix.segments,
+                starts_row=is_first or not self._context.is_append_only,
                 state_key=state_key,
                 probes=probes,
             )

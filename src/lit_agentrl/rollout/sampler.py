@@ -12,6 +12,7 @@ from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.rewards.base import Probe
 from lit_agentrl.rollout.play import EpisodeInPlay
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.types import Episode
 
@@ -37,6 +38,7 @@ class Sampler:
         split: ``train`` | ``val`` | ``test``.
         prompt, chat: wording and template.
         params: sampling parameters.
+        context: what of an episode the policy reads before a reply.
         seed: run seed.
         probes: measured before every turn, into ``Turn.probes``.
     """
@@ -51,6 +53,7 @@ class Sampler:
         chat: ChatRenderer,
         params: SamplingParams,
         seed: int,
+        context: Context = FULL,
         probes: Mapping[str, Probe] | None = None,
     ) -> None:
         self._engine = engine
@@ -60,6 +63,7 @@ class Sampler:
         self._chat = chat
         self._params = params
         self._seed = seed
+        self._context = context
         self._probes = probes or {}
         self._spare: dict[int, list[TextEnv]] = {}  # idle environments of each task, reused
 
@@ -104,14 +108,18 @@ class Sampler:
             task_name=task.name,
             instance_seed=spec.instance_seed,
         )
-        play = EpisodeInPlay(episode, task, env, self._prompt, self._chat, self._probes)
+        play = EpisodeInPlay(
+            episode, task, env, self._prompt, self._chat, probes=self._probes, context=self._context
+        )
         play.begin(noise_seed=self._key("noise", episode))
         return play
 
     def _submit(self, index: int, play: EpisodeInPlay) -> None:
-        episode = play.episode
+        episode, turn = play.episode, play.episode.turns[-1]
+        if turn.starts_row and len(episode.turns) > 1:
+            self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key("token", episode, len(episode.turns) - 1)
-        self._engine.submit(TurnRequest(index, episode.turns[-1].prefix_tokens, key, self._params))
+        self._engine.submit(TurnRequest(index, turn.prefix_tokens, key, self._params))
 
     def _answer(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
         play = live[result.episode]

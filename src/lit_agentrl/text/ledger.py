@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ANSWER_END = "</answer>"
-_PREFIX_SEGMENTS = frozenset({int(Segment.PROMPT), int(Segment.OBSERVATION), int(Segment.FORCED)})
+_PREFIX_SEGMENTS = frozenset(map(int, (Segment.PROMPT, Segment.OBSERVATION, Segment.FORCED, Segment.PAST)))
 _REPLY_SEGMENTS = frozenset({int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)})
 _TOLERANCE = 1e-5  # nats; a float32 log-softmax of a near-certain token may round above zero
 
@@ -110,7 +110,7 @@ def _turn_problem(turn: Turn) -> str:
     if not turn.prefix_tokens:
         return "prefix_tokens is empty; a reply needs at least its header"
     checks: dict[str, Sequence[float]] = {
-        "prefix_segments must be PROMPT, OBSERVATION or FORCED": [
+        "prefix_segments must be PROMPT, OBSERVATION, FORCED or PAST": [
             s for s in turn.prefix_segments if s not in _PREFIX_SEGMENTS
         ],
         "reply_segments must be THINK, ANSWER or OTHER": [

@@ -61,6 +61,7 @@ class Prompt:
         max_turns: int,
         max_actions: int,
         max_actions_per_turn: int,
+        message: str | None = None,
     ) -> list[dict[str, str]]:
         """The chat messages before the first reply.
 
@@ -72,6 +73,7 @@ class Prompt:
             max_turns: Replies the policy has.
             max_actions: Actions it has in all.
             max_actions_per_turn: Actions one reply may hold (style ``full`` only).
+            message: The message of a later turn, with which the dialogue begins in place of the first observation.
 
         Raises:
             ValueError: If a budget is below 1, the name is not one line, or there are no actions.
@@ -85,7 +87,8 @@ class Prompt:
         if action_names is not None and not action_names:
             raise ValueError("action_names=() must hold at least one action; None means free text")
         if self.style == "compact":
-            return [_user(f"{name}\nturns {max_turns} actions {max_actions}\n{observation}")]
+            first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
+            return [_user(f"{name}\n{first}")]
         system = "\n\n".join(
             [
                 f"You are playing {name}.\n{rules.strip()}",
@@ -94,7 +97,7 @@ class Prompt:
                 self._format(action_names, min(max_actions_per_turn, max_actions)),
             ]
         )
-        return [{"role": "system", "content": system}, _user(observation)]
+        return [{"role": "system", "content": system}, _user(observation if message is None else message)]
 
     def following(
         self, *, observation: str, reward: float, problem: str, turns_left: int, actions_left: int

@@ -1,0 +1,130 @@
+"""What of an episode the policy reads before each reply: all of it, its last turns, or a summary.
+
+A context that only appends puts a trajectory into one row; any other one starts a row with every turn.  In
+both the tokens submitted to the engine are the tokens of the row: past replies are put again as the ids that
+were sampled, and what is left out is left out whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from lit_agentrl.text.chat import ChatRenderer, Prefix
+from lit_agentrl.types import Segment, Turn
+
+Condense = Callable[[Sequence[Turn]], str]
+_REMEDY = "give it a _target_ that takes the past turns and returns a text"
+
+
+@dataclass
+class Past:
+    """An episode as its next prompt may need it; entry k of the lists is about turn k.
+
+    Attributes:
+        opening: the messages before the first reply; with ``message=…`` those of a dialogue that begins with
+            the message of a later turn.
+        turns: the turns that were taken.
+        messages: what the game said before each reply, the one awaited included; the first is empty, since
+            the opening holds it.
+        pieces: the tokens of these messages in a dialogue that shows every turn.
+    """
+
+    opening: Callable[..., list[dict[str, str]]]
+    turns: Sequence[Turn]
+    messages: list[str] = field(default_factory=list)
+    pieces: list[Prefix] = field(default_factory=list)
+
+
+class Context(Protocol):
+    """Decides what is read before a reply; see ``docs/context.md``."""
+
+    is_append_only: ClassVar[bool]
+    """Whether a prompt continues the row before it; otherwise each turn is a row and starts an empty one."""
+
+    def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
+        """The tokens to submit for the next reply: what is new if append-only, else the whole prompt."""
+
+
+@dataclass(frozen=True)
+class Full:
+    """Everything: each turn appends its message to what was read and written before."""
+
+    is_append_only: ClassVar[bool] = True
+
+    def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
+        """The new message."""
+        return past.pieces[-1]
+
+
+FULL = Full()  # what callers without a config get
+
+
+@dataclass(frozen=True)
+class Window:
+    """The opening, the last turns (message and reply) and the present message.
+
+    Where turns are left out, the first message shown stands in the opening in place of the first observation:
+    the rules stay, and no two messages of the game follow each other.
+
+    Args:
+        turns: past turns shown.
+
+    Raises:
+        ValueError: fewer than one.
+    """
+
+    turns: int
+    is_append_only: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.turns, bool) or not isinstance(self.turns, int) or self.turns < 1:
+            raise ValueError(
+                f"context.turns={self.turns} must be a whole number >= 1; context=single shows no past reply"
+            )
+
+    def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
+        """The whole prompt; past replies are their recorded ids."""
+        first = max(0, len(past.turns) - self.turns)
+        start = past.pieces[0] if first == 0 else chat.opening(past.opening(message=past.messages[first]))
+        tokens, segments = list(start.tokens), list(start.segments)
+        for turn, piece in zip(past.turns[first:], past.pieces[first + 1 :], strict=True):
+            tokens += [*turn.reply_tokens, *piece.tokens]
+            segments += [*[int(Segment.PAST)] * len(turn.reply_tokens), *piece.segments]
+        return Prefix(tokens, segments)
+
+
+@dataclass(frozen=True)
+class Single:
+    """One message: the opening, the past turns condensed to a text, the present message.
+
+    Args:
+        condense: gives the text, which may be empty, from the past turns, of which there is at least one.
+
+    Raises:
+        ValueError: it is no function; later also: it fails, or returns something else than a text.
+    """
+
+    condense: Condense
+    is_append_only: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.condense):
+            raise ValueError(f"context.condense={self.condense} must be a function: {_REMEDY}")
+
+    def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
+        """The whole prompt; no reply is in it, unless the text quotes one."""
+        if not past.turns:
+            return past.pieces[0]
+        parts = (self._condensed(past.turns), past.messages[-1])
+        return chat.opening(past.opening(message="\n".join(part for part in parts if part)))
+
+    def _condensed(self, turns: Sequence[Turn]) -> str:
+        try:
+            text = self.condense(tuple(turns))
+        except Exception as error:  # a part of the run, unlike a game: it does not fail for one episode only
+            raise ValueError(f"context.condense failed: {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            raise ValueError(f"context.condense returned {type(text).__name__}; {_REMEDY}")
+        return text

@@ -1,0 +1,71 @@
+"""Runs whose policy reads less than the whole episode."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_agentrl.callbacks import rollout
+from lit_agentrl.callbacks.transcripts import read
+from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.rollout.sampler import Sampler
+from lit_agentrl.text.context import Window
+from lit_agentrl.types import Segment
+from tests.integration.conftest import assert_equal_runs, command, outcome, run
+
+SMALL = [
+    "env=frozen_lake", "rollout.prompts=2", "rollout.members=4", "rollout.max_context_tokens=400",
+    "val.episodes=2", "val.every=1", "test.episodes=0", "engine.num_slots=8", "trainer.accelerator=cpu",
+    "~callbacks.progress",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def spied(*args: Any, **options: Any) -> Sampler:
+        made.append(options["context"])
+        return Sampler(*args, **options)
+
+    monkeypatch.setattr(rollout, "Sampler", spied)
+    folder = tmp_path / "run"
+    options = ["trainer.max_epochs=1", "algo=gigpo", "context=window", "context.turns=1"]
+    main_train([*SMALL, *options, f"hydra.run.dir={folder}"])
+    trained = len(made)
+    main_evaluate([f"run={folder}", "episodes=2", "split=val"])
+    assert len(made) > trained and set(made) == {Window(1)}
+    with (folder / "metrics.csv").open(newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert float(row["train/logp_gap"]) < 1e-5 and float(row["speed/prefill_reuse"]) < 0.9
+    turns = [turn for _, e in read(folder / "transcripts" / "train.jsonl") for turn in e.turns]
+    assert any(Segment.PAST in turn.prefix_segments for turn in turns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["gigpo", "starpo_s", "loop", "ppo_turn"])
+@pytest.mark.parametrize("context", ["window", "single"])
+def test_algorithms_on_rows_of_one_turn(algo: str, context: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = [f"algo={algo}", f"context={context}", f"hydra.run.dir={folder}"]
+    main_train([*SMALL, *options, "update.minibatches=2", "trainer.max_epochs=2"])
+    with (folder / "metrics.csv").open(newline="") as file:
+        row = list(csv.DictReader(file))[-1]
+    assert float(row["train/logp_gap"]) < 1e-5 and float(row["train/grad_norm"]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["window", "single"])
+def test_resume_is_exact(context: str, tmp_path: Path) -> None:
+    straight, extended = tmp_path / "straight", tmp_path / "extended"
+    for folder, iterations in ((straight, 3), (extended, 2)):
+        options = [f"context={context}", f"hydra.run.dir={folder}", f"trainer.max_epochs={iterations}"]
+        done = run(command(*SMALL, "algo=gigpo", *options))
+        assert done.returncode == 0, done.stderr
+    done = run(command(f"resume={extended}", "trainer.max_epochs=3"))
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(straight, extended)
+    assert len(outcome(straight)[1]) == 4
