@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -62,11 +62,16 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config).eval()
 
 
-def build(algorithm: Algorithm, *, critic: str = "separate", optim: Any = None, **update: Any) -> BareModule:
+def build(
+    algorithm: Algorithm, *, critic: str | DictConfig = "separate", optim: Any = None, **update: Any
+) -> BareModule:
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None
     if algorithm.needs_critic:
-        make_critic = instantiate(OmegaConf.load(ROOT / "conf" / "critic" / f"{critic}.yaml"), grad_clip=1e9)
+        if isinstance(critic, str):
+            critic = OmegaConf.load(ROOT / "conf" / "critic" / f"{critic}.yaml")
+            critic.grad_clip = 1e9
+        make_critic = instantiate(critic)
     module = BareModule(
         Policy(network=gpt2(), tokenizer=None, name="gpt2"), algorithm=algorithm,
         update=UpdateSettings(**{"grad_clip": 1e9, "max_logp_gap": 1e9, **update}),

@@ -182,7 +182,7 @@ def separate(
     )  # fmt: skip
 
 
-@functools.wraps(separate, assigned=())  # the same signature, which start-up checks options against
+@functools.wraps(separate, assigned=("__annotations__",))  # start-up checks options against the signature
 def separate_if_needed(*args: Any, **options: Any) -> Critic:
     """As `separate`; a run whose advantage asks for no values goes without it."""
     return separate(*args, **options)
