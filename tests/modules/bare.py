@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -27,6 +28,19 @@ from tests.conftest import ROOT
 from tests.rl.ragged import ragged
 
 T = TypeVar("T")
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    """Double precision by default, and one thread: the matrices are too small for two."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
 
 
 class BareModule(PolicyModule):
@@ -84,10 +98,11 @@ def build(
 
 
 @lru_cache
-def off_policy(seed: int = 0) -> TrajectoryBatch:
+def off_policy(seed: int = 0, distance: float = 1.0) -> TrajectoryBatch:
     """22 rows in 6 groups, of which one has a single member and one equal returns.
 
-    Recorded log-probs differ from those of `gpt2` by 0.4 nats and at every ninth token by 2, both ways.
+    Recorded log-probs differ from those of `gpt2` by 0.4 nats and at every ninth token by 2, both ways, times
+    ``distance``.
     """
     tensors = ragged(seed, sizes=(1, 5, 4, 3, 6, 3))
     rows = {"tokens_BT": tensors["tokens_BT"], "is_action_BT": tensors["is_action_BT"]}
@@ -103,7 +118,7 @@ def off_policy(seed: int = 0) -> TrajectoryBatch:
     surplus_B = torch.where(is_equal_B, reward_BT.sum(1) - 0.5, 0.0)
     reward_BT[torch.arange(len(last_B)), last_B] -= surplus_B
     tensors |= {
-        "sampler_logp_BT": torch.where(tensors["is_action_BT"], logp_BT + noise_BT, 0.0),
+        "sampler_logp_BT": torch.where(tensors["is_action_BT"], logp_BT + distance * noise_BT, 0.0),
         "reward_BT": reward_BT,
         "return_B": torch.where(is_equal_B, 0.5, tensors["return_B"]),
         "tokens_BT": torch.where(tensors["is_real_BT"], tensors["tokens_BT"], 0),

@@ -28,7 +28,7 @@ from lit_agentrl.modules.settings import OptimSettings
 from lit_agentrl.rl import filters
 from lit_agentrl.rl.aggregation import divide
 from lit_agentrl.rl.algorithm import Algorithm, bind, policy_loss, shape_rewards, try_out
-from tests.modules.bare import build, off_policy, step
+from tests.modules.bare import build, float64, off_policy, step
 from tests.rl.ragged import config_of, mix, ragged
 from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, composed
 
@@ -45,10 +45,9 @@ REFUSALS = (InstantiationException, UserError, ValueError)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+def double() -> Iterator[None]:
+    with float64():
+        yield
 
 
 class Leaf(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.types import TrajectoryBatch
-from tests.modules.bare import build, gradient, off_policy, play_on_ranks, step
+from tests.modules.bare import build, float64, gradient, off_policy, play_on_ranks, step
 from tests.rl.ragged import mix
 from tests.rl.test_algo_configs import ALGORITHMS
 
@@ -22,10 +22,9 @@ every_algorithm = pytest.mark.parametrize(("name", "critic"), VARIANTS)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+def double() -> Iterator[None]:
+    with float64():
+        yield
 
 
 WHOLE: dict[tuple[str, str], Tensor] = {}
