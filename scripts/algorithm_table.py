@@ -6,6 +6,7 @@ python scripts/algorithm_table.py
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -13,29 +14,41 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "algorithms.md"
 BEGIN, END = "<!-- table: scripts/algorithm_table.py -->\n", "<!-- end of table -->\n"
-AXES = ("advantage", "rows", "ratio", "clip", "aggregate", "kl", "entropy", "filter")
+AXES = (
+    "advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "kl_controller", "entropy",
+    "filter", "reward",
+)  # fmt: skip
+IDLE = ("none", "fixed")
 
 
-def row(file: Path) -> str:
-    """One algorithm: what it chooses on each axis, and its paper."""
-    text = file.read_text()
-    chosen: dict[str, str] = {}
-    for entry in yaml.safe_load(text)["defaults"]:
+def choices(file: Path) -> dict[str, str]:
+    """What an algorithm chooses on each axis."""
+    chosen = {"reward": "none"}
+    for entry in yaml.safe_load(file.read_text())["defaults"]:
         if isinstance(entry, dict):
             [(key, option)] = entry.items()
-            chosen["filter" if "filter" in key else key] = option
+            # filter and reward are groups of their own, which an algorithm overrides
+            chosen[key.rpartition(".")[2] if key.startswith("override") else key] = option
+    return chosen
+
+
+def row(file: Path, axes: Sequence[str]) -> str:
+    """One algorithm: what it chooses on these axes, and its paper."""
+    text, chosen = file.read_text(), choices(file)
     title = text.splitlines()[0].removeprefix("# ").split(". Defaults")[0].rstrip(".")
     paper = re.search(r"arXiv (\d{4}\.\d{5})", text.splitlines()[0])
     source = f"[{paper[1]}](https://arxiv.org/abs/{paper[1]})" if paper else title.partition(", ")[2]
-    cells = ("–" if chosen[axis] == "none" else f"`{chosen[axis]}`" for axis in AXES)
+    cells = ("–" if chosen[axis] in IDLE else f"`{chosen[axis]}`" for axis in axes)
     return f"| `{file.stem}` | {' | '.join(cells)} | {source} |"
 
 
 def table() -> str:
     """The whole table."""
     files = sorted((ROOT / "conf" / "algo").glob("*.yaml"))
-    head = f"| `algo=` | {' | '.join(AXES)} | paper |\n|{'---|' * (len(AXES) + 2)}\n"
-    return head + "\n".join(row(file) for file in files) + "\n"
+    # axes that no named algorithm uses would be empty columns
+    axes = [axis for axis in AXES if any(choices(file)[axis] not in IDLE for file in files)]
+    head = f"| `algo=` | {' | '.join(axes)} | paper |\n|{'---|' * (len(axes) + 2)}\n"
+    return head + "\n".join(row(file, axes) for file in files) + "\n"
 
 
 def updated(page: str) -> str:

@@ -19,11 +19,11 @@ from torch import Tensor
 from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
-from lit_agentrl.entry.parts import build_games, build_parts
+from lit_agentrl.entry.parts import build_games, build_parts, build_rewards
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.critic import Critic
-from lit_agentrl.modules.settings import OptimSettings
+from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.algorithm import Algorithm
@@ -63,7 +63,9 @@ def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
 
 def make_axis(cfg: DictConfig, axis: str) -> None:
     part = instantiate(cfg.algo[axis])
-    if part is not None:
+    if axis == "kl_controller":
+        assert part.update(0.1, 0.2, 100) > 0
+    elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         try_out(f"algo.{axis}", part, results.get(axis, Tensor))
 
@@ -104,6 +106,10 @@ def make_filter(cfg: DictConfig) -> None:
     try_out("filter", instantiate(cfg.filter), Selection)
 
 
+def make_update(cfg: DictConfig) -> None:
+    assert isinstance(instantiate(cfg["update"]), UpdateSettings)
+
+
 def make_loggers(cfg: DictConfig) -> None:
     made = build_dict(cfg.logger)
     assert made and all(isinstance(logger, Logger) for logger in made)
@@ -125,6 +131,14 @@ def make_prompt(cfg: DictConfig) -> None:
     assert isinstance(instantiate(cfg.prompt), Prompt)
 
 
+def make_reward(cfg: DictConfig) -> None:
+    games = build_games(cfg, task_loader())
+    rewards = build_rewards(cfg.reward, games)
+    given = {name: entry._target_.rpartition(".")[2] for name, entry in cfg.reward.items()}
+    assert {name: type(part).__name__ for name, part in rewards.parts.items() if name in given} == given
+    assert bool(rewards) == bool(given)
+
+
 def make_trainer(cfg: DictConfig) -> None:
     trainer = build_trainer(cfg, callbacks=[], loggers=[])
     assert trainer.max_epochs == cfg.trainer.max_epochs and trainer.world_size == 1
@@ -142,8 +156,10 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "model": make_model,
     "optim": make_optimizer,
     "prompt": make_prompt,
+    "reward": make_reward,
     "strategy": make_trainer,
     "trainer": make_trainer,
+    "update": make_update,
 }
 
 

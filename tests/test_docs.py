@@ -16,8 +16,10 @@ from omegaconf import DictConfig
 from safetensors import safe_open
 
 from lit_agentrl.models.policy import NANO_FOLDER
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
+from tests.rewards.conftest import sized
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -26,7 +28,9 @@ PAGES = [
     *ROOT.glob("docs/*.md"),
     *ROOT.glob("examples/*/README.md"),
 ]
-EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+EXTENDING = "".join(
+    (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("extending", "rewards")
+)
 # a fenced block whose first line is a comment that names a file
 FILES = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", EXTENDING, flags=re.DOTALL)
 COMMANDS = re.findall(r"^python train\.py (--config-dir my_conf .*)$", EXTENDING, flags=re.MULTILINE)
@@ -66,8 +70,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 6
-    assert len(COMMANDS) == 3
+    assert len(FILES) == 8
+    assert len(COMMANDS) == 4
 
 
 def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
@@ -96,6 +100,22 @@ def test_callback_of_the_page(composed: dict[str, DictConfig]) -> None:
     assert list(section)[-1] == "thinking"
     assert len(section) > 1  # the default ones are still there
     assert type(instantiate(section.thinking)).__name__ == "Thinking"
+
+
+def test_reward_of_the_page(composed: dict[str, DictConfig]) -> None:
+    section = composed["reward.brisk.weight"].reward
+    assert list(section) == ["format", "brisk"]
+    part = instantiate(section.brisk)
+    episodes = [sized(2, success=True), sized(2)]
+    assert part.apply([[10.0], [0.0]], episodes, iteration=0) == [[12.0], [0.0]]
+    RewardPipeline({"brisk": part}).score(episodes, iteration=0)
+    assert [e.training_return for e in episodes] == [2.0, 0.0]
+
+
+def test_every_reward_part_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
+    options = {file.stem for file in (ROOT / "conf" / "reward").glob("*.yaml")} - {"none"}
+    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/nano.md"])

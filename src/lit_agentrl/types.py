@@ -78,6 +78,14 @@ class Turn:
     num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
     reward: float = 0.0  # environment reward and protocol penalty of this turn, in points
     reward_parts: dict[str, float] = field(default_factory=dict)
+    probes: dict[str, float] = field(default_factory=dict)  # of the state before it, for reward parts
+    shaping: dict[str, float] = field(default_factory=dict)  # points that each reward part added
+    shaped_reward: float | None = None  # what training sees in place of reward; None without reward parts
+
+    @property
+    def training_reward(self) -> float:
+        """Points of this turn as training sees them."""
+        return self.reward if self.shaped_reward is None else self.shaped_reward
 
 
 @dataclass
@@ -104,6 +112,11 @@ class Episode:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def training_return(self) -> float:
+        """Undiscounted return in points as training sees it, shaping included."""
+        return sum(turn.training_reward for turn in self.turns)
+
+    @property
     def num_tokens(self) -> int:
         return sum(len(turn.prefix_tokens) + len(turn.reply_tokens) for turn in self.turns)
 
@@ -126,8 +139,9 @@ class TrajectoryBatch:
     is_turn_end_BT: Tensor  # bool: last sampled token of a turn
     segment_BT: Tensor  # int8, see Segment
     sampler_logp_BT: Tensor  # float32 nats, 0 where not an action
+    sampler_entropy_BT: Tensor  # float32 nats, of the distribution it was drawn from; 0 where not an action
     policy_version_BT: Tensor  # int32, -1 where not an action
-    reward_BT: Tensor  # float32 points, at turn ends
+    reward_BT: Tensor  # float32 points, at turn ends, shaping included
     node_BT: Tensor  # int64, equal for a token shared by several rows, else unique
     group_B: Tensor  # int64, unique over the run
     member_B: Tensor  # int64
@@ -135,7 +149,8 @@ class TrajectoryBatch:
     tree_B: Tensor  # int64
     task_B: Tensor  # int64
     first_turn_B: Tensor  # int32
-    return_B: Tensor  # float32 points, of the whole trajectory
+    return_B: Tensor  # float32 points, of the whole trajectory, shaping included
+    baseline_B: Tensor  # float32 points, return of the prompt's greedy episode; NaN where none was played
     success_B: Tensor  # bool
     end_B: Tensor  # int8, see EndReason
     state_key_BK: Tensor  # int64, hash of the game's state before each turn; 0 beyond the last
@@ -170,6 +185,7 @@ class StepBatch:
     episodes: list[Episode] = field(default_factory=list)  # all of them, also those not trained on
     num_groups: int = 0  # groups rolled out
     num_kept_groups: int = 0  # groups selected for training
+    greedy_episodes: list[Episode] = field(default_factory=list)  # one per prompt where baselines are wanted
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

@@ -87,6 +87,19 @@ def test_an_episode_reads_turn_by_turn_with_its_roles(make_episode: Make) -> Non
     assert html.count("<pre><code>") == 4 and "P _\n_ O" in html  # the board keeps its lines
 
 
+def test_what_a_turn_is_trained_on_is_shown_where_there_are_reward_parts(make_episode: Make) -> None:
+    episode = make_episode(success=True)
+    assert "trained on" not in episode_markdown(episode)
+    episode.turns[0].shaping, episode.turns[0].shaped_reward = (
+        {"format": 0.1, "caps": 0.0, "count": -0.2},
+        1.4,
+    )
+    line = "**reward** +1.5 · **trained on** +1.4 (format +0.1, count -0.2) · **actions** `Up`"
+    assert line in episode_markdown(episode)
+    _, again = from_line(to_line(episode, 1, "train"))
+    assert again.turns == episode.turns
+
+
 def test_forced_tokens_are_counted_without_a_tokenizer(make_episode: Make) -> None:
     assert forced_text(make_episode().turns[0], None) == "(1 tokens)"
 

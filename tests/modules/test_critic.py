@@ -100,7 +100,7 @@ def test_micro_batches_and_row_order_do_not_change_the_critic(kind):
 
 
 def test_rows_that_are_not_kept_carry_no_gradient():
-    kept, dropped = algorithm(), algorithm(rows=partial(row_selection.cppo, prune=0.5))
+    kept, dropped = algorithm(), algorithm(rows=row_selection.CPPO(prune=0.5))
     module, change = step(alg=dropped)
     assert module.row["train/kept_row_share"] == pytest.approx(0.5)
     _, full = step(alg=kept)

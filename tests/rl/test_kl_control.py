@@ -83,12 +83,12 @@ def test_wrong_arguments(controller):
 @pytest.mark.parametrize(
     ("cls", "constants", "message"),
     [
-        (Ziegler, {"target": 0.0, "horizon": 1}, r"algo\.kl\.controller\.target=0\.0 must be finite and > 0"),
-        (Ziegler, {"target": 6.0, "horizon": -1}, r"algo\.kl\.controller\.horizon=-1 must be finite and > 0"),
+        (Ziegler, {"target": 0.0, "horizon": 1}, r"algo\.kl_controller\.target=0\.0 must be finite and > 0"),
+        (Ziegler, {"target": 6.0, "horizon": -1}, r"algo\.kl_controller\.horizon=-1 must be finite and > 0"),
         (Ziegler, {"target": 6.0, "horizon": math.inf}, r"controller\.horizon=inf must be finite"),
-        (PPOPenalty, {"target": -0.01}, r"algo\.kl\.controller\.target=-0\.01 must be finite and > 0"),
-        (SeedThreshold, {"low_kl": 0.0}, r"algo\.kl\.controller\.low_kl=0\.0 must be finite and > 0"),
-        (SeedThreshold, {"low_coef": -1.0}, r"algo\.kl\.controller\.low_coef=-1\.0 must be finite and > 0"),
+        (PPOPenalty, {"target": -0.01}, r"algo\.kl_controller\.target=-0\.01 must be finite and > 0"),
+        (SeedThreshold, {"low_kl": 0.0}, r"algo\.kl_controller\.low_kl=0\.0 must be finite and > 0"),
+        (SeedThreshold, {"low_coef": -1.0}, r"algo\.kl_controller\.low_coef=-1\.0 must be finite and > 0"),
         (SeedThreshold, {"high_kl": 0.1}, r"controller\.high_kl=0\.1 must be .* > .*low_kl=0\.1"),
         (SeedThreshold, {"high_coef": 0.001}, r"controller\.high_coef=0\.001 must be .* > .*low_coef=0\.01"),
     ],

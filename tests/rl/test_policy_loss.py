@@ -210,7 +210,7 @@ def test_wrong_mixes_fail_when_built():
         replace(plain, ratio=ratios.none)
     with pytest.raises(ValueError, match=r"algo\.clip\.low=2 must be in"):
         replace(plain, clip=partial(HIGHER, low=2))
-    with pytest.raises(ValueError, match=r"algo\.kl=.* must be KLInLoss or KLInReward"):
+    with pytest.raises(ValueError, match=r"algo\.kl=.* must be KLInLoss, KLInReward or KLToOld"):
         replace(plain, kl=kl.k3)
 
 

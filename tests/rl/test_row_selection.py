@@ -9,10 +9,10 @@ import torch
 
 from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind, try_out
-from lit_agentrl.rl.row_selection import abs_advantage, cppo, keep_all
+from lit_agentrl.rl.row_selection import CPPO, abs_advantage, keep_all
 
 NAN = float("nan")
-SELECTIONS = [keep_all, abs_advantage, cppo, partial(cppo, prune=0.3)]
+SELECTIONS = [keep_all, abs_advantage, CPPO(), CPPO(prune=0.3)]
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def rows(values, groups=None, trajectories=None):
 
 
 def test_the_worked_example(scored):
-    assert bind(partial(cppo, prune=1 / 3), scored).tolist() == [True, True, False, True, False, True]
+    assert bind(CPPO(prune=1 / 3), scored).tolist() == [True, True, False, True, False, True]
     assert bind(abs_advantage, scored).tolist() == [True, True, False, True, True, True]
     assert bind(keep_all, scored).tolist() == [True] * 6
-    assert bind(cppo, scored).dtype == torch.bool
+    assert bind(CPPO(), scored).dtype == torch.bool
 
 
 def test_threshold_is_inclusive_and_two_sided():
@@ -60,13 +60,13 @@ def test_threshold_is_inclusive_and_two_sided():
     ],
 )
 def test_cppo_keeps_the_floor_and_at_least_one(size, prune, kept):
-    keep = bind(partial(cppo, prune=prune), rows([float(i) for i in range(size)]))
+    keep = bind(CPPO(prune=prune), rows([float(i) for i in range(size)]))
     assert keep.tolist() == [i >= size - kept for i in range(size)]
 
 
 def test_cppo_counts_per_group_and_ties_keep_the_first():
     values = [0.1, 9.0, -0.3, 8.0, 0.2, -7.0, 0.0, 7.0]
-    assert bind(cppo, rows(values, [4, 2] * 4)).tolist() == [
+    assert bind(CPPO(), rows(values, [4, 2] * 4)).tolist() == [
         False,
         True,
         True,
@@ -77,16 +77,16 @@ def test_cppo_counts_per_group_and_ties_keep_the_first():
         False,
     ]
     tied = rows([1.0, -1.0, 1.0, -1.0], trajectories=[9, 3, 7, 1])  # first by row, not by id
-    assert bind(cppo, tied).tolist() == [True, True, False, False]
+    assert bind(CPPO(), tied).tolist() == [True, True, False, False]
 
 
 def test_groups_that_teach_nothing():
     flat = rows([0.0] * 4, [0, 0, 1, 1])
     assert bind(abs_advantage, flat).tolist() == [False] * 4
-    assert bind(cppo, flat).tolist() == [True, False, True, False]
+    assert bind(CPPO(), flat).tolist() == [True, False, True, False]
 
 
-@pytest.mark.parametrize("fn", [abs_advantage, cppo])
+@pytest.mark.parametrize("fn", [abs_advantage, CPPO()])
 def test_rows_of_one_trajectory_stand_or_fall_together(fn):
     batch = rows([0.0, 0.5, 0.001, -0.8, 0.0, 0.002], trajectories=[5, 6, 7, 5, 7, 8])
     largest_first = {5: 0.8, 6: 0.5, 7: 0.001, 8: 0.002}
@@ -98,7 +98,7 @@ def test_the_largest_token_of_a_row_decides():
     batch = rows([0.0, 0.0, 0.0])
     batch["is_action_BT"][1, 1] = True
     assert bind(abs_advantage, batch).tolist() == [False, True, False]
-    assert bind(partial(cppo, prune=0.6), batch).tolist() == [False, True, False]
+    assert bind(CPPO(prune=0.6), batch).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("fn", SELECTIONS)
@@ -126,7 +126,7 @@ def test_unscorable_trajectories_fall(batch):
     batch["return_B"][1] = NAN
     batch["advantage_BT"] = bind(advantages.group_mean_std, batch).advantage_BT
     assert bind(abs_advantage, batch).tolist() == [True, False, True, True, True, True]
-    assert bind(partial(cppo, prune=1 / 3), batch).tolist() == [True, False, True, True, False, True]
+    assert bind(CPPO(prune=1 / 3), batch).tolist() == [True, False, True, True, False, True]
 
 
 @pytest.mark.parametrize("fn", SELECTIONS)
@@ -135,7 +135,7 @@ def test_no_rows_and_rows_without_tokens(fn):
     batch = rows([1.0, 2.0])
     none = batch | {n: batch[n][:, :0] for n in ("advantage_BT", "is_action_BT")}
     expected = {"keep_all": [True, True], "abs_advantage": [False, False]}
-    name = getattr(fn, "func", fn).__name__
+    name = getattr(getattr(fn, "func", fn), "__name__", "")
     assert bind(fn, none).tolist() == expected.get(name, [True, False])
 
 
@@ -149,9 +149,12 @@ def test_fit_for_a_run(fn):
     [
         (partial(abs_advantage, threshold=0), r"algo\.rows\.threshold=0 must be > 0 .*; algo/rows=none"),
         (partial(abs_advantage, threshold=NAN), r"algo\.rows\.threshold=nan must be > 0"),
-        (partial(cppo, prune=0), r"algo\.rows\.prune=0 must be in \(0, 1\); algo/rows=none keeps all"),
-        (partial(cppo, prune=1.0), r"algo\.rows\.prune=1\.0 must be in \(0, 1\)"),
-        (partial(cppo, prune=NAN), r"algo\.rows\.prune=nan must be in \(0, 1\)"),
+        (
+            lambda **kwargs: CPPO(prune=0),
+            r"algo\.rows\.prune=0 must be in \(0, 1\); algo/rows=none keeps all",
+        ),
+        (lambda **kwargs: CPPO(prune=1.0), r"algo\.rows\.prune=1\.0 must be in \(0, 1\)"),
+        (lambda **kwargs: CPPO(prune=NAN), r"algo\.rows\.prune=nan must be in \(0, 1\)"),
     ],
 )
 def test_wrong_constants(scored, fn, message):
@@ -159,7 +162,12 @@ def test_wrong_constants(scored, fn, message):
         bind(fn, scored)
 
 
-@pytest.mark.parametrize("fn", [abs_advantage, cppo])
+def test_refill_asks_for_as_many_prompts_as_pruning_drops():
+    assert CPPO(prune=0.75).prompt_factor == 4
+    assert CPPO(prune=0.75, refill=False).prompt_factor == 1
+
+
+@pytest.mark.parametrize("fn", [abs_advantage, CPPO()])
 def test_wrong_tensors(scored, fn):
     with pytest.raises(ValueError, match="is_action_BT has B=5"):
         bind(fn, scored | {"is_action_BT": scored["is_action_BT"][:5]})
@@ -172,6 +180,6 @@ def test_wrong_tensors(scored, fn):
 
 def test_cppo_needs_each_trajectory_in_one_group(scored):
     with pytest.raises(ValueError, match="has B="):
-        bind(cppo, scored | {"group_B": scored["group_B"][:5]})
+        bind(CPPO(), scored | {"group_B": scored["group_B"][:5]})
     with pytest.raises(ValueError, match="group_B differs between rows of one trajectory"):
-        bind(cppo, scored | {"trajectory_B": torch.tensor([0, 1, 2, 0, 4, 5])})
+        bind(CPPO(), scored | {"trajectory_B": torch.tensor([0, 1, 2, 0, 4, 5])})

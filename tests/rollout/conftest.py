@@ -64,7 +64,9 @@ def reply(*actions: str) -> str:
 def play():
     """``play(script, members=1, **limits)`` -> episodes of the counting game."""
 
-    def run(script, *, members=1, groups=1, goal=3, breaks_on_reset=False, params=None, **limits):
+    def run(
+        script, *, members=1, groups=1, goal=3, breaks_on_reset=False, params=None, probes=None, **limits
+    ):
         tokenizer = nano_tokenizer()
         game = partial(Count, goal=goal, breaks_on_reset=breaks_on_reset)
         task = Task(
@@ -76,6 +78,7 @@ def play():
         sampler = Sampler(
             engine, tasks=[task], split="train", prompt=Prompt(style="compact"), chat=ChatRenderer(tokenizer),
             params=params or SamplingParams(max_reply_tokens=40, max_context_tokens=300), seed=0,
+            probes=probes,
         )  # fmt: skip
         return sampler.play(EpisodeSpec(0, g, m, 0, 7 + g) for g in range(groups) for m in range(members))
 

@@ -88,3 +88,24 @@ def test_order_of_results_is_the_order_of_requests(play):
     episodes = play(lambda e, k: reply(*["Up"] * (1 + e % 3)), members=3, groups=3)
     assert [(e.group, e.member) for e in episodes] == [(g, m) for g in range(3) for m in range(3)]
     assert len({e.instance_id for e in episodes}) == 3  # siblings share the instance
+
+
+def test_the_sampler_measures_the_state_before_every_turn(play):
+    seen = []
+
+    def phi(env, observation):
+        seen.append(observation)
+        return env.count
+
+    episodes = play(lambda e, k: reply("Up"), goal=3, probes={"potential": phi})
+    assert [t.probes for t in episodes[0].turns] == [
+        {"potential": 0.0},
+        {"potential": 1.0},
+        {"potential": 2.0},
+    ]
+    assert seen == ["P 0", "P 1", "P 2"]
+
+
+def test_a_potential_that_fails_is_its_episodes_failure(play):
+    [failed] = play(lambda e, k: reply("Up"), probes={"potential": lambda env, observation: 1 / env.count})
+    assert "ZeroDivisionError" in failed.error

@@ -58,6 +58,9 @@ def turn_markdown(number: int, turn: Turn, decode: Decode | None) -> str:
     blocks = [f"#### turn {number}"]
     blocks += [f"**{role}**\n\n{fenced(text)}" for role, text in pieces if text.strip()]
     outcome = [f"**reward** {turn.reward:+.3g}", f"**actions** {inline(' || '.join(turn.actions))}"]
+    if turn.shaped_reward is not None:
+        added = ", ".join(f"{name} {points:+.3g}" for name, points in turn.shaping.items() if points)
+        outcome.insert(1, f"**trained on** {turn.shaped_reward:+.3g}{f' ({added})' if added else ''}")
     if turn.num_surplus_actions:
         outcome.append(f"**surplus actions** {turn.num_surplus_actions}")
     if turn.problem:

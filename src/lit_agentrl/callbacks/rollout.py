@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -12,8 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
-from lit_agentrl.modules.collective import gather_rows, rank, sum_over_ranks
+from lit_agentrl.modules.collective import gather_objects, gather_rows, rank, sum_over_ranks
 from lit_agentrl.modules.metrics import EpisodeMetrics
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.batch import pack, trajectory_id
@@ -103,7 +105,10 @@ class RolloutCallback(Callback):
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
         val_params, test_params: sampling parameters of validation and test.
         further_wave: prompts of (iteration, wave), for filters that ask for more groups.
+        with_greedy: also play each prompt once greedily, for an advantage that takes ``baseline_B``; those
+            episodes are counted in tokens and time, but not in the means of ``rollout/*``.
         seed: run seed.
+        rewards: what training sees in place of the environment's points.
     """
 
     def __init__(
@@ -118,7 +123,9 @@ class RolloutCallback(Callback):
         val_params: SamplingParams,
         test_params: SamplingParams,
         further_wave: Callable[[int, int], StepBatch],
+        with_greedy: bool = False,
         seed: int = 0,
+        rewards: RewardPipeline | None = None,
     ) -> None:
         try_out("filter", select_groups, Selection)
         self._tasks = tasks
@@ -128,9 +135,11 @@ class RolloutCallback(Callback):
         self.settings = settings
         self._select_groups = select_groups
         self._further_wave = further_wave
+        self._with_greedy = with_greedy
         self._val = Evaluation("val", val_params)
         self._test = Evaluation("test", test_params)
         self._seed = seed
+        self._rewards = rewards or RewardPipeline()
         self._engine: Engine | None = None
         self._samplers: dict[tuple[str, SamplingParams], Sampler] = {}
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
@@ -152,6 +161,14 @@ class RolloutCallback(Callback):
         )
         self._samplers = {}
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the reward parts have learnt; empty without any that learn."""
+        return self._rewards.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self._rewards.load_state_dict(state_dict)
+
     # ------------------------------------------------------------------ training
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int
@@ -159,36 +176,48 @@ class RolloutCallback(Callback):
         # dropout and whatever else draws from the global generator is keyed like everything else
         torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
-        batch.episodes = self._play("train", pl_module, batch, self.settings.members, self.settings.params)
-        self._stop_if_failing(batch.episodes)
+        batch.episodes = self._play_wave(pl_module, batch, batch)
         kept, want_more = self._keep_groups(batch)
         waves = 1
         while want_more and waves < self.settings.max_waves:
             further = self._further_wave(batch.iteration, waves)
-            episodes = self._play(
-                "train", pl_module, further, self.settings.members, self.settings.params, waves
-            )
-            self._stop_if_failing(episodes)
-            batch.episodes.extend(episodes)
+            batch.episodes.extend(self._play_wave(pl_module, further, batch, waves))
             kept, want_more = self._keep_groups(batch)
             waves += 1
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["rollout/waves"] = float(waves)
+        if self._rewards:
+            row |= self._rewards.learn(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
         if not played:
             raise ValueError(
                 "no episode of this iteration can be trained on: every reply was empty or failed"
             )
         trained = [episode for episode in played if episode.group in kept]
-        batch.trajectories = pack(trained) if trained else None
+        baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
+        batch.trajectories = pack(trained, baselines) if trained else None
         self._log(pl_module, batch, time.perf_counter() - started)
 
+    def _play_wave(
+        self, pl_module: LightningModule, prompts: StepBatch, batch: StepBatch, wave: int = 0
+    ) -> list[Episode]:
+        """The episodes of these prompts; greedy ones go to ``batch.greedy_episodes``."""
+        params = self.settings.params
+        episodes = self._play("train", pl_module, prompts, self.settings.members, params, wave)
+        if self._with_greedy:
+            greedy = replace(params, temperature=0.0, top_p=1.0, top_k=0)
+            batch.greedy_episodes.extend(self._play("train", pl_module, prompts, 1, greedy, wave))
+        self._stop_if_failing([*episodes, *batch.greedy_episodes])
+        return episodes
+
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
-        """Group selection over the groups of all ranks, and whether it asks for further ones."""
+        """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
+        if self._rewards:
+            self._rewards.score(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
         tensors, _ = gather_rows(
             {
-                "return_B": torch.tensor([e.total_reward for e in played]),
+                "return_B": torch.tensor([e.training_return for e in played]),
                 "success_B": torch.tensor([e.success for e in played], dtype=torch.bool),
                 "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
                 "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
@@ -224,12 +253,16 @@ class RolloutCallback(Callback):
                 solved = [e.success for e in batch.episodes if e.task_name == task and not e.error]
                 if solved:
                     row[f"rollout/{task}/success"] = sum(solved) / len(solved)
+        played = [*batch.episodes, *batch.greedy_episodes]
+        if batch.greedy_episodes:
+            returns = [e.total_reward for e in batch.greedy_episodes]
+            row["rollout/greedy_return"] = sum(returns) / len(returns)
         counts = torch.tensor(
             [
-                sum(e.num_action_tokens for e in batch.episodes),
-                sum(len(turn.prefix_tokens) for e in batch.episodes for turn in e.turns if turn.reply_tokens),
-                sum(e.num_prefilled for e in batch.episodes),
-                len(batch.episodes),
+                sum(e.num_action_tokens for e in played),
+                sum(len(turn.prefix_tokens) for e in played for turn in e.turns if turn.reply_tokens),
+                sum(e.num_prefilled for e in played),
+                len(played),
             ],
             dtype=torch.float64,
         )
@@ -276,7 +309,7 @@ class RolloutCallback(Callback):
         if (split, params) not in self._samplers:
             self._samplers[split, params] = Sampler(
                 self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=params, seed=self._seed,
+                params=params, seed=self._seed, probes=self._rewards.probes if split == "train" else None,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
         return self._samplers[split, params].play(

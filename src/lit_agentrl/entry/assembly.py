@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,13 +56,15 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     chat = ChatRenderer(policy.tokenizer, force_think=parts.prompt.force_think, template=policy.chat_template)
     check_prompts(chat, parts.prompt, games.tasks, max_context_tokens=settings.max_context_tokens)
     stream = PromptStream(
-        prompts=settings.prompts, task_weights=games.weights, seed=cfg.seed, val=games.val,
+        prompts=math.ceil(settings.prompts * parts.algorithm.prompt_factor - 1e-9),
+        task_weights=games.weights, seed=cfg.seed, val=games.val,
         test=games.test if cfg.test.episodes else (),
     )  # fmt: skip
     rollouts = RolloutCallback(
         tasks=games.tasks, engine=instantiate(cfg.engine), prompt=parts.prompt, chat=chat, settings=settings,
         select_groups=parts.select_groups, val_params=parts.val_params, test_params=parts.test_params,
-        further_wave=stream.wave, seed=cfg.seed,
+        further_wave=stream.wave, with_greedy=parts.algorithm.needs_baseline, seed=cfg.seed,
+        rewards=parts.rewards,
     )  # fmt: skip
     levels = {name: (x.chance_success, x.oracle_success) for name, x in games.levels("val").items()}
     module = PolicyModule(

@@ -21,8 +21,18 @@ from lit_agentrl.entry.overrides import parse
 
 CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
 # sections whose entries are arguments of any class: keys may be added and removed
-OPEN = ("trainer", "callbacks", "logger", "optim.schedule_args", "optim.optimizer", "model", "env", "hydra")
-LISTS = ("logger", "callbacks")  # groups of which several options can be combined
+OPEN = (
+    "trainer",
+    "callbacks",
+    "logger",
+    "reward",
+    "optim.schedule_args",
+    "optim.optimizer",
+    "model",
+    "env",
+    "hydra",
+)
+LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
 CLOSED = ("val", "test", "strategy")  # sections without a _target_ that would refuse an unknown key
 
 
@@ -111,8 +121,11 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
         key, text = override.key_or_group, override.input_line or ""
         if key == "run_dir":
             raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
-        is_list = isinstance(override.value(), list) and key not in LISTS
-        if (is_list or override.value() is None) and not override.is_delete() and key in _groups("", search):
+        names = override.value()
+        if key in LISTS and isinstance(names, list) and len(set(map(str, names))) < len(names):
+            raise UserError(f"{text}: {key} names an option twice; keep one")
+        is_list = isinstance(names, list) and key not in LISTS
+        if (is_list or names is None) and not override.is_delete() and key in _groups("", search):
             what = "a list" if is_list else "null"
             raise UserError(
                 f"{text}: {key} takes a name, not {what}; valid: {', '.join(_options(key, search))}"

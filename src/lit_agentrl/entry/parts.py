@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
@@ -18,9 +19,12 @@ from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.critic import Critic, separate_if_needed
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
+from lit_agentrl.rewards.base import RewardPart
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rl.kl import KLToOld
 from lit_agentrl.text.prompts import Prompt
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
@@ -54,6 +58,7 @@ class Parts:
     games: Games
     val_params: SamplingParams
     test_params: SamplingParams
+    rewards: RewardPipeline
 
 
 def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
@@ -74,16 +79,42 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
             f"rollout.members={rollout.members}: algo.advantage of {algorithm.name} compares the members of "
             f"a group; set rollout.members >= {algorithm.min_group_size} or algo/advantage=mc_return"
         )
+    if algorithm.needs("tree_B") or algorithm.needs("node_BT"):
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} needs episodes that branch, and these are independent: it would "
+            "be algo/advantage=group_mean_std, so use that"
+        )
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection)
     critic = build_critic(cfg, algorithm)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
+    if isinstance(algorithm.kl, KLToOld) and update.epochs * update.minibatches == 1:
+        raise ValueError(
+            "algo.kl.coef never acts in the first step of an iteration, and there is only one: set "
+            "update=four_minibatches or update.epochs=2"
+        )
     games = build_games(cfg, load_task)
     val_params = eval_params(rollout, cfg.val.temperature, "val")
     test_params = eval_params(rollout, cfg.test.temperature, "test")
     optim, prompt = instantiate(cfg.optim), instantiate(cfg.prompt)
+    rewards = build_rewards(cfg.reward, games)
+    if rewards and algorithm.needs_baseline:
+        raise ValueError(
+            f"reward={','.join(cfg.reward)}: algo.advantage of {algorithm.name} takes off the greedy episode's own "
+            "points, which no part shapes; use reward=none, or algo/advantage=loo"
+        )
     return Parts(
-        algorithm, select_groups, rollout, update, optim, critic, prompt, games, val_params, test_params
+        algorithm,
+        select_groups,
+        rollout,
+        update,
+        optim,
+        critic,
+        prompt,
+        games,
+        val_params,
+        test_params,
+        rewards,
     )
 
 
@@ -107,6 +138,31 @@ def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Cr
         f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
         "as algo/advantage=gae_token"
     )
+
+
+def build_rewards(section: DictConfig, games: Games) -> RewardPipeline:
+    """The reward parts, tried on the first instance of each trained game.
+
+    Raises:
+        ValueError: an entry is no part, an option makes no sense, or a part cannot work with a game.
+    """
+    parts: dict[str, RewardPart] = {}
+    for name, entry in section.items():
+        if not isinstance(entry, DictConfig) or "_target_" not in entry:
+            raise ValueError(f"reward.{name!s}={entry} must have a _target_; ~reward.{name!s} leaves it out")
+        try:
+            parts[str(name)] = instantiate(entry)
+        except InstantiationException as error:
+            if isinstance(error.__cause__, ValueError):  # parts do not know under which name they are listed
+                raise ValueError(f"reward.{name!s}.{error.__cause__}") from error
+            raise
+    rewards = RewardPipeline(parts)
+    for task in games.tasks[: len(games.weights)]:
+        env = task.make("train")
+        observation, _ = env.reset(seed=0)
+        for part in rewards.parts.values():
+            part.check_game(task, env, observation)
+    return rewards
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:

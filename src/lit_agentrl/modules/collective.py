@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from lit_agentrl.rl.masked import masked_sum
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -28,6 +33,13 @@ def sum_over_ranks(value: Tensor) -> Tensor:
     return value
 
 
+def mean_over_ranks(x_BT: Tensor, mask_BT: Tensor) -> float:
+    """Mean of ``x_BT`` where ``mask_BT`` is True, over the rows of all ranks; 0 where it is True nowhere."""
+    pair = torch.stack([masked_sum(x_BT, mask_BT), mask_BT.sum().to(x_BT.dtype)])
+    total, count = sum_over_ranks(pair).tolist()
+    return float(total / max(count, 1.0))
+
+
 def max_over_ranks(value: Tensor) -> Tensor:
     """Largest value over all ranks, elementwise."""
     if world_size() == 1:
@@ -35,6 +47,16 @@ def max_over_ranks(value: Tensor) -> Tensor:
     value = value.detach().clone()
     dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return value
+
+
+def gather_objects(items: list[T]) -> list[T]:
+    """The items of all ranks, in rank order; this rank's are the same objects, the others' are copies."""
+    if world_size() == 1:
+        return items
+    parts: list[list[T]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(parts, items)
+    parts[rank()] = items
+    return [item for part in parts for item in part]
 
 
 def gather_rows(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], slice]:

@@ -54,6 +54,23 @@ def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Genera
     return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
 
 
+def kept_rows(tensors: Mapping[str, Tensor], keep_B: Tensor, *, at_least: int) -> dict[str, Tensor]:
+    """The rows where ``keep_B`` is True of each tensor; where they are too few, also some without weight.
+
+    A rank, or a minibatch, must not be left without rows: dropped ones stay, with neither action tokens nor
+    value targets, until there are ``at_least`` as many, or none is left.
+    """
+    rows = keep_B.nonzero().squeeze(1)
+    if len(rows) < at_least:
+        dropped = (~keep_B).nonzero().squeeze(1)[: at_least - len(rows)]
+        rows = torch.cat([rows, dropped]).sort().values
+    found = {name: tensor[rows] for name, tensor in tensors.items()}
+    for name in ("is_action_BT", "is_value_target_BT"):
+        if name in found:
+            found[name] = found[name] & keep_B[rows, None]
+    return found
+
+
 @torch.no_grad()
 def micro_batched(
     score: Callable[..., Tensor], tensors: Mapping[str, Tensor], tokens_per_microbatch: int

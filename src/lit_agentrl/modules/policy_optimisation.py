@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,17 +9,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from lit_agentrl import seeds
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.modules.collective import gather_rows, max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.modules.collective import (
+    gather_rows,
+    max_over_ranks,
+    mean_over_ranks,
+    sum_over_ranks,
+    world_size,
+)
 from lit_agentrl.modules.critic import Critic, explained
-from lit_agentrl.modules.metrics import EpisodeMetrics, evaluation_row
-from lit_agentrl.modules.microbatches import micro_batched, split_by_tokens, split_trajectories
+from lit_agentrl.modules.evaluated import EvaluatedModule
+from lit_agentrl.modules.microbatches import kept_rows, micro_batched, split_by_tokens, split_trajectories
+from lit_agentrl.modules.reference import frozen
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights, divide
@@ -33,12 +38,13 @@ from lit_agentrl.rl.algorithm import (
     shape_rewards,
     tensor_names,
 )
+from lit_agentrl.rl.kl import old_kl
 from lit_agentrl.types import StepBatch, TrajectoryBatch
 
 Tensors = dict[str, Tensor]
 
 
-class PolicyModule(LightningModule):
+class PolicyModule(EvaluatedModule):
     """Optimises a policy on the trajectories that the rollout callback put into the batch.
 
     Args:
@@ -49,10 +55,7 @@ class PolicyModule(LightningModule):
         critic: makes the critic from the policy; None without one.
         temperature: sampling temperature of the trajectories (log-probs are taken at it).
         seed: run seed.
-        levels: chance and oracle success of each validated game, for ``val/normalised``.
-
-    Attributes:
-        row: metrics of the iteration under way, emptied by the iteration log.
+        levels: see `EvaluatedModule`.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class PolicyModule(LightningModule):
         critic: Callable[[Policy], Critic] | None = None,
         levels: dict[str, tuple[float, float]] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(levels)
         self.automatic_optimization = False
         self.policy = policy
         self.network = policy.network
@@ -77,16 +80,10 @@ class PolicyModule(LightningModule):
         self.optim = optim
         self.temperature = temperature
         self.seed = seed
-        self.levels = levels or {}
-        self.row: dict[str, float] = {}
-        self.last_row: dict[str, float] = {}
-        self.eval_metrics: dict[str, EpisodeMetrics] = {}
         self.version = 0  # optimizer steps taken: the version of the weights
         self._bad_steps = 0
         # a tuple keeps the frozen copy out of parameters(), state_dict() and checkpoints
-        self._reference = (
-            (copy.deepcopy(self.network).requires_grad_(False),) if algorithm.needs_reference else ()
-        )
+        self._reference = (frozen(self.network, algorithm),) if algorithm.needs_reference else ()
 
     @property
     def tokenizer(self) -> Any:
@@ -103,16 +100,19 @@ class PolicyModule(LightningModule):
         trajectories = batch.trajectories.to(self.device).trimmed()
         tensors = self._shaped(self._with_old_scores(trajectories))
         tensors |= self._advantages(tensors)
+        tensors |= self._kept_tokens(tensors)
         if (selected := self._selected(tensors)) is None:
             return
         tensors = selected
+        self._adapt_entropy(tensors)
         is_warming_up = self.critic is not None and batch.iteration < self.critic.warmup_iterations
         totals: Tensors = {}
         for epoch in range(self.update.epochs):
             generator = torch.Generator().manual_seed(
                 seeds.key(self.seed, "minibatch", batch.iteration, epoch)
             )
-            parts = split_trajectories(tensors["trajectory_B"].cpu(), self.update.minibatches, generator)
+            units_B = tensors["group_B" if self.algorithm.needs_fresh_advantages else "trajectory_B"]
+            parts = split_trajectories(units_B.cpu(), self.update.minibatches, generator)
             for step, rows in enumerate(parts):
                 is_fresh = epoch == 0 and step == 0
                 totals = add_metrics(
@@ -120,6 +120,7 @@ class PolicyModule(LightningModule):
                 )
         if self.critic is not None:
             self.row["critic/explained_variance"] = explained(tensors)
+        self._adapt_kl(tensors, totals)
         self._log_update(totals, batch, time.perf_counter() - started)
         self._step_schedules()
 
@@ -128,6 +129,8 @@ class PolicyModule(LightningModule):
         names = trajectories.__dataclass_fields__
         tensors = {name: getattr(trajectories, name) for name in names}
         tensors["old_logp_BT"] = trajectories.sampler_logp_BT
+        if self.algorithm.correction is not None:
+            tensors["old_logp_BT"] = self._score_all(self.network, tensors)
         if self._reference:
             cast(nn.Module, self._reference[0]).to(self.device)
             tensors["ref_logp_BT"] = self._score_all(self._reference[0], tensors)
@@ -145,6 +148,8 @@ class PolicyModule(LightningModule):
         """Advantages, and the critic's targets, from statistics over all ranks; no gradient."""
         given = {name: t for name, t in tensors.items() if self.algorithm.needs(name)}
         given["is_action_BT"] = tensors["is_action_BT"]
+        if self.algorithm.needs_fresh_advantages:
+            given["logp_BT"] = tensors.get("logp_BT", tensors["old_logp_BT"])
         everyone, mine = gather_rows(given)
         result: Advantage = bind(self.algorithm.advantage, everyone)
         width = tensors["is_action_BT"].shape[1]
@@ -157,6 +162,37 @@ class PolicyModule(LightningModule):
             found["is_value_target_BT"] = is_target_BT & ~tensors["return_B"].isnan()[:, None]
         return found
 
+    def _kept_tokens(self, tensors: Tensors) -> Tensors:
+        """The tokens whose policy loss counts, chosen among those of all ranks."""
+        if self.algorithm.tokens is None:
+            return {}
+        everyone, mine = gather_rows({name: tensors[name] for name in tensor_names(self.algorithm.tokens)})
+        is_kept_BT: Tensor = bind(self.algorithm.tokens, everyone)
+        self.row["train/kept_token_share"] = float(
+            is_kept_BT.sum() / everyone["is_action_BT"].sum().clamp(min=1)
+        )
+        return {"is_kept_BT": is_kept_BT[mine, : tensors["is_action_BT"].shape[1]]}
+
+    def _adapt_entropy(self, tensors: Tensors) -> None:
+        """Tells the entropy term what entropy the iteration's tokens were sampled with."""
+        entropy = mean_over_ranks(tensors["sampler_entropy_BT"], tensors["is_action_BT"])
+        self.row |= self.algorithm.before_update(entropy=entropy)
+
+    def _adapt_kl(self, tensors: Tensors, totals: Tensors) -> None:
+        """Tells the controller of the KL coefficient what KL the iteration led to."""
+        if (term := self.algorithm.kl) is None:
+            return
+        is_action_BT = tensors["is_action_BT"]
+        if term.measure in totals:
+            total, count = sum_over_ranks(totals[term.measure]).tolist()
+            kl = total / max(count, 1.0)
+        else:  # of the policy after the update
+            names = {"old_logp_BT": tensors["old_logp_BT"], "logp_BT": self._score_all(self.network, tensors)}
+            kl = mean_over_ranks(old_kl(**names, is_action_BT=is_action_BT), is_action_BT)
+            self.row[f"train/{term.measure}"] = kl
+        num_tokens = int(sum_over_ranks(is_action_BT.sum()))
+        self.row |= self.algorithm.after_update(kl=kl, num_tokens=num_tokens)
+
     def _selected(self, tensors: Tensors) -> Tensors | None:
         """The rows to train on, chosen among those of all ranks; None where none is left."""
         names = {*tensor_names(self.algorithm.rows), "trajectory_B"}
@@ -165,16 +201,7 @@ class PolicyModule(LightningModule):
         self.row["train/kept_row_share"] = float(keep_B.float().mean())
         if self._is_empty(not bool(keep_B.any()), "algo.rows kept no row"):
             return None
-        rows = keep_B[mine].nonzero().squeeze(1)
-        if len(rows) < self.update.minibatches:
-            # a rank, or a minibatch, must not be left without rows: some stay, without weight
-            dropped = (~keep_B[mine]).nonzero().squeeze(1)[: self.update.minibatches - len(rows)]
-            rows = torch.cat([rows, dropped]).sort().values
-        found = {name: tensor[rows] for name, tensor in tensors.items()}
-        for name in ("is_action_BT", "is_value_target_BT"):
-            if name in found:
-                found[name] = found[name] & keep_B[mine][rows, None]
-        return found
+        return kept_rows(tensors, keep_B[mine], at_least=self.update.minibatches)
 
     def _is_empty(self, is_empty: bool, reason: str) -> bool:
         """Skip and count an iteration with nothing to train on; stop the run when they do not cease."""
@@ -187,6 +214,9 @@ class PolicyModule(LightningModule):
     def _optimise(self, tensors: Tensors, rows: Tensor, is_fresh: bool, is_warming_up: bool) -> Tensors:
         """One step of each optimizer on the minibatch of these rows."""
         minibatch = {name: tensor[rows] for name, tensor in tensors.items()}
+        if self.algorithm.needs_fresh_advantages and not is_fresh:
+            minibatch["logp_BT"] = self._score_all(self.network, minibatch)
+            minibatch |= self._advantages(minibatch)
         weights: Weights = bind(self.algorithm.aggregate, minibatch)
         denominator = None if weights.denominator is None else sum_over_ranks(weights.denominator)
         if self.critic is not None:
@@ -328,33 +358,6 @@ class PolicyModule(LightningModule):
             "time/update": seconds,
         }
 
-    # ------------------------------------------------------------------ evaluation
-    def on_validation_epoch_start(self) -> None:
-        self.eval_metrics = {}
-
-    def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        for episode_task in sorted({episode.task_name for episode in batch.episodes}):
-            metrics = self.eval_metrics.setdefault(episode_task, EpisodeMetrics().to(self.device))
-            metrics.update([e for e in batch.episodes if e.task_name == episode_task])
-
-    def on_validation_epoch_end(self) -> None:
-        self._log_evaluation("val")
-
-    def on_test_epoch_start(self) -> None:
-        self.eval_metrics = {}
-
-    def test_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.validation_step(batch, batch_idx, dataloader_idx)
-
-    def on_test_epoch_end(self) -> None:
-        self._log_evaluation("test")
-
-    def _log_evaluation(self, split: str) -> None:
-        self.row |= evaluation_row(split, self.eval_metrics, self.levels)
-        success = self.row.get(f"{split}/success")
-        if success is not None:
-            self.log(f"{split}/success", success, logger=False, batch_size=1, sync_dist=False)
-
     # ------------------------------------------------------------------ set-up and saving
     def configure_optimizers(self) -> Any:
         parameters = [p for p in self.network.parameters() if p.requires_grad]
@@ -369,6 +372,7 @@ class PolicyModule(LightningModule):
             "version": self.version,
             "bad_steps": self._bad_steps,
             "name": self.policy.name,
+            "coefficients": self.algorithm.state_dict(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -383,6 +387,7 @@ class PolicyModule(LightningModule):
             )
         self.version = checkpoint["policy"]["version"]
         self._bad_steps = checkpoint["policy"]["bad_steps"]
+        self.algorithm.load_state_dict(checkpoint["policy"].get("coefficients", {}))
 
     def export(self, folder: str | Path) -> None:
         """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads."""

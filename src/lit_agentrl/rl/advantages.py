@@ -46,6 +46,16 @@ def broadcast_to_actions(value_B: Tensor, is_action_BT: Tensor) -> Tensor:
     return torch.where(is_action_BT, value_B[:, None], torch.zeros_like(value_B)[:, None])
 
 
+def greedy(*, return_B: Tensor, baseline_B: Tensor, is_action_BT: Tensor) -> Advantage:
+    """``R_i - R(greedy episode of the prompt)``: ReMax, arXiv 2310.10505.
+
+    ``baseline_B`` is that greedy return, in points; where it or the return is NaN the advantage is 0.
+    """
+    check_shapes(return_B=return_B, baseline_B=baseline_B, is_action_BT=is_action_BT)
+    value_B = return_B.detach() - baseline_B.detach()
+    return Advantage(broadcast_to_actions(value_B.nan_to_num(nan=0.0), is_action_BT))
+
+
 def group_mean_std(
     *,
     return_B: Tensor,

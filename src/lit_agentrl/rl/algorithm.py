@@ -8,7 +8,7 @@ signatures of its parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out
 from lit_agentrl.rl.clipping import Clipped
-from lit_agentrl.rl.kl import KLInLoss, KLInReward, k3
+from lit_agentrl.rl.entropy import AdaptiveBonus
+from lit_agentrl.rl.kl import KLInLoss, KLInReward, KLTerm, KLToOld, k3
+from lit_agentrl.rl.kl_control import Controller, Fixed
 from lit_agentrl.rl.masked import check_shapes, masked_sum, segment_sum, trajectory_index
 from lit_agentrl.rl.row_selection import keep_all
 
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _CARRY_GRADIENT = ("logp_BT", "entropy_BT")
+_AXES = ("advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "entropy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +48,12 @@ class Algorithm:
         ratio: returns ``ratio_BT``; see ``ratios.py``.
         clip: returns `Clipped`; see ``clipping.py``.
         aggregate: returns `Weights`; see ``aggregation.py``.
-        kl: `KLInLoss`, `KLInReward` or None.
+        kl: `KLInLoss`, `KLInReward`, `KLToOld` or None.
+        kl_controller: moves ``kl.coef`` once an iteration; see ``kl_control.py``.
         entropy: returns the loss of each token, or None; see ``entropy.py``.
         rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
+        tokens: returns ``is_kept_BT``, the tokens whose policy loss counts, or None for all of them.
+        correction: returns the weight of each token's policy loss, or None; see ``correction.py``.
 
     Raises:
         ValueError: at construction, if a part does not run on a toy batch or two parts make no sense
@@ -59,17 +65,29 @@ class Algorithm:
     ratio: Callable[..., Tensor]
     clip: Callable[..., Clipped]
     aggregate: Callable[..., Weights]
-    kl: KLInLoss | KLInReward | None = None
+    kl: KLTerm | None = None
+    kl_controller: Controller = field(default_factory=Fixed)
     entropy: Callable[..., Tensor] | None = None
     rows: Callable[..., Tensor] = keep_all
+    tokens: Callable[..., Tensor] | None = None
+    correction: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
         """Checks every part and their combination."""
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         for axis, part in self._parts():
             try_out(f"algo.{axis}", part, results.get(axis, Tensor))
-        if self.kl is not None and not isinstance(self.kl, KLInLoss | KLInReward):
-            raise ValueError(f"algo.kl={type(self.kl).__name__} must be KLInLoss or KLInReward")
+        if self.kl is not None and not isinstance(self.kl, KLInLoss | KLInReward | KLToOld):
+            raise ValueError(f"algo.kl={type(self.kl).__name__} must be KLInLoss, KLInReward or KLToOld")
+        if self.kl is None and not isinstance(self.kl_controller, Fixed):
+            raise ValueError(
+                f"algo.kl_controller={type(self.kl_controller).__name__} has no coefficient to move under "
+                "algo/kl=none: use algo/kl_controller=fixed, or algo/kl=loss_k3"
+            )
+        if self.needs_fresh_advantages and not _keeps_all(self.rows):
+            raise ValueError(
+                "algo.advantage is computed anew over whole groups before each step: use algo/rows=none"
+            )
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
             raise ValueError(
                 f"algo.clip.{next(iter(idle))} never acts, because this algo/ratio is always 1: "
@@ -77,7 +95,7 @@ class Algorithm:
             )
 
     def _parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
-        for axis in ("advantage", "rows", "ratio", "clip", "aggregate", "kl", "entropy"):
+        for axis in _AXES:
             if (part := getattr(self, axis)) is not None:
                 yield axis, part
 
@@ -101,6 +119,21 @@ class Algorithm:
         return self.needs("entropy_BT")
 
     @property
+    def needs_fresh_advantages(self) -> bool:
+        """Whether advantages depend on the current policy and are computed anew before each step."""
+        return "logp_BT" in tensor_names(self.advantage)
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether each prompt must also be played greedily."""
+        return self.needs("baseline_B")
+
+    @property
+    def prompt_factor(self) -> float:
+        """Prompts to roll out for each one whose episodes fit the update, as row selection drops some."""
+        return float(getattr(self.rows, "prompt_factor", 1.0))
+
+    @property
     def needs_whole_trajectories(self) -> bool:
         """Whether each row must hold its whole trajectory (the full context)."""
         return any("trajectory_B" in tensor_names(part) for part in (self.ratio, self.clip))
@@ -110,6 +143,40 @@ class Algorithm:
         """Rollouts per prompt below which the advantage is always 0: 2 with group statistics, else 1."""
         has_group_statistics = "group_B" in tensor_names(self.advantage)
         return 2 if has_group_statistics and constants(self.advantage).get("singleton") != "raw" else 1
+
+    def state_dict(self) -> dict[str, float]:
+        """The coefficients that move during a run, for checkpoints."""
+        return {axis: part.coef for axis, part in self._adaptive()}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """The inverse of `state_dict`; what it lacks stays as configured."""
+        for axis, part in self._adaptive():
+            part.coef = state.get(axis, part.coef)
+
+    def _adaptive(self) -> Iterator[tuple[str, KLTerm | AdaptiveBonus]]:
+        if self.kl is not None:
+            yield "kl", self.kl
+        if isinstance(self.entropy, AdaptiveBonus):
+            yield "entropy", self.entropy
+
+    def before_update(self, *, entropy: float) -> dict[str, float]:
+        """Adapts to the mean entropy (nats) of the iteration's sampled tokens; returns what to log."""
+        if not isinstance(self.entropy, AdaptiveBonus):
+            return {}
+        self.entropy.update(entropy)
+        return {"train/entropy_coef": self.entropy.coef if self.entropy.is_low else 0.0}
+
+    def after_update(self, *, kl: float, num_tokens: int) -> dict[str, float]:
+        """Adapts to the KL named by ``kl.measure`` (nats a token) over ``num_tokens``; returns what to log."""
+        if self.kl is None:
+            return {}
+        used = self.kl.coef
+        self.kl.coef = self.kl_controller.update(used, kl, num_tokens)
+        return {"train/kl_coef": used}
+
+
+def _keeps_all(rows: Callable[..., Tensor]) -> bool:
+    return getattr(rows, "func", rows) is keep_all
 
 
 def shape_rewards(algorithm: Algorithm, *, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -139,9 +206,9 @@ def policy_loss(
 
     Args:
         algorithm: the mix.
-        tensors: ``is_action_BT``, ``logp_BT``, ``advantage_BT`` and what else the parts take.  Only
-            ``logp_BT`` (nats) and ``entropy_BT`` (nats) carry gradient.  Values outside ``is_action_BT`` are
-            ignored.
+        tensors: ``is_action_BT``, ``logp_BT``, ``advantage_BT`` and what else the parts take, and
+            ``is_kept_BT`` from the axis ``tokens``.  Only ``logp_BT`` (nats) and ``entropy_BT`` (nats) carry
+            gradient.  Values outside ``is_action_BT`` are ignored.
         weight_BT: this micro-batch's rows of `Weights.weight_BT`, counted over the whole minibatch.
 
     Returns:
@@ -162,7 +229,11 @@ def policy_loss(
     clean["ratio_BT"] = bind(algorithm.ratio, clean)
     clipped = bind(algorithm.clip, clean)
     loss_BT = clipped.loss_BT
-    if isinstance(algorithm.kl, KLInLoss):
+    if algorithm.correction is not None:
+        loss_BT = loss_BT * bind(algorithm.correction, clean)
+    if "is_kept_BT" in clean:
+        loss_BT = torch.where(clean["is_kept_BT"], loss_BT, torch.zeros_like(loss_BT))
+    if isinstance(algorithm.kl, KLInLoss | KLToOld):
         loss_BT = loss_BT + bind(algorithm.kl, clean)
     if algorithm.entropy is not None:
         loss_BT = loss_BT + bind(algorithm.entropy, clean)

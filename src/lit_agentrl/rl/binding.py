@@ -105,7 +105,7 @@ def toy_tensors() -> dict[str, Tensor]:
     is_end_BT = torch.tensor([[False, False, True]]).repeat(4, 1)
     row_B = torch.arange(4)
     logp_names = ("sampler_logp_BT", "logp_BT", "old_logp_BT", "ref_logp_BT")
-    float_names = (*logp_names, "value_BT", "old_value_BT", "return_BT", "entropy_BT")
+    float_names = (*logp_names, "value_BT", "old_value_BT", "return_BT", "entropy_BT", "sampler_entropy_BT")
     return {
         "tokens_BT": torch.ones(4, 3, dtype=torch.int64),
         "is_real_BT": torch.ones(4, 3, dtype=torch.bool),
@@ -123,11 +123,12 @@ def toy_tensors() -> dict[str, Tensor]:
         "task_B": torch.zeros(4, dtype=torch.int64),
         "first_turn_B": torch.zeros(4, dtype=torch.int32),
         "return_B": (row_B % 2).float(),
+        "baseline_B": torch.full((4,), 0.5),
         "success_B": row_B % 2 == 1,
         "end_B": torch.zeros(4, dtype=torch.int8),
         "state_key_BK": row_B[:, None],
         "advantage_BT": is_action_BT * (row_B % 2 * 2.0 - 1)[:, None],
         "ratio_BT": torch.ones(4, 3),
         "is_value_target_BT": is_action_BT,
-        **{name: torch.full((4, 3), 0.5 if name == "entropy_BT" else -1.0) for name in float_names},
+        **{name: torch.full((4, 3), 0.5 if "entropy" in name else -1.0) for name in float_names},
     }

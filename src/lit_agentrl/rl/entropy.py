@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -32,21 +32,26 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
     return -coef * torch.where(is_action_BT, entropy_BT, torch.zeros_like(entropy_BT))
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveEntropy:
-    """A coefficient of `bonus` that grows while entropy is low: Skywork-OR1, arXiv 2505.22312.
+@dataclass(kw_only=True)
+class AdaptiveBonus:
+    """`bonus` with a coefficient that grows while entropy is low: Skywork-OR1, arXiv 2505.22312.
 
-    The caller holds the coefficient and saves it in checkpoints.
+    Once an iteration ``coef <- coef + delta`` if ``H <= target`` else ``coef - delta``, within [0, max_coef],
+    where ``H`` is the mean entropy of the iteration's sampled tokens; the bonus acts only while
+    ``H <= target``.
 
     Attributes:
         target: nats per token, > 0.
-        delta: change per update, > 0.
+        delta: change per iteration, > 0.
         max_coef: upper bound of the coefficient, >= ``delta``; the lower one is 0.
+        coef: at the start, in [0, max_coef]; state, kept in checkpoints.
     """
 
     target: float
     delta: float
     max_coef: float
+    coef: float = 0.0
+    is_low: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         """Checks the constants."""
@@ -57,37 +62,26 @@ class AdaptiveEntropy:
             raise ValueError(
                 f"algo.entropy.max_coef={self.max_coef} must be >= algo.entropy.delta={self.delta}"
             )
+        if not 0 <= self.coef <= self.max_coef:
+            raise ValueError(f"algo.entropy.coef={self.coef} must be in [0, max_coef={self.max_coef}]")
 
-    def update(self, coef: float, entropy: float) -> float:
-        """``coef + delta`` if ``entropy <= target`` else ``coef - delta``, within [0, max_coef].
+    def __call__(self, *, entropy_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+        """Loss of each token (B, T), 0 where not sampled; gradient through ``entropy_BT``."""
+        if not (self.is_low and self.coef > 0):
+            return torch.zeros_like(entropy_BT)
+        return bonus(entropy_BT=entropy_BT, is_action_BT=is_action_BT, coef=self.coef)
 
-        An ``entropy`` (mean over sampled tokens, nats) that is not finite leaves the coefficient alone.
-
-        Raises:
-            ValueError: if ``coef`` is outside [0, max_coef].
-        """
-        self._check_coef(coef)
+    def update(self, entropy: float) -> None:
+        """Be told the iteration's entropy before its first step; one that is not finite changes nothing."""
         if not math.isfinite(entropy):
-            return coef
-        change = self.delta if entropy <= self.target else -self.delta
-        return min(max(coef + change, 0.0), self.max_coef)
-
-    def applied(self, coef: float, entropy: float) -> float:
-        """The weight to use in the loss: ``coef`` while ``entropy <= target``, else 0.
-
-        Raises:
-            ValueError: if ``coef`` is outside [0, max_coef].
-        """
-        self._check_coef(coef)
-        return coef if entropy <= self.target else 0.0
-
-    def _check_coef(self, coef: float) -> None:
-        if not 0 <= coef <= self.max_coef:
-            raise ValueError(f"algo.entropy.coef={coef} must be in [0, max_coef={self.max_coef}]")
+            return
+        self.is_low = entropy <= self.target
+        change = self.delta if self.is_low else -self.delta
+        self.coef = min(max(self.coef + change, 0.0), self.max_coef)
 
 
 @torch.no_grad()
-def top_entropy_quantile(*, entropy_BT: Tensor, is_action_BT: Tensor, share: float) -> Tensor:
+def top_entropy_quantile(*, sampler_entropy_BT: Tensor, is_action_BT: Tensor, share: float) -> Tensor:
     """``is_kept_BT``: the ``max(1, floor(share * n))`` of n sampled tokens with the highest entropy.
 
     Meant for the policy loss: arXiv 2506.01939.  Tokens tied with the last one are kept too, so
@@ -95,7 +89,7 @@ def top_entropy_quantile(*, entropy_BT: Tensor, is_action_BT: Tensor, share: flo
     of a micro-batch would make the gradient depend on the split.
 
     Args:
-        entropy_BT: nats, as recorded before the update, (B, T); no gradient.
+        sampler_entropy_BT: nats, as recorded at sampling, (B, T); no gradient.
         is_action_BT: sampled tokens; others are never kept.
         share: in (0, 1]; 1 keeps every sampled token.
 
@@ -103,13 +97,13 @@ def top_entropy_quantile(*, entropy_BT: Tensor, is_action_BT: Tensor, share: flo
         ValueError: if shapes disagree, ``share`` is out of range or a sampled token's entropy is NaN.
     """
     if not 0 < share <= 1:
-        raise ValueError(f"algo.entropy.share={share} must be in (0, 1]; 1.0 keeps every token")
-    check_shapes(entropy_BT=entropy_BT, is_action_BT=is_action_BT)
-    entropy_N = entropy_BT[is_action_BT]
+        raise ValueError(f"algo.tokens.share={share} must be in (0, 1]; 1.0 keeps every token")
+    check_shapes(sampler_entropy_BT=sampler_entropy_BT, is_action_BT=is_action_BT)
+    entropy_N = sampler_entropy_BT[is_action_BT]
     if not len(entropy_N):
         return torch.zeros_like(is_action_BT)
     if bool(entropy_N.isnan().any()):
-        raise ValueError("entropy_BT is NaN at a sampled token")
+        raise ValueError("sampler_entropy_BT is NaN at a sampled token")
     num_kept = max(1, int(share * len(entropy_N) + 1e-9))  # 0.29 * 100 is 28.999... in floating point
     lowest_kept = entropy_N.topk(num_kept).values[-1]
-    return is_action_BT & (entropy_BT >= lowest_kept)
+    return is_action_BT & (sampler_entropy_BT >= lowest_kept)

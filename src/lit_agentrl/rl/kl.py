@@ -1,18 +1,23 @@
-"""Keeping the policy near a reference: estimators of the KL divergence and the two places to use them.
+"""Keeping the policy near another: estimators of the KL divergence and the places to use them.
 
 ``l = logp - ref_logp`` in nats, (B, T).  Estimators are those of Schulman, "Approximating KL divergence"
-(2020). The reference carries no gradient.
+(2020). The reference carries no gradient.  The coefficient is state: a controller may move it once an
+iteration (``kl_control.py``), and checkpoints keep it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lit_agentrl.rl.masked import check_shapes
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def none() -> None:
@@ -48,21 +53,44 @@ def k3_plus(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
     return _with_gradient_of_k2(k3(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT), logp_BT, ref_logp_BT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KLInLoss:
+@dataclass(kw_only=True)
+class KLTerm:
+    """A KL term; subclasses say where it acts.
+
+    Attributes:
+        coef: its price or weight per nat, > 0.
+        reference_dtype: None where no reference is needed.
+        measure: the KL that a controller of ``coef`` goes by: ``ref_kl``, the mean k3 (nats per sampled
+            token) to the reference during the update, or ``old_kl``, see `KLToOld`.
+    """
+
+    coef: float
+    reference_dtype: str | None = None
+    measure: ClassVar[str] = "ref_kl"
+
+    def __post_init__(self) -> None:
+        """Checks the coefficient."""
+        if not 0 < self.coef < math.inf:
+            raise ValueError(
+                f"algo.kl.coef={self.coef} must be finite and > 0; algo/kl=none switches the KL term off"
+            )
+        if self.reference_dtype not in (None, *DTYPES):
+            raise ValueError(
+                f"algo.kl.reference_dtype={self.reference_dtype} is unknown; valid: null, {', '.join(DTYPES)}"
+            )
+
+
+@dataclass(kw_only=True)
+class KLInLoss(KLTerm):
     """Adds ``coef * estimator(logp, ref_logp)`` to the loss of each sampled token.
 
     Attributes:
         estimator: `k1`, `k2`, `k3`, `k1_plus` or `k3_plus`.
-        coef: weight of the term, loss units per nat, > 0.
+        coef: loss units per nat, > 0.
+        reference_dtype: precision of the frozen reference, such as ``bfloat16``; None is the policy's.
     """
 
     estimator: Callable[..., Tensor]
-    coef: float
-
-    def __post_init__(self) -> None:
-        """Checks the coefficient."""
-        _check_coef(self.coef)
 
     def __call__(self, *, logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Loss of each token (B, T), 0 where not sampled; gradient through ``logp_BT``."""
@@ -70,21 +98,51 @@ class KLInLoss:
         return self.coef * self.estimator(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KLInReward:
+@dataclass(kw_only=True)
+class KLToOld(KLTerm):
+    """Adds ``coef * (exp(d) - 1 - d)``, ``d = logp - old_logp``, to the loss of each sampled token.
+
+    Under the policy that sampled, its mean is ``KL(old || policy)``: the penalty of PPO, arXiv 1707.06347,
+    section 4.  It is 0 with gradient 0 until the first step of an iteration is taken.  ``d`` is clamped to
+    [-20, 20].
+
+    Attributes:
+        coef: loss units per nat, > 0.
+    """
+
+    measure: ClassVar[str] = "old_kl"
+
+    def __post_init__(self) -> None:
+        """Checks the constants."""
+        super().__post_init__()
+        if self.reference_dtype is not None:
+            raise ValueError(
+                "algo.kl.reference_dtype has no effect under algo/kl=loss_old: it needs no reference"
+            )
+
+    def __call__(self, *, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+        """Loss of each token (B, T), 0 where not sampled; gradient through ``logp_BT``."""
+        return self.coef * old_kl(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT)
+
+
+def old_kl(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    """``exp(d) - 1 - d`` at sampled tokens, nats, 0 elsewhere; see `KLToOld`."""
+    logp_BT, old_logp_BT = _at_actions(logp_BT, old_logp_BT, is_action_BT)
+    difference_BT = _difference(logp_BT, old_logp_BT).clamp(-20, 20)
+    return torch.expm1(difference_BT) - difference_BT
+
+
+@dataclass(kw_only=True)
+class KLInReward(KLTerm):
     """Subtracts ``coef * estimator(old_logp, ref_logp)`` from the reward of each sampled token.
 
     Attributes:
         estimator: `k1` in the literature (InstructGPT, arXiv 2203.02155).
         coef: price of one nat, environment points, > 0.
+        reference_dtype: precision of the frozen reference, such as ``bfloat16``; None is the policy's.
     """
 
     estimator: Callable[..., Tensor]
-    coef: float
-
-    def __post_init__(self) -> None:
-        """Checks the coefficient."""
-        _check_coef(self.coef)
 
     @torch.no_grad()
     def __call__(self, *, old_logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
@@ -108,8 +166,3 @@ def _at_actions(logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> t
     check_shapes(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT, is_action_BT=is_action_BT)
     zero_BT = torch.zeros_like(logp_BT)
     return torch.where(is_action_BT, logp_BT, zero_BT), torch.where(is_action_BT, ref_logp_BT, zero_BT)
-
-
-def _check_coef(coef: float) -> None:
-    if not coef > 0:
-        raise ValueError(f"algo.kl.coef={coef} must be > 0; algo/kl=none switches the KL term off")

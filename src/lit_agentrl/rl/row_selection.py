@@ -10,6 +10,7 @@ advantage at a sampled token is NaN.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,24 +36,45 @@ def abs_advantage(
     return (largest_S >= threshold)[index_B]
 
 
-def cppo(
-    *,
-    advantage_BT: Tensor,
-    is_action_BT: Tensor,
-    group_B: Tensor,
-    trajectory_B: Tensor,
-    prune: float = 0.5,
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class CPPO:
     """Keeps ``k = max(1, floor(N (1 - prune)))`` of a group's N trajectories: CPPO, arXiv 2503.22342.
 
     They are those of largest ``max_t |A_t|``; ties go to the trajectory whose first row comes first.
-    ``prune`` is in (0, 1).
 
-    Raises:
-        ValueError: also if ``prune`` is out of range or the rows of one trajectory are in different groups.
+    Attributes:
+        prune: share of each group dropped, in (0, 1).
+        refill: whether ``1 / (1 - prune)`` times as many prompts are rolled out, so that as many trajectories
+            are trained on as without pruning: the paper's dynamic completion allocation.
     """
-    if not 0 < prune < 1:
-        raise ValueError(f"algo.rows.prune={prune} must be in (0, 1); algo/rows=none keeps all")
+
+    prune: float = 0.5
+    refill: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks the constant."""
+        if not 0 < self.prune < 1:
+            raise ValueError(f"algo.rows.prune={self.prune} must be in (0, 1); algo/rows=none keeps all")
+
+    @property
+    def prompt_factor(self) -> float:
+        """Prompts to roll out for each one whose episodes fit the update."""
+        return 1 / (1 - self.prune) if self.refill else 1.0
+
+    def __call__(
+        self, *, advantage_BT: Tensor, is_action_BT: Tensor, group_B: Tensor, trajectory_B: Tensor
+    ) -> Tensor:
+        """``keep_B``.
+
+        Raises:
+            ValueError: also if the rows of one trajectory are in different groups.
+        """
+        return _largest_of_groups(advantage_BT, is_action_BT, group_B, trajectory_B, prune=self.prune)
+
+
+def _largest_of_groups(
+    advantage_BT: Tensor, is_action_BT: Tensor, group_B: Tensor, trajectory_B: Tensor, *, prune: float
+) -> Tensor:
     index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
     check_shapes(group_B=group_B, trajectory_B=trajectory_B)
     groups, group_index_B = torch.unique(group_B, return_inverse=True)

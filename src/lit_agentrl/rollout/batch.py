@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,17 +18,18 @@ _FILL: dict[str, tuple[float, torch.dtype]] = {  # value at padding
     "is_turn_end_BT": (False, torch.bool),
     "segment_BT": (int(Segment.PADDING), torch.int8),
     "sampler_logp_BT": (0.0, torch.float32),
+    "sampler_entropy_BT": (0.0, torch.float32),
     "policy_version_BT": (-1, torch.int32),
     "reward_BT": (0.0, torch.float32),
 }
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
 
 
-def pack(episodes: Sequence[Episode]) -> TrajectoryBatch:
+def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = None) -> TrajectoryBatch:
     """One row per episode, in order.
 
-    A turn's reward (points) stands at its last sampled token, so the row sums of ``reward_BT`` are the
-    returns.
+    A turn's training reward (points) stands at its last sampled token, so the row sums of ``reward_BT`` are
+    the returns.  ``baselines`` has the greedy return of each group, in points; a group that it lacks gets NaN.
 
     Raises:
         ValueError: an episode that failed (those are recorded, never trained on), or none at all.
@@ -58,7 +60,8 @@ def pack(episodes: Sequence[Episode]) -> TrajectoryBatch:
         tree_B=trajectory_B.clone(),
         task_B=_ids([e.task for e in episodes]),
         first_turn_B=torch.zeros(len(episodes), dtype=torch.int32),
-        return_B=torch.tensor([e.total_reward for e in episodes], dtype=torch.float32),
+        return_B=torch.tensor([e.training_return for e in episodes], dtype=torch.float32),
+        baseline_B=torch.tensor([(baselines or {}).get(e.group, math.nan) for e in episodes]),
         success_B=torch.tensor([e.success for e in episodes]),
         end_B=torch.tensor([int(e.end) for e in episodes], dtype=torch.int8),
         state_key_BK=_ids(keys),
@@ -84,11 +87,12 @@ def _columns(episode: Episode) -> dict[str, list[float]]:
         columns["turn_BT"] += [k] * (given + sampled)
         columns["segment_BT"] += [*turn.prefix_segments, *turn.reply_segments]
         columns["sampler_logp_BT"] += [0.0] * given + turn.reply_logps
+        columns["sampler_entropy_BT"] += [0.0] * given + turn.reply_entropies
         columns["policy_version_BT"] += [-1] * given + [turn.policy_version] * sampled
         last = [0.0] * (given + sampled)
         end = [False] * (given + sampled)
         if sampled:
-            last[-1], end[-1] = turn.reward, True
+            last[-1], end[-1] = turn.training_reward, True
         columns["reward_BT"] += last
         columns["is_turn_end_BT"] += end
     return columns

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.rewards.base import Probe
 from lit_agentrl.text.chat import THINK_START, ChatRenderer, Prefix
 from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.parsing import parse_reply
@@ -21,7 +24,13 @@ class EpisodeInPlay:
     """
 
     def __init__(
-        self, episode: Episode, task: Task, env: TextEnv, prompt: Prompt, chat: ChatRenderer
+        self,
+        episode: Episode,
+        task: Task,
+        env: TextEnv,
+        prompt: Prompt,
+        chat: ChatRenderer,
+        probes: Mapping[str, Probe] | None = None,
     ) -> None:
         self.episode = episode
         self.env = env
@@ -30,6 +39,7 @@ class EpisodeInPlay:
         self._prompt = prompt
         self._chat = chat
         self._actions_left = task.max_actions
+        self._probes = probes or {}
         self._observation = ""
 
     def begin(self, *, noise_seed: int) -> None:
@@ -41,7 +51,7 @@ class EpisodeInPlay:
             )
             episode.instance_id = str(info["instance_id"])
             rules, names = self.env.rules, self.env.action_names()
-            state_key = self.env.state_key()
+            state_key, probes = self.env.state_key(), self._measured()
         except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
             self._fail(error)
             return
@@ -54,7 +64,7 @@ class EpisodeInPlay:
             max_actions=task.max_actions,
             max_actions_per_turn=task.max_actions_per_turn,
         )
-        self._open_turn(self._chat.opening(messages), state_key)
+        self._open_turn(self._chat.opening(messages), state_key, probes)
 
     def answer(self, result: TurnResult) -> None:
         """Record a reply, play its actions, and either open the next turn or end the episode."""
@@ -76,11 +86,11 @@ class EpisodeInPlay:
         turn.reply_segments = reply_segments(self._chat, result.tokens, forced_think=forced)
         try:
             ended, success = self._play(turn, (THINK_START if forced else "") + turn.reply_text)
-            state_key = 0 if ended else self.env.state_key()
+            state_key, probes = (0, {}) if ended else (self.env.state_key(), self._measured())
         except Exception as error:  # as in begin()
             self._fail(error)
             return
-        self._continue_or_end(turn, ended, success, state_key)
+        self._continue_or_end(turn, ended, success, state_key, probes)
 
     def _play(self, turn: Turn, text: str) -> tuple[bool, bool]:
         task = self._task
@@ -106,7 +116,9 @@ class EpisodeInPlay:
             turn.reward_parts["invalid"] = task.invalid_penalty
         return ended, success
 
-    def _continue_or_end(self, turn: Turn, ended: bool, success: bool, state_key: int) -> None:
+    def _continue_or_end(
+        self, turn: Turn, ended: bool, success: bool, state_key: int, probes: dict[str, float]
+    ) -> None:
         turns_left = self._task.max_turns - len(self.episode.turns)
         if ended:
             self._end(EndReason.SUCCESS if success else EndReason.FAILURE, success=success)
@@ -124,15 +136,19 @@ class EpisodeInPlay:
                 turns_left=turns_left,
                 actions_left=self._actions_left,
             )
-            self._open_turn(self._chat.following(message, last_reply=turn.reply_tokens), state_key)
+            self._open_turn(self._chat.following(message, last_reply=turn.reply_tokens), state_key, probes)
 
-    def _open_turn(self, prefix: Prefix, state_key: int) -> None:
+    def _measured(self) -> dict[str, float]:
+        return {name: float(probe(self.env, self._observation)) for name, probe in self._probes.items()}
+
+    def _open_turn(self, prefix: Prefix, state_key: int, probes: dict[str, float]) -> None:
         self.episode.turns.append(
             Turn(
                 observation=self._observation,
                 prefix_tokens=prefix.tokens,
                 prefix_segments=prefix.segments,
                 state_key=state_key,
+                probes=probes,
             )
         )
 

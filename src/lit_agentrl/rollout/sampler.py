@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.rewards.base import Probe
 from lit_agentrl.rollout.play import EpisodeInPlay
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -37,6 +38,7 @@ class Sampler:
         prompt, chat: wording and template.
         params: sampling parameters.
         seed: run seed.
+        probes: measured before every turn, into ``Turn.probes``.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Sampler:
         chat: ChatRenderer,
         params: SamplingParams,
         seed: int,
+        probes: Mapping[str, Probe] | None = None,
     ) -> None:
         self._engine = engine
         self._tasks = tasks
@@ -57,6 +60,7 @@ class Sampler:
         self._chat = chat
         self._params = params
         self._seed = seed
+        self._probes = probes or {}
         self._spare: dict[int, list[TextEnv]] = {}  # idle environments of each task, reused
 
     def play(self, specs: Iterable[EpisodeSpec]) -> list[Episode]:
@@ -100,7 +104,7 @@ class Sampler:
             task_name=task.name,
             instance_seed=spec.instance_seed,
         )
-        play = EpisodeInPlay(episode, task, env, self._prompt, self._chat)
+        play = EpisodeInPlay(episode, task, env, self._prompt, self._chat, self._probes)
         play.begin(noise_seed=self._key("noise", episode))
         return play
 

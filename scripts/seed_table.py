@@ -1,0 +1,90 @@
+"""A table of runs that differ in algorithm and seed: success on test instances at the end, as Markdown.
+
+    python train.py -m algo=grpo,rloo,ppo env=sokoban seed=0,1,2
+    python scripts/seed_table.py outputs/multirun/DATE/TIME
+
+One row per algorithm: success of each seed with its Wilson interval over instances, and the mean with Student's
+interval over the seeds, which are few: it is wide, and it is the one to compare by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import yaml
+
+from lit_agentrl.report import summary as reports
+from lit_agentrl.report.statistics import mean_interval
+
+
+def test_scores(summary: Any) -> Any:
+    (game,) = [game for game in summary["games"] if game["split"] == "test"]
+    return game
+
+
+def seconds_per_iteration(folder: Path) -> float:
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["time/rollout"]]
+    return median(float(row["time/rollout"]) + float(row["time/update"] or 0) for row in rows)
+
+
+def shown(values: dict[str, Any]) -> str:
+    return f"{values['mean']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
+
+
+def row(name: str, folders: list[Path]) -> tuple[float, str]:
+    summaries = [reports.read(folder / "summary.json") for folder in folders]
+    scores = [test_scores(summary)["last"]["success"] for summary in summaries]
+    over_seeds = mean_interval([score["mean"] for score in scores])
+    episodes = fmean(summary["episodes"] for summary in summaries)
+    seconds = fmean(seconds_per_iteration(folder) for folder in folders)
+    cells = [
+        f"`{name}`", *(shown(score) for score in scores),
+        f"{over_seeds.mean:.3f} [{over_seeds.low:.3f}, {over_seeds.high:.3f}]", f"{episodes:,.0f}", f"{seconds:.2f}",
+    ]  # fmt: skip
+    return over_seeds.mean, f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+", help="run folders, or folders of them")
+    arguments = parser.parse_args()
+    runs: dict[str, dict[int, Path]] = {}
+    for file in sorted(f for folder in arguments.folders for f in folder.rglob("summary.json")):
+        summary = reports.read(file)
+        if summary["status"] != "completed":
+            parser.error(f"{file.parent} is not a completed run: {summary['status']}")
+        config = yaml.safe_load((file.parent / ".hydra" / "config.yaml").read_text())
+        runs.setdefault(config["algo"]["name"], {})[summary["seed"]] = file.parent
+    if not runs:
+        parser.error("no run found")
+    seeds = sorted({seed for by_seed in runs.values() for seed in by_seed})
+    if lacking := [name for name, by_seed in runs.items() if sorted(by_seed) != seeds]:
+        parser.error(f"{lacking[0]} lacks a seed of {seeds}")
+    first = next(iter(runs.values()))
+    starts = [test_scores(reports.read(first[seed] / "summary.json")) for seed in seeds]
+    levels = starts[0]
+    print(
+        f"Chance {shown(levels['chance']['success'])}, oracle {levels['oracle']['success']['mean']:.3f}, before "
+        f"training {', '.join(shown(game['start']['success']) for game in starts)} for the seeds in turn.\n"
+    )
+    columns = [
+        "`algo=`",
+        *(f"seed {seed}" for seed in seeds),
+        "mean over seeds",
+        "episodes",
+        "s per iteration",
+    ]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    lines = [row(name, [by_seed[seed] for seed in seeds]) for name, by_seed in runs.items()]
+    print("\n".join(line for _, line in sorted(lines, key=lambda item: -item[0])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What a reward part is: it turns the points of an iteration's turns into new ones.
+
+A part sees all episodes of the iteration (of all ranks), so statistics over groups and batches are possible.
+``apply`` must be a function of the episodes and of what was learnt in earlier iterations, and must not depend
+on the order of the episodes: it is called again after each wave of rollouts.  What a part learns it takes over
+in ``learn``, once an iteration, and gives out in ``state_dict``, so that a resumed run is the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.rewards.checks import require_number
+from lit_agentrl.types import Episode
+
+Points = list[list[float]]  # one list an episode, one number a turn
+Probe = Callable[[TextEnv, str], float]  # of a game and its observation, measured before each turn
+
+
+class Stage(IntEnum):
+    """When a part acts; within a stage, parts act in the order in which they are listed."""
+
+    TASK = 0  # replaces the environment's reward
+    SHAPING = 1  # adds to it
+    SCALE = 2  # normalises the sum
+    CAP = 3
+    WATCH = 4  # changes nothing
+
+
+class RewardPart(ABC):
+    """One entry of ``reward``.
+
+    Attributes:
+        stage: when it acts.
+        name: its key in the config, set by the pipeline; names its curves.
+    """
+
+    stage: ClassVar[Stage]
+    name: str = "part"
+
+    @property
+    def probe(self) -> Probe | None:
+        """What to measure in the state before each turn, kept in ``Turn.probes`` under the part's name."""
+        return None
+
+    @abstractmethod
+    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """New points from the current ones.
+
+        Args:
+            points: so far, of each turn of each episode.
+            episodes: those that can be trained on; every turn has a reply.
+            iteration: counts from 0.
+        """
+
+    def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:  # noqa: B027 (optional)
+        """Take over what this iteration taught; the episodes have their final points."""
+
+    def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
+        """Further curves, logged as ``reward/<name>_<key>``; asked for before :meth:`learn`."""
+        return {}
+
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:  # noqa: B027 (optional)
+        """Look at a game of the run before anything is played.
+
+        Raises:
+            ValueError: the part cannot work with it.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learnt, in tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        if state:
+            raise NotImplementedError(f"{type(self).__name__} gives out a state and must take it back")
+
+
+@dataclass(kw_only=True)
+class Shaping(RewardPart):
+    """A part that adds ``weight * score`` to each turn's points.
+
+    Args:
+        weight: points per unit of score; negative turns the score around.
+    """
+
+    stage: ClassVar[Stage] = Stage.SHAPING
+    weight: float
+
+    def __post_init__(self) -> None:
+        require_number("weight", self.weight, "a number other than 0; leave the part out", bool)
+
+    @abstractmethod
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """One number for each turn of each episode."""
+
+    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """``points + weight * score``."""
+        scores = self.score(episodes, iteration=iteration)
+        if [len(row) for row in scores] != [len(row) for row in points]:
+            raise ValueError(f"reward.{self.name} must score every turn of every episode")
+        return [
+            [p + self.weight * s for p, s in zip(row, given, strict=True)]
+            for row, given in zip(points, scores, strict=True)
+        ]
+
+
+def at_end(episodes: Sequence[Episode], values: Sequence[float]) -> Points:
+    """Each value at its episode's last turn, 0 elsewhere."""
+    return [[0.0] * (len(e.turns) - 1) + [float(v)] for e, v in zip(episodes, values, strict=True)]
+
+
+def outcome(episodes: Sequence[Episode], values: Sequence[float], *, keep_penalties: bool) -> Points:
+    """Each value at its episode's last turn in place of the environment's points.
+
+    ``keep_penalties`` leaves the protocol penalties that the sampler charged beside it.
+    """
+    points = at_end(episodes, values)
+    for row, episode in zip(points, episodes, strict=True):
+        for k, turn in enumerate(episode.turns):
+            row[k] += turn.reward_parts.get("invalid", 0.0) if keep_penalties else 0.0
+    return points

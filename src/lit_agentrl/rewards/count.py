@@ -1,0 +1,49 @@
+"""Novelty by counting visits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lit_agentrl.rewards.novelty import Novelty
+from lit_agentrl.types import Episode, Turn
+
+
+@dataclass(kw_only=True)
+class Count(Novelty):
+    """``b(s) = 1 / sqrt(N(s))``, N the visits of state s up to this iteration's, by ``Turn.state_key``.
+
+    All visits of one iteration earn the same, so the order of its episodes does not matter.
+    """
+
+    _visits: Counter[int] = field(default_factory=Counter, init=False, repr=False)
+
+    def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
+        """Of the states before these turns."""
+        now = Counter(turn.state_key for e in episodes for turn in e.turns)
+        return [(self._visits[turn.state_key] + now[turn.state_key]) ** -0.5 for turn in arrivals]
+
+    def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
+        """Also ``states``: distinct ones so far."""
+        now = {turn.state_key for e in episodes for turn in e.turns}
+        further = {"states": float(len(self._visits.keys() | now))}
+        return super().curves(episodes, iteration=iteration) | further
+
+    def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
+        """Count the iteration's visits."""
+        super().learn(episodes, iteration=iteration)
+        self._visits.update(turn.state_key for e in episodes for turn in e.turns)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the visits, sorted by state."""
+        visits = torch.tensor(sorted(self._visits.items()), dtype=torch.int64).reshape(-1, 2)
+        return super().state_dict() | {"visits": visits}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        super().load_state_dict(state)
+        self._visits = Counter({int(key): int(count) for key, count in state["visits"].tolist()})

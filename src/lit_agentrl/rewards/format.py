@@ -1,0 +1,50 @@
+"""Points for the form of a reply, whatever it achieves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lit_agentrl.rewards.base import Points, Shaping
+from lit_agentrl.rewards.checks import require_number, require_one_of
+from lit_agentrl.types import Episode, Turn
+
+_CONTENT = ("unknown_action", "empty_action", "empty_answer")  # well-formed, but nothing playable inside
+_RULES = ("valid", "structure", "think")
+
+
+@dataclass(kw_only=True)
+class Format(Shaping):
+    """``ok`` for each well-formed reply, ``bad`` for each other one.
+
+    The verdict is that of ``text/parsing.py``, recorded in ``Turn.is_valid`` and ``Turn.problem``.  The penalty
+    for invalid replies that the game itself charges (``env.invalid_penalty``) is not changed by this part.
+
+    Args:
+        rule: ``valid``: the reply could be played; ``structure``: its tags are in order, whatever is named
+            inside; ``think``: tags in order, and a think block before the answer.
+        ok, bad: scores.
+    """
+
+    weight: float = 0.1
+    rule: Literal["valid", "structure", "think"] = "valid"
+    ok: float = 1.0
+    bad: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_one_of("rule", self.rule, _RULES)
+        require_number("ok", self.ok, "a number")
+        require_number("bad", self.bad, "a number other than ok", lambda value: value != self.ok)
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """Of each turn."""
+        return [[self.ok if self._is_ok(turn) else self.bad for turn in e.turns] for e in episodes]
+
+    def _is_ok(self, turn: Turn) -> bool:
+        if self.rule == "valid":
+            return turn.is_valid
+        if self.rule == "think" and turn.problem == "no_think":
+            return False
+        return turn.is_valid or turn.problem in _CONTENT

@@ -1,0 +1,34 @@
+"""A staircase of points against long episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lit_agentrl.rewards.base import Points, Shaping, at_end
+from lit_agentrl.rewards.checks import require_whole
+from lit_agentrl.types import Episode
+
+
+@dataclass(kw_only=True)
+class Length(Shaping):
+    """``-floor(max(0, T - free_tokens) / step_tokens)`` at the last turn, T the episode's sampled tokens.
+
+    Args:
+        free_tokens: tokens that cost nothing.
+        step_tokens: every so many further ones cost another ``weight``.
+    """
+
+    weight: float = 0.5
+    free_tokens: int = 512
+    step_tokens: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("free_tokens", self.free_tokens, 0)
+        require_whole("step_tokens", self.step_tokens, 1)
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """At the last turn."""
+        over = [max(0, e.num_action_tokens - self.free_tokens) for e in episodes]
+        return at_end(episodes, [-(tokens // self.step_tokens) for tokens in over])

@@ -1,0 +1,46 @@
+"""DAPO's soft punishment of replies that come near the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lit_agentrl.rewards.base import Points, Shaping, at_end
+from lit_agentrl.rewards.checks import require_one_of, require_whole
+from lit_agentrl.types import Episode
+
+
+@dataclass(kw_only=True)
+class Overlong(Shaping):
+    """DAPO, arXiv 2503.14476, equation 13, with T sampled tokens, L ``max_tokens`` and C ``buffer``.
+
+    ``0`` for T <= L - C, ``(L - C - T) / C`` up to L, ``-1`` beyond.
+
+    Args:
+        max_tokens: L.
+        buffer: C, the last tokens before L, over which the punishment grows.
+        per: ``turn`` measures each reply, ``episode`` all of them, at the last turn.
+    """
+
+    weight: float = 1.0
+    max_tokens: int = 40
+    buffer: int = 8
+    per: Literal["turn", "episode"] = "turn"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("max_tokens", self.max_tokens, 1)
+        require_whole("buffer", self.buffer, 1)
+        if self.buffer > self.max_tokens:
+            raise ValueError(f"buffer={self.buffer} must be <= max_tokens={self.max_tokens}")
+        require_one_of("per", self.per, ("turn", "episode"))
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """Of each turn, or at the last one."""
+        if self.per == "turn":
+            return [[self._of(len(turn.reply_tokens)) for turn in e.turns] for e in episodes]
+        return at_end(episodes, [self._of(e.num_action_tokens) for e in episodes])
+
+    def _of(self, tokens: int) -> float:
+        return max(-1.0, min(0.0, (self.max_tokens - self.buffer - tokens) / self.buffer))

@@ -1,0 +1,123 @@
+"""The reward parts of a run, composed: task, shaping, normalisation, caps, trip-wire."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lit_agentrl.rewards.base import Points, Probe, RewardPart, Stage
+from lit_agentrl.rewards.tripwire import TripWire
+from lit_agentrl.types import EndReason, Episode
+
+
+class RewardPipeline:
+    """Scores an iteration's episodes: fills ``Turn.shaping`` and ``Turn.shaped_reward``.
+
+    Parts act by stage, within a stage in the order given.  A trip-wire with its default options is added where
+    there are parts and none is among them.  Without parts nothing is touched.
+
+    Args:
+        parts: by name.
+
+    Raises:
+        ValueError: two parts replace the task's reward, or an entry is no reward part.
+    """
+
+    def __init__(self, parts: Mapping[str, RewardPart] | None = None) -> None:
+        parts = dict(parts or {})
+        for name, part in parts.items():
+            if not isinstance(part, RewardPart):
+                raise ValueError(f"reward.{name} makes a {type(part).__name__}; it must make a RewardPart")
+            part.name = name
+        task = [name for name, part in parts.items() if part.stage is Stage.TASK]
+        if len(task) > 1:
+            raise ValueError(f"reward=[{','.join(task)}] each replace the task's reward; choose one")
+        if parts and not any(isinstance(part, TripWire) for part in parts.values()):
+            parts["tripwire"] = TripWire()
+            parts["tripwire"].name = "tripwire"
+        self.parts = dict(sorted(parts.items(), key=lambda item: item[1].stage))
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def probes(self) -> dict[str, Probe]:
+        """What parts want measured in the state before each turn."""
+        return {name: part.probe for name, part in self.parts.items() if part.probe is not None}
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> None:
+        """Give every turn its training reward; call it on all episodes so far, as often as there are waves.
+
+        Raises:
+            ValueError: a part returned points of the wrong shape, or not finite.
+        """
+        scored = trainable(episodes) if self else []
+        if not scored:
+            return
+        points = [[turn.reward for turn in episode.turns] for episode in scored]
+        for episode in scored:
+            for turn in episode.turns:
+                turn.shaping = {}
+        for name, part in self.parts.items():
+            changed = part.apply(points, scored, iteration=iteration)
+            _check(name, changed, points)
+            if part.stage is not Stage.WATCH:
+                _record(name, changed, points, scored)
+            points = changed
+        for episode, row in zip(scored, points, strict=True):
+            for turn, value in zip(episode.turns, row, strict=True):
+                turn.shaped_reward = value
+
+    def learn(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
+        """Let the parts learn from the iteration's episodes, already scored; returns the iteration's curves.
+
+        ``reward/<part>``: points that a part added, mean over episodes.  ``reward/total``: mean training return.
+        """
+        scored = trainable(episodes) if self else []
+        if not scored:
+            return {}
+        row: dict[str, float] = {}
+        for name, part in self.parts.items():
+            if part.stage is not Stage.WATCH:
+                row[f"reward/{name}"] = _mean(
+                    [math.fsum(t.shaping.get(name, 0.0) for t in e.turns) for e in scored]
+                )
+            further = part.curves(scored, iteration=iteration)
+            row |= {f"reward/{name}_{key}": value for key, value in further.items()}
+        row["reward/total"] = _mean([episode.training_return for episode in scored])
+        for part in self.parts.values():
+            part.learn(scored, iteration=iteration)
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the parts have learnt, by name; parts that learn nothing are left out."""
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        for name, state in states.items():
+            self.parts[name].load_state_dict(state)
+
+
+def trainable(episodes: Sequence[Episode]) -> list[Episode]:
+    """Those that did not fail and have something to train on."""
+    return [e for e in episodes if e.end is not EndReason.ERROR and e.num_action_tokens]
+
+
+def _check(name: str, changed: Points, points: Points) -> None:
+    if [len(row) for row in changed] != [len(row) for row in points]:
+        raise ValueError(f"reward.{name} must return one number for every turn of every episode")
+    if not all(math.isfinite(value) for row in changed for value in row):
+        raise ValueError(f"reward.{name} returned points that are not finite; score what cannot be scored 0")
+
+
+def _record(name: str, changed: Points, points: Points, episodes: Sequence[Episode]) -> None:
+    for episode, new, old in zip(episodes, changed, points, strict=True):
+        for turn, after, before in zip(episode.turns, new, old, strict=True):
+            turn.shaping[name] = after - before
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,82 @@
+"""Potential-based shaping: changes when points come, never which policy is best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.rewards.base import Points, Probe, Shaping
+from lit_agentrl.rewards.checks import require_number
+from lit_agentrl.types import Episode
+
+
+@dataclass(kw_only=True)
+class StepsToGoal:
+    """``-scale * n``: n actions of best play from here, at most twice ``env.max_solution``.
+
+    A state from which the game can no longer be solved counts as that most.
+
+    Args:
+        scale: points a step.
+    """
+
+    scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_number("of.scale", self.scale, "> 0", lambda value: value > 0)
+
+    def __call__(self, env: TextEnv, observation: str) -> float:
+        """The potential of the game's state, in points."""
+        most = 2 * env.max_solution  # of a state alone: the actions left would make it one of time as well
+        best = env.optimal_actions(horizon=most)
+        return -self.scale * (most if best is None else len(best))
+
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
+        """Refuse a game that knows no best play, whose potential would be a constant."""
+        if env.optimal_actions(horizon=2 * env.max_solution) is None:
+            raise ValueError(
+                f"reward.potential.of needs best play, and {task.name} knows none; "
+                "set reward.potential.of._target_ to a function of (env, observation)"
+            )
+
+
+@dataclass(kw_only=True)
+class Potential(Shaping):
+    """``F_k = discount * Phi(s_{k+1}) - Phi(s_k)`` (Ng et al. 1999); Phi after the last turn is 0.
+
+    The discounted sum over an episode is ``-Phi(s_0)``, whatever the policy does, also where a limit ends it.
+
+    Args:
+        discount: of turns; the algorithm's own (1.0, or its ``turn_discount``).
+        of: Phi, a function of (env, observation) that changes neither; measured before every turn.
+    """
+
+    weight: float = 1.0
+    discount: float = 1.0
+    of: Callable[[TextEnv, str], float] = field(default_factory=StepsToGoal)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("discount", self.discount, "in (0, 1]", lambda value: 0 < value <= 1)
+        if not callable(self.of):
+            raise ValueError(f"of={self.of} must be a function of (env, observation)")
+
+    @property
+    def probe(self) -> Probe:
+        """Phi."""
+        return self.of
+
+    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
+        """Try the potential."""
+        if isinstance(self.of, StepsToGoal):
+            self.of.check_game(task, env, observation)
+        require_number(f"reward.{self.name}.of", self.of(env, observation), "a function to a finite number")
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """Of each turn."""
+        rows = []
+        for episode in episodes:
+            phi = [turn.probes[self.name] for turn in episode.turns] + [0.0]
+            rows.append([self.discount * after - before for before, after in zip(phi, phi[1:], strict=False)])
+        return rows

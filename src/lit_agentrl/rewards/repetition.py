@@ -1,0 +1,34 @@
+"""Points against replies that repeat themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lit_agentrl.rewards.base import Points, Shaping
+from lit_agentrl.rewards.checks import require_whole
+from lit_agentrl.types import Episode
+
+
+@dataclass(kw_only=True)
+class Repetition(Shaping):
+    """``-(1 - distinct / all)`` n-grams of a reply's tokens (arXiv 2502.03373); 0 for one shorter than n.
+
+    Args:
+        n: tokens of an n-gram.
+    """
+
+    weight: float = 0.1
+    n: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_whole("n", self.n, 1)
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """Of each turn."""
+        return [[self._of(turn.reply_tokens) for turn in e.turns] for e in episodes]
+
+    def _of(self, tokens: Sequence[int]) -> float:
+        grams = [tuple(tokens[i : i + self.n]) for i in range(len(tokens) - self.n + 1)]
+        return len(set(grams)) / len(grams) - 1.0 if grams else 0.0

@@ -1,0 +1,83 @@
+"""A wire for what should not happen: much reward without success."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from lit_agentrl.rewards.base import Points, RewardPart, Stage
+from lit_agentrl.rewards.checks import require_number
+from lit_agentrl.types import Episode
+
+
+@dataclass(kw_only=True)
+class TripWire(RewardPart):
+    """Counts the episodes without success whose training return is as high as a success's.
+
+    As high means: at least the mean, or the ``quantile``, of the training returns of the same game's successes in
+    this iteration; without any, in the last iteration that had some.
+
+    Args:
+        quantile: of the successes' returns, in [0, 1] (the lower of two neighbours); null: their mean.
+        max_share: the run stops with an error when more episodes than this share trip the wire; null: never.
+    """
+
+    stage: ClassVar[Stage] = Stage.WATCH
+    quantile: float | None = None
+    max_share: float | None = None
+    _high: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by game
+
+    def __post_init__(self) -> None:
+        for name in ("quantile", "max_share"):
+            if getattr(self, name) is not None:
+                require_number(name, getattr(self, name), "in [0, 1], or null", lambda value: 0 <= value <= 1)
+
+    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """The points as they are."""
+        return points
+
+    def share(self, episodes: Sequence[Episode]) -> float:
+        """Of the episodes that trip the wire."""
+        high = self._thresholds(episodes)
+        tripped = [not e.success and e.training_return >= high.get(e.task_name, math.inf) for e in episodes]
+        return sum(tripped) / len(episodes)
+
+    def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
+        """``share``: of the episodes that trip the wire."""
+        return {"share": self.share(episodes)}
+
+    def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
+        """Remember what a success earns.
+
+        Raises:
+            ValueError: more than ``max_share`` of the episodes tripped the wire.
+        """
+        share = self.share(episodes)
+        if self.max_share is not None and share > self.max_share:
+            raise ValueError(
+                f"reward.{self.name}.max_share={self.max_share}: in iteration {iteration + 1}, {share:.3f} of the "
+                "episodes earned as much as a success without being one; look at the transcripts"
+            )
+        self._high = self._thresholds(episodes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a success earned last, by game."""
+        return {"high": dict(self._high)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self._high = dict(state["high"])
+
+    def _thresholds(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        solved: dict[str, list[float]] = {}
+        for e in episodes:
+            if e.success:
+                solved.setdefault(e.task_name, []).append(e.training_return)
+        return self._high | {game: self._level(sorted(values)) for game, values in solved.items()}
+
+    def _level(self, returns: Sequence[float]) -> float:
+        if self.quantile is None:
+            return math.fsum(returns) / len(returns)
+        return returns[int(self.quantile * (len(returns) - 1))]

@@ -1,0 +1,58 @@
+"""Reward parts in whole runs: exact continuation, and what shaping may and may not change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_agentrl.entry.cli import main_train
+from tests.integration.conftest import TINY, assert_equal_runs, outcome
+
+LAKE = ["env=frozen_lake", "rollout.max_context_tokens=300"]  # its episodes have several turns
+LAKE += [option for option in TINY if option.split("=")[0] not in ("env", "rollout.max_context_tokens")]
+STATEFUL = "reward=[count,rnd,delta,normalise,tripwire]"
+
+
+def train(folder: Path, iterations: int, *options: str) -> None:
+    main_train([*options, f"trainer.max_epochs={iterations}", f"hydra.run.dir={folder}"])
+
+
+@pytest.mark.slow
+def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
+    straight, extended = tmp_path / "straight", tmp_path / "extended"
+    options = (*LAKE, STATEFUL, "reward.delta.patience=1", "filter=dynamic_sampling", "rollout.max_waves=2")
+    train(straight, 4, *options)
+    train(extended, 2, *options)
+    main_train([f"resume={extended}", "trainer.max_epochs=4"])
+    assert_equal_runs(straight, extended)
+    states = [
+        torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["callbacks"]["RolloutCallback"]
+        for folder in (straight, extended)
+    ]
+    assert set(states[0]) == {"count", "rnd", "delta", "normalise", "tripwire"}
+    assert torch.equal(states[0]["count"]["visits"], states[1]["count"]["visits"])
+    predictors = [state["rnd"]["predictor"] for state in states]
+    assert all(torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0])
+
+
+def test_shaping_reaches_training_and_nothing_else(tmp_path: Path) -> None:
+    """The first iteration plays the same episodes with and without; only what is learnt from them differs."""
+    plain, shaped = tmp_path / "plain", tmp_path / "shaped"
+    train(plain, 1, *TINY)
+    train(shaped, 1, *TINY, "reward=[format,potential]", "reward.format.weight=3")
+    (weights_a, rows_a), (weights_b, rows_b) = outcome(plain), outcome(shaped)
+    played = [name for name in rows_a[1] if name.startswith("rollout/")]
+    assert len(played) > 10 and {n: rows_a[1][n] for n in played} == {n: rows_b[1][n] for n in played}
+    assert rows_a[0]["val/return"] == rows_b[0]["val/return"]
+    assert any(not torch.equal(weights_a[name], weights_b[name]) for name in weights_a)
+    rewards = {name: float(value) for name, value in rows_b[1].items() if name.startswith("reward/")}
+    parts = rewards["reward/format"] + rewards["reward/potential"]
+    assert rewards["reward/total"] == pytest.approx(float(rows_b[1]["rollout/return_mean"]) + parts, abs=1e-5)
+    assert not [name for name in rows_a[1] if name.startswith("reward/")]
+    lines = [json.loads(line)["episode"] for line in (shaped / "transcripts/train.jsonl").open()]
+    assert all(turn["probes"]["potential"] < 0 for e in lines for turn in e["turns"])
+    validated = [json.loads(line)["episode"] for line in (shaped / "transcripts/val.jsonl").open()]
+    assert all(turn["shaped_reward"] is None and not turn["probes"] for e in validated for turn in e["turns"])
