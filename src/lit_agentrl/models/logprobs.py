@@ -17,6 +17,11 @@ class TokenScores(NamedTuple):
     hidden_AD: Tensor | None = None  # last hidden state before each of the A action tokens, row by row
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """float64 as it is, any other precision as float32."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def score_tokens(
     network: PreTrainedModel,
     *,
@@ -28,9 +33,9 @@ def score_tokens(
 ) -> TokenScores:
     r"""Log-probability of every action token under ``network``, from one parallel forward.
 
-    ``logp[b, t] = log softmax(z[b, t-1] / temperature)[tokens[b, t]]``, float32 whatever the network's
-    precision.  Rows must be right-padded: under causal attention padding cannot reach real tokens, so no
-    mask is passed and the fused causal kernel is used.
+    ``logp[b, t] = log softmax(z[b, t-1] / temperature)[tokens[b, t]]``, float32 unless the network's
+    precision is float64.  Rows must be right-padded: under causal attention padding cannot reach real tokens,
+    so no mask is passed and the fused causal kernel is used.
 
     Args:
         network: causal LM; gradient flows into its parameters unless grad mode is off.
@@ -48,12 +53,12 @@ def score_tokens(
     # the last column is never a predecessor
     output = network(input_ids=tokens_BT[:, :-1], use_cache=False, output_hidden_states=with_hidden)
     chosen = is_action_BT[:, 1:]
-    logits_AV = output.logits[chosen].float() / temperature
+    logits_AV = at_least_float32(output.logits[chosen]) / temperature
     log_probs_AV = torch.log_softmax(logits_AV, dim=-1)
     logp_A = log_probs_AV.gather(1, tokens_BT[:, 1:][chosen].unsqueeze(1)).squeeze(1)
 
     def scatter(values_A: Tensor) -> Tensor:
-        out_BT = torch.zeros(tokens_BT.shape, dtype=torch.float32, device=tokens_BT.device)
+        out_BT = torch.zeros(tokens_BT.shape, dtype=values_A.dtype, device=tokens_BT.device)
         index = torch.nonzero(is_action_BT, as_tuple=True)
         return out_BT.index_put(index, values_A)
 

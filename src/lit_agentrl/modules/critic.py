@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from lit_agentrl.models.logprobs import hidden_before
+from lit_agentrl.models.logprobs import at_least_float32, hidden_before
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.settings import OptimSettings
 from lit_agentrl.rl.binding import bind, try_out
@@ -92,7 +92,7 @@ class Critic(nn.Module):
         is_action_BT: Tensor,
         hidden_AD: Tensor | None = None,
     ) -> Tensor:
-        """``value_BT``, float32, 0 where not an action; gradient into head and trunk.
+        """``value_BT``, 0 where not an action; gradient into head and trunk; precision as in `score_tokens`.
 
         Args:
             policy: the network whose trunk is read where the critic has none.
@@ -104,8 +104,8 @@ class Critic(nn.Module):
             hidden_AD = hidden_before(self.trunk, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
         elif hidden_AD is None:
             hidden_AD = hidden_before(policy.base_model, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
-        value_A = self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1).float()
-        value_BT = torch.zeros(tokens_BT.shape, dtype=torch.float32, device=tokens_BT.device)
+        value_A = at_least_float32(self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1))
+        value_BT = torch.zeros(tokens_BT.shape, dtype=value_A.dtype, device=tokens_BT.device)
         return value_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), value_A)
 
     def value_loss(self, value_BT: Tensor, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -182,7 +182,7 @@ def separate(
     )  # fmt: skip
 
 
-@functools.wraps(separate, assigned=())  # the same signature, which start-up checks options against
+@functools.wraps(separate, assigned=("__annotations__",))  # start-up checks options against the signature
 def separate_if_needed(*args: Any, **options: Any) -> Critic:
     """As `separate`; a run whose advantage asks for no values goes without it."""
     return separate(*args, **options)

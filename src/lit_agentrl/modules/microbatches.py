@@ -76,7 +76,7 @@ def kept_rows(tensors: Mapping[str, Tensor], keep_B: Tensor, *, at_least: int) -
 def micro_batched(
     score: Callable[..., Tensor], tensors: Mapping[str, Tensor], tokens_per_microbatch: int
 ) -> Tensor:
-    """``score(tokens_BT=, is_action_BT=)`` of every row, a micro-batch at a time; (B, T) float32, no gradient.
+    """``score(tokens_BT=, is_action_BT=)`` of every row, a micro-batch at a time; (B, T), no gradient.
 
     Args:
         score: gives a (B, T) tensor for right-padded rows.
@@ -88,5 +88,7 @@ def micro_batched(
     for rows in split_by_tokens(lengths_B, tokens_per_microbatch):
         width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
         given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
-        out_BT[index, :width] = score(**given)
+        scored = score(**given)
+        out_BT = out_BT.to(scored.dtype)  # float64 stays float64
+        out_BT[index, :width] = scored
     return out_BT

@@ -220,7 +220,7 @@ class PolicyModule(EvaluatedModule):
         weights: Weights = bind(self.algorithm.aggregate, minibatch)
         denominator = None if weights.denominator is None else sum_over_ranks(weights.denominator)
         if self.critic is not None:
-            is_target_BT = minibatch["is_value_target_BT"].float()
+            is_target_BT = minibatch["is_value_target_BT"].to(minibatch["old_value_BT"].dtype)
             minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
         self._zero_grad()
         metrics = self._accumulate(minibatch, weights.weight_BT, denominator)

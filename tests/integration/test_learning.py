@@ -1,0 +1,48 @@
+"""Every named algorithm learns the bandit with expected payoffs within a fixed budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_agentrl.entry.cli import main_train
+
+ALGORITHMS = sorted(file.stem for file in (Path(__file__).parents[2] / "conf" / "algo").glob("*.yaml"))
+DEFAULT = 20  # iterations of 16 groups of 8 episodes
+ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter of the groups
+RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start
+SMALL = [
+    "env=bandit", "env.game.payoff=expected", "test.episodes=256", "val.episodes=8", "val.every=1000",
+    "callbacks.transcripts.every=1000", "optim.lr=2e-4",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_better_arm_is_learnt(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    budget = ITERATIONS.get(name, DEFAULT)
+    main_train([*SMALL, f"algo={name}", f"trainer.max_epochs={budget}", f"hydra.run.dir={folder}"])
+    games = json.loads((folder / "summary.json").read_text())["games"]
+    (game,) = [each for each in games if each["split"] == "test"]
+    start, last = game["start"]["success"], game["last"]["success"]
+    print(f"{name}: {start['mean']:.3f} -> {last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}]")
+    assert start["n"] == last["n"] == 256 and game["last"]["iteration"] == budget
+    assert last["mean"] >= start["mean"] + RISE
+    assert last["low"] > start["high"]
+
+
+def test_budgets_are_of_algorithms_that_exist() -> None:
+    assert set(ITERATIONS) <= set(ALGORITHMS)
