@@ -76,6 +76,36 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_int("test.episodes", cfg.test.episodes, 0)
     algorithm: Algorithm = instantiate(cfg.algo)
     rollout: RolloutSettings = instantiate(cfg.rollout)
+    update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
+    check_needs(algorithm, rollout, update, list(cfg.reward))
+    select_groups = instantiate(cfg.filter)
+    try_out("filter", select_groups, Selection)
+    critic = build_critic(cfg, algorithm)
+    games = build_games(cfg, load_task)
+    return Parts(
+        algorithm=algorithm,
+        select_groups=select_groups,
+        rollout=rollout,
+        update=update,
+        critic=critic,
+        games=games,
+        val_params=eval_params(rollout, cfg.val.temperature, "val"),
+        test_params=eval_params(rollout, cfg.test.temperature, "test"),
+        optim=instantiate(cfg.optim),
+        prompt=instantiate(cfg.prompt),
+        context=build_context(cfg, algorithm),
+        rewards=build_rewards(cfg.reward, games),
+    )
+
+
+def check_needs(
+    algorithm: Algorithm, rollout: RolloutSettings, update: UpdateSettings, rewards: Sequence[str]
+) -> None:
+    """Refuse a mix whose parts need what this run does not give.
+
+    Raises:
+        ValueError: naming part, need and remedy.
+    """
     if rollout.members < algorithm.min_group_size:
         raise ValueError(
             f"rollout.members={rollout.members}: algo.advantage of {algorithm.name} compares the members of "
@@ -86,40 +116,16 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
             f"algo.advantage of {algorithm.name} needs episodes that branch, and these are independent: it would "
             "be algo/advantage=group_mean_std, so use that"
         )
-    select_groups = instantiate(cfg.filter)
-    try_out("filter", select_groups, Selection)
-    critic = build_critic(cfg, algorithm)
-    update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
     if isinstance(algorithm.kl, KLToOld) and update.epochs * update.minibatches == 1:
         raise ValueError(
             "algo.kl.coef never acts in the first step of an iteration, and there is only one: set "
             "update=four_minibatches or update.epochs=2"
         )
-    games = build_games(cfg, load_task)
-    val_params = eval_params(rollout, cfg.val.temperature, "val")
-    test_params = eval_params(rollout, cfg.test.temperature, "test")
-    optim, prompt = instantiate(cfg.optim), instantiate(cfg.prompt)
-    context = build_context(cfg, algorithm)
-    rewards = build_rewards(cfg.reward, games)
     if rewards and algorithm.needs_baseline:
         raise ValueError(
-            f"reward={','.join(cfg.reward)}: algo.advantage of {algorithm.name} takes off the greedy episode's own "
-            "points, which no part shapes; use reward=none, or algo/advantage=loo"
+            f"reward=[{','.join(rewards)}]: algo.advantage of {algorithm.name} takes off the points of the greedy "
+            "episode, which no part shapes; use reward=none, or algo/advantage=loo"
         )
-    return Parts(
-        algorithm,
-        select_groups,
-        rollout,
-        update,
-        optim,
-        critic,
-        prompt,
-        context,
-        games,
-        val_params,
-        test_params,
-        rewards,
-    )
 
 
 def build_context(cfg: DictConfig, algorithm: Algorithm) -> Context:
