@@ -77,8 +77,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 8
-    assert len(COMMANDS) == 4
+    assert len(FILES) == 10
+    assert len(COMMANDS) == 5
 
 
 def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
