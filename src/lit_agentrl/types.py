@@ -76,6 +76,7 @@ class Turn:
     finish: FinishReason = FinishReason.STOP
     is_valid: bool = False
     problem: str = ""  # why the reply was invalid, from the parser's decision table
+    has_think: bool = False  # a closed think block stands before the answer
     actions: list[str] = field(default_factory=list)  # those played
     num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
     reward: float = 0.0  # environment reward and protocol penalty of this turn, in points

@@ -74,6 +74,21 @@ def test_a_group_of_one_keeps_its_return_in_verl(verl, agree):
     assert num_alone > 100
 
 
+def test_greedy_baseline(verl, agree):
+    """verl reads the outcome at the last sampled token and subtracts the baseline at sampled tokens."""
+    oracle = "compute_remax_outcome_advantage"
+    for seed, batch in batches(empty_rows=False):
+        is_action_BT = batch["is_action_BT"]
+        last_B = is_action_BT.shape[1] - 1 - is_action_BT.flip(1).int().argmax(1)
+        reward_BT = torch.zeros(is_action_BT.shape)
+        reward_BT[torch.arange(len(last_B)), last_B] = batch["return_B"]
+        baseline_B = torch.randn(len(last_B), generator=torch.Generator().manual_seed(seed))
+        theirs, _ = verl.compute_remax_outcome_advantage(reward_BT, baseline_B, mask(batch))
+        mine = bind(advantages.greedy, {**batch, "baseline_B": baseline_B}).advantage_BT
+        expected = torch.where(is_action_BT, theirs, 0.0)
+        agree(mine, expected, seed=seed, pair=("advantages.greedy", oracle), tolerance=EXACT)
+
+
 def test_loo_with_groups_of_one(verl, agree):
     """The vectorised form of verl agrees with ours there too."""
     oracle = "compute_rloo_vectorized_outcome_advantage"

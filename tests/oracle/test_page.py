@@ -17,7 +17,7 @@ def test_row(row: list[str]) -> None:
     assert names(ours) and names(oracle) and result
     for name in names(ours):
         module, function = name.rsplit(".", 1)
-        room = "lit_agentrl" if module.startswith("models.") else "lit_agentrl.rl"
+        room = "lit_agentrl" if module.startswith(("models.", "rewards.")) else "lit_agentrl.rl"
         assert callable(getattr(importlib.import_module(f"{room}.{module}"), function))
     assert int(batches.replace(",", "")) % NUM_BATCHES == 0
     assert 0 <= float(tolerance) <= 1e-5

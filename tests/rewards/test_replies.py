@@ -11,7 +11,7 @@ from lit_agentrl.rewards.format import Format
 from lit_agentrl.rewards.length import Length
 from lit_agentrl.rewards.overlong import Overlong
 from lit_agentrl.rewards.repetition import Repetition
-from lit_agentrl.text.parsing import PROBLEMS, VALID_PROBLEMS
+from lit_agentrl.text.parsing import PROBLEMS, VALID_PROBLEMS, parse_reply
 from tests.rewards.conftest import episode, sized, turn
 
 
@@ -67,8 +67,17 @@ def test_format_by_the_parsers_verdict():
     }
     for rule, good in ok.items():
         for problem in PROBLEMS:
-            judged = episode([turn(problem=problem, is_valid=problem in VALID_PROBLEMS)])
+            fields = {"problem": problem, "is_valid": problem in VALID_PROBLEMS}
+            judged = episode([turn(has_think=problem != "no_think", **fields)])
             assert scores(Format(rule=rule), judged) == [[float(problem in good)]], (rule, problem)
+
+
+def test_an_unknown_action_does_not_hide_a_missing_think_block():
+    for text, expected in (("<answer>Jump</answer>", 0.0), ("<think>a</think><answer>Jump</answer>", 1.0)):
+        reply = parse_reply(text, action_names=("Up",))
+        judged = turn(is_valid=reply.is_valid, problem=reply.problem, has_think=reply.has_think)
+        assert reply.problem == "unknown_action"
+        assert scores(Format(rule="think"), episode([judged])) == [[expected]]
 
 
 def test_format_as_a_penalty():

@@ -18,7 +18,7 @@ _RULES = ("valid", "structure", "think")
 class Format(Shaping):
     """``ok`` for each well-formed reply, ``bad`` for each other one.
 
-    The verdict is that of ``text/parsing.py``, recorded in ``Turn.is_valid`` and ``Turn.problem``.  The penalty
+    The verdict is that of ``text/parsing.py``: ``Turn.is_valid``, ``problem`` and ``has_think``.  The penalty
     for invalid replies that the game itself charges (``env.invalid_penalty``) is not changed by this part.
 
     Args:
@@ -45,6 +45,6 @@ class Format(Shaping):
     def _is_ok(self, turn: Turn) -> bool:
         if self.rule == "valid":
             return turn.is_valid
-        if self.rule == "think" and turn.problem == "no_think":
+        if self.rule == "think" and not turn.has_think:
             return False
         return turn.is_valid or turn.problem in _CONTENT

@@ -102,7 +102,7 @@ class EpisodeInPlay:
     def _play(self, turn: Turn, text: str) -> tuple[bool, bool]:
         task = self._task
         reply = parse_reply(text, action_names=self.env.action_names(), think=self._prompt.think)
-        turn.is_valid, turn.problem = reply.is_valid, reply.problem
+        turn.is_valid, turn.problem, turn.has_think = reply.is_valid, reply.problem, reply.has_think
         allowed = min(task.max_actions_per_turn, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         ended = success = False

@@ -91,6 +91,7 @@ class Reply:
     actions: tuple[str, ...]
     problem: str  # one of PROBLEMS
     think: str  # text of the closed think blocks
+    has_think: bool = False  # a closed think block stands before the answer
 
 
 def find_blocks(text: str, *, think: bool = True, in_think: bool = False) -> list[Block]:
@@ -148,21 +149,22 @@ def parse_reply(
         ValueError: If the separator is blank or two action names cannot be told apart.  No ``text`` raises.
 
     >>> parse_reply("<think>a wall</think><answer>up || Jump</answer>", action_names=("Up", "Down"))
-    Reply(is_valid=False, actions=('Up',), problem='unknown_action', think='a wall')
+    Reply(is_valid=False, actions=('Up',), problem='unknown_action', think='a wall', has_think=True)
     """
     names = _canonical_names(None if action_names is None else tuple(action_names), separator)
     blocks = find_blocks(text, think=think)
     closed = [block for block in blocks if block.kind == "think" and block.is_closed]
     thought = "\n".join(text[block.body_start : block.body_end].strip() for block in closed)
     answers = [block for block in blocks if block.kind == "answer"]
+    has_think = bool(answers) and any(block.end <= answers[0].start for block in closed)
     problem = _answer_problem(answers)
     if problem:
-        return Reply(False, (), problem, thought)
+        return Reply(False, (), problem, thought, has_think)
     body = text[answers[0].body_start : answers[0].body_end]
     actions, problem = _read_actions(body, names, separator)
-    if not problem and think and not any(block.end <= answers[0].start for block in closed):
+    if not problem and think and not has_think:
         problem = "no_think"
-    return Reply(problem in VALID_PROBLEMS, actions, problem, thought)
+    return Reply(problem in VALID_PROBLEMS, actions, problem, thought, has_think)
 
 
 def _answer_problem(answers: list[Block]) -> str:
