@@ -67,9 +67,8 @@ class ScriptedEngine:
         raise ValueError("the scripted engine cannot fork; use engine=native")
 
     def close(self, episode: int) -> None:
-        self._lengths.pop(
-            episode, None
-        )  # the turns are counted on: an episode may start over from a new prompt
+        # turns are counted on: an episode may start over from a new prompt
+        self._lengths.pop(episode, None)
 
     def sync_weights(self, version: int) -> None:
         self._version = version
