@@ -118,6 +118,7 @@ def off_policy(seed: int = 0, distance: float = 1.0) -> TrajectoryBatch:
     surplus_B = torch.where(is_equal_B, reward_BT.sum(1) - 0.5, 0.0)
     reward_BT[torch.arange(len(last_B)), last_B] -= surplus_B
     tensors |= {
+        "sampler_entropy_BT": tensors["sampler_entropy_BT"].nan_to_num(0.0),
         "sampler_logp_BT": torch.where(tensors["is_action_BT"], logp_BT + distance * noise_BT, 0.0),
         "reward_BT": reward_BT,
         "return_B": torch.where(is_equal_B, 0.5, tensors["return_B"]),

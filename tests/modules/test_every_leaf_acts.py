@@ -2,7 +2,7 @@
 
 The constants are those of the YAML files and those of the signatures behind them.  A constant acts if an
 accepted value changes rewards, advantages, selection, loss or gradient on off-policy batches or, where that
-takes more than one update, the weights after three iterations of the training module.  float64: even an
+takes more than one update, losses or weights over three iterations of the training module.  float64: even an
 epsilon of 1e-6 is seen.
 """
 
@@ -29,18 +29,28 @@ from lit_agentrl.rl import filters
 from lit_agentrl.rl.aggregation import divide
 from lit_agentrl.rl.algorithm import Algorithm, bind, policy_loss, shape_rewards, try_out
 from tests.modules.bare import build, float64, off_policy, step
-from tests.rl.ragged import config_of, mix, ragged
+from tests.rl.ragged import config_of, fresh, ragged
 from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, composed
 
 FILTERS = sorted(file.stem for file in (CONF / "filter").glob("*.yaml"))
 CRITICS = sorted(file.stem for file in (CONF / "critic").glob("*.yaml") if file.stem != "none")
 # what an option needs beside it in `grpo` to be accepted
-HOSTS = {"ratio=none": ("clip=none",)}
+HOSTS = {
+    "ratio=none": ("clip=none",),
+    # a target above the entropy of the batch, so that the bonus acts, and steps that reach max_coef
+    "entropy=adaptive": ("entropy.target=20.0", "entropy.delta=0.02"),
+    "kl_controller=doubling": ("kl=loss_k3",),
+    "kl_controller=ziegler": ("kl=loss_k3",),
+    # the KL is 0.002 nats after the first iteration and 0.015 after the second
+    "kl_controller=threshold": ("kl=loss_k3", "kl_controller.low_kl=0.005", "kl_controller.high_kl=0.012"),
+}
 # leaves without effect on these batches, (of which algorithm, which leaf), each with its reason
 IDLE: dict[tuple[str, str], str] = {
     **{(name, "algo.name"): "a label in logs" for name in ALGORITHMS},
     ("raft_pp", "algo.clip.lower"): "advantages are 0 or 1; the lower bound holds ratios of negative ones",
 }
+# choices that no type names
+CHOICES: dict[str, list[Any]] = {"reference_dtype": ["bfloat16"]}
 REFUSALS = (InstantiationException, UserError, ValueError)
 
 
@@ -74,7 +84,8 @@ def leaves(node: DictConfig, path: str) -> Iterator[Leaf]:
             yield from leaves(value, f"{path}.{name}")
         elif not callable(value) and value != {}:
             value = tuple(value) if isinstance(value, ListConfig) else value
-            yield Leaf(f"{path}.{name}", value, *candidates(value, hints.get(str(name))))
+            others, wrong = candidates(value, hints.get(str(name)))
+            yield Leaf(f"{path}.{name}", value, [*CHOICES.get(str(name), []), *others], wrong)
 
 
 def candidates(value: Any, hint: Any) -> tuple[list[Any], list[Any]]:
@@ -90,8 +101,9 @@ def candidates(value: Any, hint: Any) -> tuple[list[Any], list[Any]]:
     if value is None:
         return (["no/such/thing"], []) if hint == (str | None) else ([0.1, 1], [])
     if isinstance(value, int):
-        return [value + 3, value - 1, value + 1], ["many"]
-    return [0.5 * value, 1e-3 * value, value + 0.3, value - 0.3], ["much"]
+        return [value + 3, value - 1, value + 1, value // 2], ["many"]
+    near = [0.5 * value, value + 0.01, value + 0.3, value - 0.3]
+    return [*near, 1e-3 * value, 100 * value], ["much"]
 
 
 def idle_leaves(
@@ -152,7 +164,7 @@ def _one_loss(algorithm: Algorithm, batch: dict[str, Tensor]) -> list[Tensor]:
     found = bind(algorithm.advantage, tensors)
     tensors["advantage_BT"] = found.advantage_BT
     keep_B = bind(algorithm.rows, tensors)
-    made = [tensors["reward_BT"], found.advantage_BT, keep_B]
+    made = [tensors["reward_BT"], found.advantage_BT, keep_B, torch.tensor(algorithm.prompt_factor)]
     made += [t for t in (found.return_BT, found.is_value_target_BT) if t is not None]
     tensors = {name: tensor[keep_B] for name, tensor in tensors.items()}
     for name in ("logp_BT", "entropy_BT"):
@@ -166,12 +178,14 @@ def _one_loss(algorithm: Algorithm, batch: dict[str, Tensor]) -> list[Tensor]:
 
 
 def three_iterations(algorithm: Algorithm, critic: Any = "separate") -> list[Tensor]:
-    """Weights, the critic's too, after three iterations of two steps on one batch."""
+    """Losses, and weights, the critic's too, after three iterations of two steps on one batch."""
     optim = OptimSettings(optimizer=torch.optim.SGD, lr=0.05)
     module = build(algorithm, critic=critic, optim=optim, minibatches=2, tokens_per_microbatch=10**6)
+    losses = []
     for iteration in range(3):
         step(module, off_policy(), iteration)
-    return [parameter.detach() for parameter in module.parameters()]
+        losses.append(torch.tensor(module.row["train/loss"]))
+    return [*losses, *(parameter.detach() for parameter in module.parameters())]
 
 
 def changed(config: DictConfig, path: str, value: Any) -> DictConfig:
@@ -233,7 +247,7 @@ def test_every_option_of_a_critic(name):
 
     @cache
     def after(path: str, value: Any) -> list[Tensor]:
-        return three_iterations(mix("ppo"), changed(config, path, value).critic)
+        return three_iterations(fresh("ppo"), changed(config, path, value).critic)
 
     assert "critic.loss.clip" in {leaf.path for leaf in leaves(config.critic, "critic")}
     assert not idle_leaves(leaves(config.critic, "critic"), after, after)

@@ -86,6 +86,8 @@ def ragged(
         "success_B": torch.rand(B, generator=draw) < 0.5,
         "end_B": torch.zeros(B, dtype=torch.int8),
         "state_key_BK": torch.randint(0, 3, (B, K), generator=draw),
+        "sampler_entropy_BT": at_actions(0.2, 1.0).abs(),
+        "baseline_B": torch.randn(B, generator=draw, dtype=torch.float64),
     }
 
 
@@ -131,8 +133,10 @@ def config_of(name: str, *changes: str) -> DictConfig:
     return config
 
 
-@lru_cache
-def mix(name: str, *changes: str) -> Algorithm:
-    """A named algorithm, changed as by `config_of`, built once."""
+def fresh(name: str, *changes: str) -> Algorithm:
+    """A named algorithm, changed as by `config_of`; its coefficients may move."""
     algorithm: Algorithm = instantiate(config_of(name, *changes).algo)
     return algorithm
+
+
+mix = lru_cache(fresh)  # for losses, which move no coefficient

@@ -11,7 +11,15 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import advantages, critic_advantages, filters, group_filters, gvpo, row_selection
+from lit_agentrl.rl import (
+    advantages,
+    critic_advantages,
+    entropy,
+    filters,
+    group_filters,
+    gvpo,
+    row_selection,
+)
 from lit_agentrl.rl import structured_advantages as structured
 from lit_agentrl.rl.binding import bind
 from tests.rl.ragged import advantages_of, loss_of, mix, ragged
@@ -295,7 +303,52 @@ def test_reinforce_rej_of_plain_returns_is_reinforce_where_all_groups_are_mixed(
     assert_same_loss(mix("reinforce_rej"), reinforce, batch)
 
 
+def test_raft_on_all_rows_is_raft_pp_on_policy(seed):
+    raft = mix("raft", "rows=none")
+    assert_same_loss(raft, mix("raft_pp"), ragged(seed, is_on_policy=True))
+
+
+def test_raft_imitates_the_best_rows_alone(seed):
+    """Dropping the rows of advantage 0 changes what the mean is over, nothing else."""
+    batch = ragged(seed, is_on_policy=True)
+    some, all_rows = loss_of(mix("raft"), batch), loss_of(mix("raft", "rows=none"), batch)
+    is_best_B = advantages_of(mix("raft"), batch)["advantage_BT"].sum(1) > 0
+    share = batch["is_action_BT"][is_best_B].sum() / batch["is_action_BT"].sum()
+    same(share * some[1], all_rows[1])
+
+
+def test_remax_with_greedy_returns_of_zero_is_reinforce_on_one_turn(seed):
+    batch = ragged(seed, **ONE_TURN)
+    batch["baseline_B"] = torch.zeros_like(batch["baseline_B"])
+    assert_same_loss(mix("remax"), mix("reinforce"), batch)
+
+
+def test_ppo_penalty_on_policy_is_ppo(seed):
+    assert_same_loss(mix("ppo_penalty"), mix("ppo"), ragged(seed, is_on_policy=True))
+
+
+def test_gvpo_on_policy_is_rloo_scaled_by_beta(seed):
+    batch = ragged(seed, sizes=(4, 4, 4), is_on_policy=True)
+    same(loss_of(mix("gvpo"), batch)[1], 0.1 * loss_of(mix("rloo"), batch)[1])
+
+
 # ---------------------------------------------------------------------- terms
+def test_all_tokens_of_highest_entropy_are_all_tokens(seed):
+    batch = ragged(seed)
+    assert run(entropy.top_entropy_quantile, batch, share=1.0).equal(batch["is_action_BT"])
+
+
+@pytest.mark.parametrize("name", ["truncated", "masked"])
+def test_a_sampler_that_agrees_needs_no_correction(seed, name):
+    assert_same_loss(mix("grpo", f"correction={name}"), mix("grpo"), ragged(seed))
+
+
+@pytest.mark.parametrize("name", ["fixed", "ziegler", "doubling", "threshold"])
+def test_a_controller_does_not_change_the_first_loss(seed, name):
+    controlled = mix("grpo", "kl=loss_k3", f"kl_controller={name}")
+    assert_same_loss(controlled, mix("grpo", "kl=loss_k3"), ragged(seed))
+
+
 def test_a_reference_that_sampled_costs_no_reward(seed):
     batch = ragged(seed)
     batch["ref_logp_BT"] = batch["old_logp_BT"].clone()
