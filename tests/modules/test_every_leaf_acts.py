@@ -32,6 +32,8 @@ from tests.modules.bare import build, float64, off_policy, step
 from tests.rl.ragged import config_of, fresh, ragged
 from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, composed
 
+pytestmark = pytest.mark.slow  # a minute in all
+
 FILTERS = sorted(file.stem for file in (CONF / "filter").glob("*.yaml"))
 CRITICS = sorted(file.stem for file in (CONF / "critic").glob("*.yaml") if file.stem != "none")
 # what an option needs beside it in `grpo` to be accepted
