@@ -225,7 +225,8 @@ class PolicyModule(EvaluatedModule):
         self._zero_grad()
         metrics = self._accumulate(minibatch, weights.weight_BT, denominator)
         gap = sum_over_ranks(metrics["logp_gap"])
-        if is_fresh and float(gap[0] / gap[1].clamp(min=1)) > self.update.max_logp_gap:
+        is_off = float(gap[0] / gap[1].clamp(min=1)) > self.update.max_logp_gap
+        if is_fresh and is_off and self.algorithm.correction is None:
             # the sampler's numbers are not this network's: take the ratio against recomputed ones
             self._zero_grad()
             tensors["old_logp_BT"] = self._score_all(self.network, tensors)
