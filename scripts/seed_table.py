@@ -36,16 +36,17 @@ def shown(values: dict[str, Any]) -> str:
     return f"{values['mean']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
 
 
-def row(name: str, folders: list[Path]) -> tuple[float, str]:
+def row(name: str, folders: list[Path], with_seconds: bool) -> tuple[float, str]:
     summaries = [reports.read(folder / "summary.json") for folder in folders]
     scores = [test_scores(summary)["last"]["success"] for summary in summaries]
     over_seeds = mean_interval([score["mean"] for score in scores])
     episodes = fmean(summary["episodes"] for summary in summaries)
-    seconds = fmean(seconds_per_iteration(folder) for folder in folders)
     cells = [
         f"`{name}`", *(shown(score) for score in scores),
-        f"{over_seeds.mean:.3f} [{over_seeds.low:.3f}, {over_seeds.high:.3f}]", f"{episodes:,.0f}", f"{seconds:.2f}",
+        f"{over_seeds.mean:.3f} [{over_seeds.low:.3f}, {over_seeds.high:.3f}]", f"{episodes:,.0f}",
     ]  # fmt: skip
+    if with_seconds:
+        cells.append(f"{fmean(seconds_per_iteration(folder) for folder in folders):.2f}")
     return over_seeds.mean, f"| {' | '.join(cells)} |"
 
 
@@ -54,6 +55,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", type=Path, nargs="+", help="run folders, or folders of them")
+    parser.add_argument("--seconds", action="store_true", help="and the median seconds of an iteration")
     arguments = parser.parse_args()
     runs: dict[str, dict[int, Path]] = {}
     for file in sorted(f for folder in arguments.folders for f in folder.rglob("summary.json")):
@@ -74,15 +76,13 @@ def main() -> None:
         f"Chance {shown(levels['chance']['success'])}, oracle {levels['oracle']['success']['mean']:.3f}, before "
         f"training {', '.join(shown(game['start']['success']) for game in starts)} for the seeds in turn.\n"
     )
-    columns = [
-        "`algo=`",
-        *(f"seed {seed}" for seed in seeds),
-        "mean over seeds",
-        "episodes",
-        "s per iteration",
-    ]
+    columns = ["`algo=`", *(f"seed {seed}" for seed in seeds), "mean over seeds", "episodes"]
+    if arguments.seconds:
+        columns.append("s per iteration")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    lines = [row(name, [by_seed[seed] for seed in seeds]) for name, by_seed in runs.items()]
+    lines = [
+        row(name, [by_seed[seed] for seed in seeds], arguments.seconds) for name, by_seed in runs.items()
+    ]
     print("\n".join(line for _, line in sorted(lines, key=lambda item: -item[0])))
 
 
