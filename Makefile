@@ -29,7 +29,7 @@ train: $(STAMP)
 	$(BIN)/python train.py algo=grpo env=sokoban $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m 'slow and not gpu and not oracle' $(ARGS)

@@ -201,15 +201,19 @@ class TensorBoardLog(TensorBoardLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the files; after training that succeeded, also the session of the HPARAMS tab."""
-        # Lightning finalizes after a stand-alone validation as well: only training ends the session
+        """Close the file when training ends; if it succeeded, also the session of the HPARAMS tab.
+
+        Lightning finalizes after a stand-alone validation as well, which ends neither: TensorBoard reads the
+        files of one second in the order of their names, where the tenth comes before the ninth.
+        """
         if status == "success" and self._is_training and self._session_end is not None:
             self.experiment._get_file_writer().add_summary(self._session_end, 0)
             self._session_end = None
-        self._is_training = False
         if self._experiment is not None:
             self._experiment.flush()
-            self._experiment.close()
+            if self._is_training or status != "success":
+                self._experiment.close()
+        self._is_training = False
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
