@@ -266,18 +266,20 @@ class RolloutCallback(Callback):
                 sum(e.num_action_tokens for e in played),
                 sum(e.num_new for e in played),
                 sum(e.num_prefilled for e in played),
+                sum(e.num_shared for e in played),
                 len(played),
             ],
             dtype=torch.float64,
         )
-        actions, given, prefilled, number = sum_over_ranks(counts).tolist()
+        actions, given, prefilled, shared, number = sum_over_ranks(counts).tolist()
         row |= {
             "rollout/action_tokens": actions,
             "rollout/prefilled_tokens": prefilled,
             "time/rollout": seconds,
             "speed/action_tokens_per_s": actions / seconds,
             "speed/episodes_per_s": number / seconds,
-            "speed/prefill_reuse": given / max(prefilled, 1.0),
+            "speed/prefill_reuse": given / max(prefilled + shared, 1.0),
+            "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
         }
 
     # ------------------------------------------------------------------ evaluation
