@@ -76,10 +76,10 @@ def test_shared_beginnings_change_neither_replies_nor_log_probs(family, slots, m
 
 def test_counts_are_of_what_went_through_the_network(monkeypatch):
     network = tiny_network()
+    eng = engine(network)
     seen = []
     forward = network.forward
     monkeypatch.setattr(network, "forward", lambda **k: seen.append(k["input_ids"].numel()) or forward(**k))
-    eng = engine(network)
     for e, prefix in enumerate(SIBLINGS):
         eng.submit(TurnRequest(e, prefix, key=e, params=PARAMS))
     results = {r.episode: r for r in eng.poll()}

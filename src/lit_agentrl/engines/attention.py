@@ -68,7 +68,7 @@ class Reading:
     by ascending slot; only the latter need logits.
 
     Args:
-        slot_N, position_N: where each packed token's key and value go.
+        place_N: where each packed token's key and value go: slot x length of a slot + position.
         num_last: episodes that read.
         num_rows: slots from the front that hold live episodes.
         filled: positions that any last token sees.
@@ -79,8 +79,7 @@ class Reading:
         copies: (source slot, target slots, length), to be done in order after the writes of a layer.
     """
 
-    slot_N: Tensor
-    position_N: Tensor
+    place_N: Tensor
     num_last: int
     num_rows: int
     filled: int

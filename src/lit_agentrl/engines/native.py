@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,12 +16,16 @@ from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
 from lit_agentrl.engines.packing import pack_unread
+from lit_agentrl.engines.probe import why_not
+from lit_agentrl.engines.reencoding import ReencodingEngine
 from lit_agentrl.engines.rows import Rows
-from lit_agentrl.engines.sampling import draw_tokens
-from lit_agentrl.engines.serving import serving
+from lit_agentrl.engines.sampling import draw_rows
+from lit_agentrl.engines.serving import Serving
 from lit_agentrl.engines.sharing import common_prefixes
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.types import FinishReason
+
+_log = logging.getLogger(__name__)
 
 
 class NativeEngine:
@@ -33,21 +37,19 @@ class NativeEngine:
     function of the requests alone, so equal requests give equal bits.
 
     Args:
-        network: causal LM with standard key/value cache support, shared with the trainer.
+        network: causal LM of transformers, shared with the trainer.
         stop: completes a reply at the answer's end tag.
         end_of_turn_ids: token ids that also complete a reply.
         num_slots: episodes decoded together; memory is slots x context.
         max_context_tokens: length of a slot.
         forward_context: the strategy's precision context.
 
-    Attributes:
-        num_forwarded: tokens that have gone through the network.
+    A network whose state slots cannot hold is served by :class:`ReencodingEngine` behind the same methods,
+    which the log says once.
 
     Raises:
-        ValueError: the network cannot be driven exactly by this engine, with the reason and the remedy.
+        ValueError: the network has fewer positions than ``max_context_tokens``.
     """
-
-    capabilities = Capabilities(keyed_sampling=True, kv_reuse=True, exact_log_probs=True, fork=True)
 
     def __init__(
         self,
@@ -61,26 +63,45 @@ class NativeEngine:
     ) -> None:
         if num_slots < 1:
             raise ValueError(f"engine.num_slots={num_slots} must be >= 1")
-        check_network(network, max_context_tokens)
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)
         self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
         self._is_end_V[list(end_of_turn_ids)] = True
         self._context = forward_context
+        self._serving = Serving(network, NAME)
+        self._slower: ReencodingEngine | None = None
+        if reason := why_not(network, max_context_tokens, forward_context):
+            _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
+            self._slower = ReencodingEngine(
+                network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
+                max_context_tokens=max_context_tokens, forward_context=forward_context,
+            )  # fmt: skip
         self._cache = SlotCache(num_slots, max_context_tokens)
         self._rows = Rows(num_slots, max_context_tokens)
         self._waiting: deque[TurnRequest] = deque()
         self._refused: list[TurnResult] = []
         self._version = 0
-        self.num_forwarded = 0
+        self._num_forwarded = 0
 
     # ------------------------------------------------------------------ protocol
+    @property
+    def capabilities(self) -> Capabilities:
+        reuse = self._slower is None
+        return Capabilities(keyed_sampling=True, kv_reuse=reuse, exact_log_probs=True, fork=True)
+
+    @property
+    def num_forwarded(self) -> int:
+        """Tokens that have gone through the network."""
+        return self._slower.num_forwarded if self._slower else self._num_forwarded
+
     @property
     def capacity(self) -> int:
         return self._rows.num_slots
 
     def submit(self, request: TurnRequest) -> None:
+        if self._slower:
+            return self._slower.submit(request)
         slot = self._rows.slot_of.get(request.episode)
         if slot is None:
             self._waiting.append(request)
@@ -89,6 +110,8 @@ class NativeEngine:
 
     def poll(self, timeout: float | None = None) -> list[TurnResult]:
         """See :class:`Engine`; ``timeout`` is not needed here, since work is done in the calling thread."""
+        if self._slower:
+            return self._slower.poll()
         while self._waiting and self._rows.num_live < self._rows.num_slots:
             request = self._waiting.popleft()
             self._start(self._rows.open(request.episode), request)
@@ -96,13 +119,15 @@ class NativeEngine:
             self._cache.move(*move)
         finished, self._refused = self._refused, []
         if not finished and self._rows.is_writing_S.any():
-            with serving(self._network, NAME), self._context():
+            with self._serving(), self._context():
                 while not finished:
                     finished = self._step()
         return finished
 
     def fork(self, parent: int, child: int, at: int) -> None:
         """Start ``child`` from the first ``at`` tokens of ``parent``; needs a free slot."""
+        if self._slower:
+            return self._slower.fork(parent, child, at)
         rows, source = self._rows, self._rows.slot_of[parent]
         if not 0 < at <= rows.total_S[source]:
             raise ValueError(f"fork at {at}: episode {parent} has {rows.total_S[source]} tokens")
@@ -114,6 +139,8 @@ class NativeEngine:
         self._cache.move(source, slot, known)
 
     def close(self, episode: int) -> None:
+        if self._slower:
+            return self._slower.close(episode)
         if episode in self._rows.slot_of:
             self._rows.close(episode)
         else:
@@ -121,6 +148,8 @@ class NativeEngine:
 
     def sync_weights(self, version: int) -> None:
         """The weights are the trainer's own: only the version changes.  Live episodes are forgotten."""
+        if self._slower:
+            return self._slower.sync_weights(version)
         self._version = version
         self._rows.clear()
         self._waiting.clear()
@@ -137,7 +166,8 @@ class NativeEngine:
         rows = self._rows
         slots_A = np.flatnonzero(rows.is_writing_S)
         logits_AV = self._logits(slots_A)
-        token_A, logp_A, entropy_A = self._draw(logits_AV, slots_A)
+        kind_A = rows.params_S[slots_A]
+        token_A, logp_A, entropy_A = draw_rows(logits_AV, rows.uniforms(slots_A), kind_A, rows.params)
         at_A = rows.known_S[slots_A] = rows.total_S[slots_A]
         rows.tokens_SL[slots_A, at_A] = token_A
         rows.logp_SL[slots_A, at_A] = logp_A
@@ -165,7 +195,7 @@ class NativeEngine:
                 rows.known_S[targets] = rows.shared_S[targets] = copy.length
         token_1N, position_1N, reading = pack_unread(rows, slots_A, copies, self._network.device)
         self._cache.reading = reading
-        self.num_forwarded += token_1N.shape[1]
+        self._num_forwarded += token_1N.shape[1]
         output = self._network(
             input_ids=token_1N,
             position_ids=position_1N,
@@ -176,50 +206,3 @@ class NativeEngine:
         )
         logits: Tensor = output.logits[0, -len(slots_A) :]
         return logits
-
-    def _draw(
-        self, logits_AV: Tensor, slots_A: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Token, log-prob and entropy of one draw per row; one copy from the device."""
-        rows = self._rows
-        uniform_A = torch.from_numpy(rows.uniforms(slots_A)).to(logits_AV.device)
-        kind_A = rows.params_S[slots_A]
-        drawn_3A = np.empty((3, len(slots_A)), dtype=np.float64)
-        for kind in sorted(set(kind_A.tolist())):
-            params = rows.params[kind]
-            chosen = np.flatnonzero(kind_A == kind)
-            whole = len(chosen) == len(slots_A)
-            index = slice(None) if whole else torch.from_numpy(chosen).to(logits_AV.device)
-            draw = draw_tokens(
-                logits_AV[index],
-                uniform_A=uniform_A[index],
-                temperature=params.temperature,
-                top_p=params.top_p,
-                top_k=params.top_k,
-            )
-            # float64 holds any token id and any float32
-            drawn_3A[:, chosen] = torch.stack([part.double() for part in draw]).cpu().numpy()
-        return drawn_3A[0].astype(np.int64), drawn_3A[1].astype(np.float32), drawn_3A[2].astype(np.float32)
-
-
-def check_network(network: PreTrainedModel, max_context_tokens: int) -> None:
-    """Refuse networks whose caches or masks are not plain causal attention over every token.
-
-    Raises:
-        ValueError: attention implementation, layer types or context length that cannot be served exactly.
-    """
-    config = network.config.get_text_config()
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if window is not None and window < max_context_tokens:
-        raise ValueError(
-            f"the model attends over a window of {window} tokens, less than "
-            f"rollout.max_context_tokens={max_context_tokens}; lower it to the window"
-        )
-    plain = {"full_attention", "sliding_attention"}
-    if unusual := set(getattr(config, "layer_types", None) or plain) - plain:
-        raise ValueError(f"the native engine cannot keep the state of {', '.join(sorted(unusual))} layers")
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and longest < max_context_tokens:
-        raise ValueError(
-            f"rollout.max_context_tokens={max_context_tokens} exceeds the model's {longest} positions"
-        )

@@ -14,36 +14,42 @@ from transformers import PreTrainedConfig, PreTrainedModel
 _MIN_ROWS = 48  # below it the plain product is quicker
 
 
-@contextmanager
-def serving(network: PreTrainedModel, attention: str | None) -> Iterator[None]:
-    """Run ``network`` for inference; everything is put back on leaving.
+class Serving:
+    """Runs ``network`` for inference; everything is put back on leaving.
 
     Args:
         network: may be in training mode, and shared with a trainer of the same thread.
         attention: name of the attention function to use; None keeps the model's own.
     """
-    modules = list(network.modules())
-    training = [module for module in modules if module.training]
-    configs = {id(c): c for m in modules if isinstance(c := getattr(m, "config", None), PreTrainedConfig)}
-    names = {i: config._attn_implementation_internal for i, config in configs.items()}
-    linears = [m for m in modules if type(m) is nn.Linear and "forward" not in m.__dict__ and _is_quick(m)]
-    try:
-        for module in training:
-            module.__dict__["training"] = False
-        for module in linears:
-            module.__dict__["forward"] = partial(_quick_linear, module)
-        if attention is not None:
-            for config in configs.values():
-                config._attn_implementation_internal = attention
-        with torch.inference_mode():
-            yield
-    finally:
-        for i, config in configs.items():
-            config._attn_implementation_internal = names[i]
-        for module in linears:
-            del module.__dict__["forward"]
-        for module in training:
-            module.__dict__["training"] = True
+
+    def __init__(self, network: PreTrainedModel, attention: str | None) -> None:
+        self._modules = list(network.modules())
+        configs = [c for m in self._modules if isinstance(c := getattr(m, "config", None), PreTrainedConfig)]
+        self._configs = list({id(config): config for config in configs}.values()) if attention else []
+        self._attention = attention
+        self._linears = [m for m in self._modules if type(m) is nn.Linear]
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        training = [module for module in self._modules if module.training]
+        names = [config._attn_implementation_internal for config in self._configs]
+        linears = [m for m in self._linears if "forward" not in m.__dict__ and _is_quick(m)]
+        try:
+            for module in training:
+                module.__dict__["training"] = False
+            for module in linears:
+                module.__dict__["forward"] = partial(_quick_linear, module)
+            for config in self._configs:
+                config._attn_implementation_internal = self._attention
+            with torch.inference_mode():
+                yield
+        finally:
+            for config, name in zip(self._configs, names, strict=True):
+                config._attn_implementation_internal = name
+            for module in linears:
+                del module.__dict__["forward"]
+            for module in training:
+                module.__dict__["training"] = True
 
 
 def _is_quick(module: nn.Linear) -> bool:
