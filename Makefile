@@ -52,8 +52,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# all but the helpers and those beside a peer, which needs an environment of its own
+BENCHES := $(filter-out benchmarks/common.py benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
 bench: $(STAMP)
-	for script in benchmarks/*.py; do $(BIN)/python $$script $(ARGS) || exit 1; done
+	for script in $(BENCHES); do $(BIN)/python $$script $(ARGS) || exit 1; done
 
 clean:
 	rm -rf .venv $(ORACLE) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

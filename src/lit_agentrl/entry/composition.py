@@ -192,7 +192,9 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
     if group and (others := _options_with(key, group, search)):
         option = key[len(group) + 1 :]
-        return f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
+        return (
+            f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
+        )
     near = [f"{prefix}{k}" for k in nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     near = near or nearest(key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0])], cutoff=0.8)

@@ -80,20 +80,21 @@ class LoRA:
 
         targets = self._targets(network)
         base = {"base": name, "fingerprint": fingerprint(network)}
-        config = LoraConfig(
-            r=self.r, lora_alpha=self.alpha, target_modules=targets, use_rslora=self.use_rslora,
-            fan_in_fan_out=any(isinstance(m, Conv1D) for m in network.modules()),
-            base_model_name_or_path=network.config.name_or_path or name, task_type="CAUSAL_LM",
-        )  # fmt: skip
+        options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
+        given: dict[str, Any] = {
+            "r": self.r, "lora_alpha": self.alpha, "use_rslora": self.use_rslora, "target_modules": targets,
+            "fan_in_fan_out": any(isinstance(module, Conv1D) for module in network.modules()),
+            "base_model_name_or_path": network.config.name_or_path or name, "task_type": "CAUSAL_LM",
+        }  # fmt: skip
+        config: Any = LoraConfig(**given)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.key(self.seed, "lora"))
             inject_adapter_in_model(config, network, NAME)
-        options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
         return {**base, **options, "targets": sorted(config.target_modules)}
 
     def _targets(self, network: PreTrainedModel) -> str | list[str]:
         given = self.target_modules
-        head = network.get_output_embeddings()
+        head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         linear = [
             name
             for name, module in network.named_modules()

@@ -40,7 +40,9 @@ def check_base(saved: State | None, mine: State | None) -> None:
         return
     if saved is None or mine is None:
         has = "whole weights" if saved is None else "adapters alone"
-        choose = "model/lora=none" if saved is None else "model/lora=default, and the options they were made with"
+        choose = (
+            "model/lora=none" if saved is None else "model/lora=default, and the options they were made with"
+        )
         raise ValueError(f"this checkpoint holds {has}; load it with {choose}")
     if saved["fingerprint"] != mine["fingerprint"]:
         raise ValueError(
