@@ -77,6 +77,7 @@ class LoRA:
         if importlib.util.find_spec("peft") is None:
             raise ValueError("model/lora needs the package peft; install it with: pip install 'peft>=0.21'")
         from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.tuners_utils import cast_adapter_dtype
 
         targets = self._targets(network)
         base = {"base": name, "fingerprint": fingerprint(network)}
@@ -90,6 +91,7 @@ class LoRA:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.key(self.seed, "lora"))
             inject_adapter_in_model(config, network, NAME)
+        cast_adapter_dtype(network, NAME)
         return {**base, **options, "targets": sorted(config.target_modules)}
 
     def _targets(self, network: PreTrainedModel) -> str | list[str]:
