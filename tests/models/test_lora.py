@@ -151,7 +151,11 @@ def test_the_native_engine_samples_from_the_adapted_network(family):
     )
     prompts = {0: [7, 8, 9, 10], 1: [11, 12]}
     for episode, prefix in prompts.items():
-        engine.submit(TurnRequest(episode, prefix, 5 + episode, SamplingParams(max_reply_tokens=9, max_context_tokens=64)))
+        engine.submit(
+            TurnRequest(
+                episode, prefix, 5 + episode, SamplingParams(max_reply_tokens=9, max_context_tokens=64)
+            )
+        )
     results = []
     while len(results) < 2:
         results += engine.poll()

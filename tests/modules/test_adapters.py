@@ -31,13 +31,19 @@ GAE = partial(gae_token, gae_lambda=1.0, whiten=False)
 
 def bytes_of(module: PolicyModule) -> int:
     """Of all tensors that the module and its reference hold, each storage once."""
-    tensors = [*module.parameters(), *module.buffers(), *(p for r in module._reference for p in r.parameters())]
+    tensors = [
+        *module.parameters(),
+        *module.buffers(),
+        *(p for r in module._reference for p in r.parameters()),
+    ]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 
 
 def optimised(module: PolicyModule) -> set[int]:
-    return {id(p) for optimizer in module.trainer.optimizers for g in optimizer.param_groups for p in g["params"]}
+    return {
+        id(p) for optimizer in module.trainer.optimizers for g in optimizer.param_groups for p in g["params"]
+    }
 
 
 def test_adapters_alone_move_and_the_optimizer_holds_nothing_else():
@@ -93,7 +99,9 @@ def test_a_separate_critic_has_adapters_of_its_own_on_the_same_base():
     policy, mix = adapted(), algorithm(advantage=GAE)
     slow = OptimSettings(optimizer=torch.optim.SGD, lr=1e-9)
     first, _ = step(alg=mix, policy=adapted(), optim=slow, critic=partial(separate, **CRITIC))
-    module, change = step(alg=mix, policy=policy, optim=slow, critic=partial(separate, **CRITIC), iterations=40)
+    module, change = step(
+        alg=mix, policy=policy, optim=slow, critic=partial(separate, **CRITIC), iterations=40
+    )
     assert max(float(c.abs().max()) for c in change.values()) < 1e-6
     assert module.row["critic/loss"] < 0.5 * first.row["critic/loss"]
     own = dict(module.critic.trunk.named_parameters())
@@ -104,8 +112,12 @@ def test_a_separate_critic_has_adapters_of_its_own_on_the_same_base():
 
 def test_a_shared_critic_trains_adapters_and_head():
     critic = partial(shared, coef=0.5, **CRITIC)
-    module, change = step(alg=algorithm(advantage=GAE), policy=adapted(), optim=ADAM, critic=critic, iterations=3)
-    assert {name for name, c in change.items() if float(c.abs().max()) > 0} == {n for n in change if "lora_" in n}
+    module, change = step(
+        alg=algorithm(advantage=GAE), policy=adapted(), optim=ADAM, critic=critic, iterations=3
+    )
+    assert {name for name, c in change.items() if float(c.abs().max()) > 0} == {
+        n for n in change if "lora_" in n
+    }
     assert float(module.critic.head.weight.abs().max()) > 0
 
 
@@ -116,7 +128,9 @@ def saved(module: PolicyModule) -> dict:
 
 
 def build(policy, **options) -> PolicyModule:
-    return PolicyModule(policy, **{"algorithm": algorithm(), "update": UpdateSettings(), "optim": ADAM, **options})
+    return PolicyModule(
+        policy, **{"algorithm": algorithm(), "update": UpdateSettings(), "optim": ADAM, **options}
+    )
 
 
 @pytest.mark.parametrize("kind", [None, partial(separate, **CRITIC), partial(shared, coef=0.5, **CRITIC)])
@@ -125,7 +139,9 @@ def test_checkpoints_hold_what_is_trained_and_load_on_the_same_base(kind):
     module, fresh = build(moved(), **options), build(adapted(), **options)
     checkpoint = saved(module)
     trained = {name for name, p in module.named_parameters() if p.requires_grad}
-    assert set(checkpoint["state_dict"]) == trained and all("lora_" in n or "critic.head" in n for n in trained)
+    assert set(checkpoint["state_dict"]) == trained and all(
+        "lora_" in n or "critic.head" in n for n in trained
+    )
     fresh.on_load_checkpoint(checkpoint)
     fresh.load_state_dict(checkpoint["state_dict"])  # strictly: nothing is missing
     for name, tensor in module.state_dict().items():
@@ -136,7 +152,9 @@ def test_a_checkpoint_is_refused_on_another_base_or_without_its_adapters():
     checkpoint = saved(build(adapted()))
     other = tiny_policy(seed=1)
     other.adapters = adapted().adapters | {"fingerprint": "0" * 64}
-    with pytest.raises(ValueError, match=r"adapters of tiny-llama with weights .*: give the base that they were"):
+    with pytest.raises(
+        ValueError, match=r"adapters of tiny-llama with weights .*: give the base that they were"
+    ):
         build(other).on_load_checkpoint(copy.copy(checkpoint))
     with pytest.raises(ValueError, match=r"holds adapters alone; load it with model/lora=default"):
         build(tiny_policy()).on_load_checkpoint(copy.copy(checkpoint))

@@ -79,7 +79,8 @@ class LoRA:
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
-        targets = self._targets(network)
+        self.layers(network)  # raises where there are none
+        targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
         base = {"base": name, "fingerprint": fingerprint(network)}
         options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
         given: dict[str, Any] = {
@@ -94,25 +95,35 @@ class LoRA:
         cast_adapter_dtype(network, NAME)
         return {**base, **options, "targets": sorted(config.target_modules)}
 
-    def _targets(self, network: PreTrainedModel) -> str | list[str]:
-        given = self.target_modules
+    def layers(self, network: PreTrainedModel) -> list[str]:
+        """Full names of the linear layers that are to carry an adapter.
+
+        Raises:
+            ValueError: a target is no linear layer of the network, naming those there are.
+        """
         head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         linear = [
             name
             for name, module in network.named_modules()
             if isinstance(module, nn.Linear | Conv1D) and module is not head
         ]
-        if given == ALL_LINEAR:
-            return ALL_LINEAR
-        names = [given] if isinstance(given, str) else [str(each) for each in given]
-        for target in names:
-            if not any(name == target or name.endswith(f".{target}") for name in linear):
+        found: dict[str, list[str]] = {
+            target: [name for name in linear if target == ALL_LINEAR or f".{name}".endswith(f".{target}")]
+            for target in self._names
+        }
+        for target, names in found.items():
+            if not names:
                 valid = sorted({name.rpartition(".")[2] for name in linear})
                 raise ValueError(
                     f"model.lora.target_modules={target} is no linear layer of the network's blocks; valid: "
                     f"{ALL_LINEAR}, or any of {', '.join(valid)}"
                 )
-        return names
+        return sorted({name for names in found.values() for name in names})
+
+    @property
+    def _names(self) -> list[str]:
+        given = self.target_modules
+        return [given] if isinstance(given, str) else [str(each) for each in given]
 
 
 def fingerprint(network: nn.Module) -> str:
