@@ -105,8 +105,16 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("model/lora=default model.lora.rank=8", "model.lora.rank", "did you mean model.lora.r"),
     ("model/lora=default model.lora.r=0", "model.lora.r=0", "a whole number >= 1"),
     ("model/lora=default model.lora.alpha=-1", "model.lora.alpha=-1", "> 0"),
-    ("model/lora=default model.lora.target_modules=[q_proj,w]", "model.lora.target_modules=w", "up_proj, v_proj"),
-    ("model/lora=default model.lora.target_modules=[lm_head]", "target_modules=lm_head", "all-linear, or any of"),
+    (
+        "model/lora=default model.lora.target_modules=[q_proj,w]",
+        "model.lora.target_modules=w",
+        "up_proj, v_proj",
+    ),
+    (
+        "model/lora=default model.lora.target_modules=[lm_head]",
+        "target_modules=lm_head",
+        "all-linear, or any of",
+    ),
     ("model/lora=default model.lora.target_modules=[]", "model.lora.target_modules=[]", "all-linear is all"),
     (
         "model/lora=default algo/kl=loss_k3 algo.kl.reference_dtype=bfloat16",
