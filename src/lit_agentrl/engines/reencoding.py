@@ -119,7 +119,7 @@ class ReencodingEngine:
             state_A, stopped_A = self._stops.advance(state_A, token_A)
             stopped_A |= self._is_end_V[token_A]
             written += 1
-            for i in np.flatnonzero(~is_done_A):  # rows that are done only keep the others company
+            for i in np.flatnonzero(~is_done_A).tolist():  # rows that are done only keep the others company
                 result, params = results[i], requests[i].params
                 result.tokens.append(int(token_A[i]))
                 result.logps.append(float(logp_A[i]))
