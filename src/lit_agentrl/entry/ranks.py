@@ -57,7 +57,7 @@ def number() -> int:
     """Of this process among those of the run."""
     from lightning.pytorch.utilities import rank_zero_only
 
-    return int(rank_zero_only.rank)
+    return int(getattr(rank_zero_only, "rank", 0))
 
 
 def processes_launched() -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -44,7 +45,8 @@ class FaultWatch:
         self._grace_s = grace_s
         self._launcher = launcher
         # a connection of its own: the process group's may be waiting for something
-        self._store = dist.distributed_c10d._get_default_store().clone()
+        shared: Any = dist.distributed_c10d._get_default_store()
+        self._store: dist.Store = shared.clone()
         self._fault: Fault | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True, name="fault-watch")
