@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, environment, launch
+from tests.integration.conftest import ROOT, command, environment
 
 ITERATIONS = 200
 GROWTH_MIB = 8  # of 580; one iteration's episodes alone, if kept, would come to 0.1 MiB each time, 15 in all
@@ -50,9 +50,11 @@ def trace(folder: Path, iterations: int, **options: float) -> tuple[list[float],
     (folder / "probe.py").write_text(PROBE, encoding="utf-8")
     log = folder / "trace.jsonl"
     given = {"_target_": "probe.Probe", "path": log, **options}
-    arguments = launch(
-        folder / "run", f"trainer.max_epochs={iterations}", "rollout.prompts=2", "rollout.members=2",
-        "rollout.max_reply_tokens=8", "val.episodes=2", f"val.every={iterations // 4}", "callbacks.last.every=10",
+    arguments = command(
+        "env=bandit", "rollout.prompts=2", "rollout.members=2", "rollout.max_reply_tokens=8",
+        "rollout.max_context_tokens=128", "val.episodes=2", f"val.every={iterations // 4}", "test.episodes=0",
+        "engine.num_slots=4", "callbacks.last.every=10", f"trainer.max_epochs={iterations}",
+        f"hydra.run.dir={folder / 'run'}",
         *(f"+callbacks.probe.{name}={value}" for name, value in given.items()),
     )  # fmt: skip
     paths = os.pathsep.join([str(ROOT / "src"), str(folder)])
