@@ -33,7 +33,7 @@ OPEN = (
     "hydra",
 )
 LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
-CLOSED = ("val", "test", "strategy")  # sections without a _target_ that would refuse an unknown key
+CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
 
 
 @contextmanager
@@ -61,17 +61,23 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
 
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
     """A function from the name of a game to its config, from ``conf/env`` or these folders."""
+    return lambda name: load_option("env", name, folders)
 
-    def load(name: str) -> DictConfig:
-        search = search_path(folders)
-        with hydra_ready():
-            names = _options("env", search)
-            if name not in names:
-                raise UserError(f"there is no game named {name}; valid: {', '.join(names)}")
-            task: DictConfig = compose(config_name=f"env/{name}", overrides=search).env
-            return task
 
-    return load
+def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:
+    """The config of one option of a group, from ``conf`` or these folders.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    search = search_path(folders)
+    with hydra_ready():
+        names = _options(group, search)
+        if name not in names:
+            what = "game named " if group == "env" else f"option {group}="
+            raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
+        found: DictConfig = compose(config_name=f"{group}/{name}", overrides=search)[group]
+        return found
 
 
 def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
@@ -185,9 +191,16 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     below = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
     children = sorted(k for k in below if "." not in k and not k.startswith("_") and k != "hydra")
     rest, leaf = key.removeprefix(prefix), key.rpartition(".")[2]
-    group, choices = parent.replace(".", "/"), base.hydra.runtime.choices
-    if group in choices and (others := _options_with(key, group, search)):
-        return f"{group}={choices[group]} has no option {rest}; {key} belongs to {group}={', '.join(others)}"
+    choices = base.hydra.runtime.choices
+    if (group := key.replace(".", "/")) in choices:
+        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(_options(group, search))}"
+    groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
+    group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
+    if group and (others := _options_with(key, group, search)):
+        option = key[len(group) + 1 :]
+        return (
+            f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
+        )
     near = [f"{prefix}{k}" for k in nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     near = near or nearest(key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0])], cutoff=0.8)
