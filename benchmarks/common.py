@@ -66,7 +66,14 @@ def alternate(
         names = list(sides) if number % 2 == 0 else list(sides)[::-1]
         found = {name: sides[name](number) for name in names}
         if number >= 0:
-            if keep is not None and spare and not keep(found):
+            again = keep is not None and spare > 0 and not keep(found)
+            seconds = ", ".join(
+                f"{name} {found[name]['whole']:.2f} s" for name in sides if "whole" in found[name]
+            )
+            print(
+                f"repetition {len(rounds)}: {seconds}{' (disturbed: once more)' if again else ''}", flush=True
+            )
+            if again:
                 spare -= 1
             else:
                 rounds.append({name: found[name] for name in sides})

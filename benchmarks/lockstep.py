@@ -91,7 +91,9 @@ class Lockstep:
         return found
 
     def close(self) -> None:
-        self._process.terminate()
+        """End the loop where it stands."""
+        self._connection.close()
+        self._process.kill()  # a trainer may have taken over the milder signals
         self._process.join()
 
 
