@@ -55,7 +55,8 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 # all but the helpers and those beside a peer, which needs an environment of its own
-BENCHES := $(filter-out benchmarks/common.py benchmarks/lockstep.py benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
+BENCH_HELPERS := benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
+BENCHES := $(filter-out $(BENCH_HELPERS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
 bench: $(STAMP)
 	for script in $(BENCHES); do $(BIN)/python $$script $(ARGS) || exit 1; done
 

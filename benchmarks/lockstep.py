@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-from common import Measured
+Measured = dict[str, float]
 
 
 class Meter:
@@ -100,6 +99,8 @@ class Lockstep:
 def _work(connection: Connection, threads: int | None, train: Callable[..., object], arguments: Any) -> None:
     try:
         if threads is not None:
+            import torch
+
             torch.set_num_threads(threads)
         train(Meter(connection), *arguments)
         connection.send("it ended by itself: give it more iterations")

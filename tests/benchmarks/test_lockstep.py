@@ -25,7 +25,7 @@ def lockstep(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_two_loops_take_turns_one_iteration_at_a_time(lockstep: ModuleType) -> None:
     import loops
 
-    sides = [lockstep.Lockstep(loops.counting, first, threads=1) for first in (0, 100)]
+    sides = [lockstep.Lockstep(loops.counting, first) for first in (0, 100)]
     found = [side(number) for number in range(2) for side in sides]
     assert [measured["doubled"] for measured in found] == [0, 200, 2, 202]
     for measured in found:
