@@ -67,18 +67,23 @@ def alternate(
         found = {name: sides[name](number) for name in names}
         if number >= 0:
             again = keep is not None and spare > 0 and not keep(found)
-            seconds = ", ".join(
-                f"{name} {found[name]['whole']:.2f} s" for name in sides if "whole" in found[name]
-            )
-            print(
-                f"repetition {len(rounds)}: {seconds}{' (disturbed: once more)' if again else ''}", flush=True
-            )
+            print(_line(len(rounds), found) + " (disturbed: once more)" * again, flush=True)
             if again:
                 spare -= 1
             else:
                 rounds.append({name: found[name] for name in sides})
         number += 1
     return rounds
+
+
+def _line(number: int, measured: Round) -> str:
+    """One repetition, so that a run that is cut short has said what it saw."""
+    names = ("rollout", "update", "whole", "foreign_share")
+    sides = (
+        " ".join([side, *(f"{name} {found[name]:.2f}" for name in names if name in found)])
+        for side, found in measured.items()
+    )
+    return f"repetition {number}: {'; '.join(sides)}"
 
 
 def is_undisturbed(measured: Round, most: float = 0.1) -> bool:
