@@ -175,7 +175,7 @@ def test_micro_batches_ask_the_device_for_no_number(mix: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("mix", ["grpo correction=truncated", "grpo", "ppo shared"])
 def test_autocast_hides_no_gradient(mix: str) -> None:
-    """One region around the whole step, as Lightning has it: weights cast without gradient must not stay."""
+    """One region around the whole step, as Lightning has it; scoring without gradient comes first."""
     module, exact = made(mix), made(mix)
     with torch.autocast("cpu", torch.bfloat16):
         step(module, off_policy())

@@ -14,7 +14,7 @@ from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.estimates import advantages
 from lit_agentrl.modules.manual import ManualModule, Tensors
 from lit_agentrl.modules.microbatches import split_by_tokens, split_packed
-from lit_agentrl.modules.scoring import fresh_casts, memory_saved, pack_networks, score_rows
+from lit_agentrl.modules.scoring import memory_saved, pack_networks, score_rows
 from lit_agentrl.modules.settings import UpdateSettings
 from lit_agentrl.rl.aggregation import Weights, divide
 from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, policy_loss
@@ -104,9 +104,11 @@ class SteppingModule(ManualModule):
             metrics["critic_grad_norm"] = torch.stack([own, torch.ones_like(own)])
             norm = norm + own
         if self._is_usable(norm):
-            with fresh_casts():
-                for optimizer in self._optimizers()[1 if is_warming_up else 0 :]:
-                    optimizer.step()
+            for optimizer in self._optimizers()[1 if is_warming_up else 0 :]:
+                optimizer.step()
+            # Lightning holds one autocast region around the whole training step, and within a region torch casts
+            # a weight to half precision once: the next minibatch must not see the weights of before this step
+            torch.clear_autocast_cache()
             self.version += not is_warming_up
         return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lit_agentrl.models.logprobs import recomputed, score_tokens
@@ -60,8 +59,7 @@ def score_rows(
             network, **rows, temperature=temperature, logits_chunk=settings.logits_chunk, is_checked=True
         ).logp_BT
 
-    with fresh_casts():
-        return micro_batched(scored, tensors, 2 * settings.tokens_per_microbatch, is_packed)
+    return micro_batched(scored, tensors, 2 * settings.tokens_per_microbatch, is_packed)
 
 
 def value_rows(
@@ -73,23 +71,7 @@ def value_rows(
         values_BT: Tensor = critic(network, **rows)
         return values_BT
 
-    with fresh_casts():
-        return micro_batched(scored, tensors, 2 * settings.tokens_per_microbatch, is_packed)
-
-
-@contextmanager
-def fresh_casts() -> Iterator[None]:
-    """Autocast keeps no half-precision weights from before or for after.
-
-    Lightning holds one autocast region around the whole training step, and within a region torch casts a weight
-    once: to a copy without history if that was under ``no_grad``, so that no gradient would reach the weight
-    afterwards, and to one that the next optimizer step leaves behind.
-    """
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
+    return micro_batched(scored, tensors, 2 * settings.tokens_per_microbatch, is_packed)
 
 
 @contextmanager
