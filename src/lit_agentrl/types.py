@@ -108,7 +108,8 @@ class Episode:
     error: str = ""
     wave: int = 0
     num_new: int = 0  # tokens of the messages between replies, each counted once
-    num_prefilled: int = 0  # tokens the engine had to read (equals num_new when KV is kept)
+    num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
+    num_shared: int = 0  # ... and those whose state it took over from another episode
 
     @property
     def total_reward(self) -> float:

@@ -58,13 +58,14 @@ def rollout_row(
             sum(e.num_action_tokens for e in played),
             sum(e.num_new for e in played),
             sum(e.num_prefilled for e in played),
+            sum(e.num_shared for e in played),
             len(played),
             sum(e.total_reward for e in batch.greedy_episodes),
             len(batch.greedy_episodes),
         ],
         dtype=torch.float64,
     )
-    actions, given, prefilled, number, greedy, num_greedy = sum_over_ranks(counts).tolist()
+    actions, given, prefilled, shared, number, greedy, num_greedy = sum_over_ranks(counts).tolist()
     if num_greedy:
         row["rollout/greedy_return"] = greedy / num_greedy
     seconds = float(max_over_ranks(torch.tensor(seconds, dtype=torch.float64)))
@@ -74,7 +75,8 @@ def rollout_row(
         "time/rollout": seconds,
         "speed/action_tokens_per_s": actions / seconds,
         "speed/episodes_per_s": number / seconds,
-        "speed/prefill_reuse": given / max(prefilled, 1.0),
+        "speed/prefill_reuse": given / max(prefilled + shared, 1.0),
+        "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
     }
 
 
