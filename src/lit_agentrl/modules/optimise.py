@@ -69,8 +69,9 @@ class SteppingModule(ManualModule):
 
     def _scored(self, network: Any, tensors: Tensors) -> Tensor:
         return score_rows(
-            network, tensors, self.update, temperature=self.temperature, is_packed=self._packs()
-        )
+            network, tensors, temperature=self.temperature, is_packed=self._packs(),
+            tokens_per_microbatch=self.update.tokens_per_microbatch, logits_chunk=self.update.logits_chunk,
+        )  # fmt: skip
 
     def _advantages(self, tensors: Tensors) -> Tensors:
         return advantages(self.algorithm, tensors, with_targets=self.critic is not None)

@@ -13,7 +13,6 @@ from lit_agentrl.models.logprobs import recomputed, score_tokens
 from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.microbatches import micro_batched
-from lit_agentrl.modules.settings import UpdateSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,31 +38,38 @@ def pack_networks(networks: list[Any], packing: bool | str, *, is_cuda: bool) ->
 def score_rows(
     network: Any,
     tensors: Mapping[str, Tensor],
-    settings: UpdateSettings,
     *,
     temperature: float,
-    is_packed: bool,
+    tokens_per_microbatch: int,
+    logits_chunk: int | None = None,
+    is_packed: bool = False,
 ) -> Tensor:
     """Log-probs (nats) of every action token under ``network``, (B, T), without gradient.
 
     Args:
         network: causal LM.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
-        settings: tokens of a forward and backward; without backward, twice as many fit.
         temperature: of the sampling.
+        tokens_per_microbatch: tokens of a forward and backward; without backward, twice as many fit.
+        logits_chunk: see `score_tokens`.
         is_packed: see `micro_batched`.
     """
 
     def scored(**rows: Any) -> Tensor:
         return score_tokens(
-            network, **rows, temperature=temperature, logits_chunk=settings.logits_chunk, is_checked=True
+            network, **rows, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
         ).logp_BT
 
-    return micro_batched(scored, tensors, 2 * settings.tokens_per_microbatch, is_packed)
+    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, is_packed)
 
 
 def value_rows(
-    critic: Critic, network: Any, tensors: Mapping[str, Tensor], settings: UpdateSettings, *, is_packed: bool
+    critic: Critic,
+    network: Any,
+    tensors: Mapping[str, Tensor],
+    *,
+    tokens_per_microbatch: int,
+    is_packed: bool = False,
 ) -> Tensor:
     """Values (points) before every action token, (B, T), without gradient; arguments as of `score_rows`."""
 
@@ -71,7 +77,7 @@ def value_rows(
         values_BT: Tensor = critic(network, **rows)
         return values_BT
 
-    return micro_batched(scored, tensors, 2 * settings.tokens_per_microbatch, is_packed)
+    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, is_packed)
 
 
 @contextmanager
