@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_agentrl.modules.microbatches import split_by_tokens, split_packed
 from lit_agentrl.modules.settings import UpdateSettings
+from lit_agentrl.types import TrajectoryBatch
 from tests.modules.bare import BareModule, build, float64, gradient, off_policy, step
 from tests.rl.ragged import fresh
 
@@ -31,6 +32,11 @@ SOKOBAN = [
 ]  # fmt: skip
 
 
+def batch(distance: float = 1.0) -> TrajectoryBatch:
+    """Made anew: a cached one would keep the precision of whichever test came first."""
+    return off_policy.__wrapped__(distance=distance)
+
+
 def made(mix: str, **update: Any) -> BareModule:
     name, *changes = mix.split()
     is_shared = "shared" in changes
@@ -45,7 +51,7 @@ def made(mix: str, **update: Any) -> BareModule:
 def plain(mix: str) -> torch.Tensor:
     with float64():
         module = made(mix)
-        step(module, off_policy())
+        step(module, batch())
         return gradient(module)
 
 
@@ -67,7 +73,7 @@ def test_the_gradient_stays(mix: str, how: dict[str, Any]) -> None:
     expected = plain(mix)
     with float64():
         module = made(mix, **how)
-        step(module, off_policy())
+        step(module, batch())
         found = gradient(module)
     assert (found - expected).norm() <= 1e-9 * expected.norm() and expected.norm() > 0
     assert module._packs() == how.get("packing", False)
@@ -137,8 +143,8 @@ def test_passes_that_nobody_needs_are_not_made(mix: str) -> None:
         count("reference", reference.base_model)
     if module.critic is not None and module.critic.trunk is not None:
         count("critic", module.critic.trunk)
-    step(module, off_policy())
-    parts = len(split_by_tokens(off_policy().is_real_BT.sum(1), 10**6))
+    step(module, batch())
+    parts = len(split_by_tokens(batch().is_real_BT.sum(1), 10**6))
     found = tuple(calls[name] / parts for name in ("policy", "reference", "critic"))
     assert found == PASSES[mix]
 
@@ -166,7 +172,7 @@ def test_micro_batches_ask_the_device_for_no_number(mix: str, monkeypatch: pytes
             return microbatch(*args)
 
     monkeypatch.setattr(module, "_microbatch", counted)
-    step(module, off_policy())
+    step(module, batch())
     assert len(parts) > 3 and reads.count == 0
     with reads:
         float(torch.ones(()))
@@ -178,8 +184,8 @@ def test_autocast_hides_no_gradient(mix: str) -> None:
     """One region around the whole step, as Lightning has it; scoring without gradient comes first."""
     module, exact = made(mix), made(mix)
     with torch.autocast("cpu", torch.bfloat16):
-        step(module, off_policy())
-    step(exact, off_policy())
+        step(module, batch())
+    step(exact, batch())
     for (name, a), b in zip(module.network.named_parameters(), exact.network.parameters(), strict=True):
         assert a.grad is not None and b.grad is not None, name
         if b.grad.norm() > 1e-4:
@@ -195,6 +201,6 @@ def test_autocast_sees_each_step() -> None:
     for is_half in (True, False):
         module = build(fresh("grpo"), optim=optim, epochs=2)
         with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
-            step(module, off_policy(distance=0.0))
+            step(module, batch(distance=0.0))
         rows.append(module.row["train/ratio_max"])
     assert rows[1] > 1.05 and rows[0] == pytest.approx(rows[1], rel=0.1)
