@@ -156,7 +156,7 @@ def test_two_micro_batch_ranks_sum_to_one(monkeypatch):
     halves = []
     count = float(batch.num_rows)
     monkeypatch.setattr(
-        "lit_agentrl.modules.policy_optimisation.sum_over_ranks",
+        "lit_agentrl.modules.optimise.sum_over_ranks",
         lambda v: torch.tensor(count) if v.dim() == 0 else v,
     )
     for rows in (torch.arange(0, 4), torch.arange(4, 12)):  # groups stay whole

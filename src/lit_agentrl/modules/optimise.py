@@ -1,0 +1,151 @@
+"""One step of each optimizer on one minibatch, its gradient accumulated over micro-batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.collective import max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.modules.critic import Critic
+from lit_agentrl.modules.estimates import advantages
+from lit_agentrl.modules.manual import ManualModule, Tensors
+from lit_agentrl.modules.microbatches import split_by_tokens
+from lit_agentrl.modules.scoring import score_rows
+from lit_agentrl.modules.settings import UpdateSettings
+from lit_agentrl.rl.aggregation import Weights, divide
+from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, policy_loss
+
+
+class SteppingModule(ManualModule):
+    """Steps on minibatches: log-prob -> ratio -> clip -> aggregate -> KL, entropy, value terms -> backward.
+
+    Args:
+        policy: network and tokenizer.
+        algorithm: the mix of rules.
+        update: passes, minibatches, micro-batches, clipping.
+        critic: or None.
+        temperature: sampling temperature of the trajectories (log-probs are taken at it).
+        levels: see `EvaluatedModule`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        algorithm: Algorithm,
+        update: UpdateSettings,
+        critic: Critic | None,
+        temperature: float,
+        levels: dict[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(update, levels)
+        self.policy = policy
+        self.network = policy.network
+        self.algorithm = algorithm
+        self.critic = critic
+        self.temperature = temperature
+        self.version = 0  # optimizer steps taken: the version of the weights
+
+    def _scored(self, network: Any, tensors: Tensors) -> Tensor:
+        return score_rows(
+            network, tensors, temperature=self.temperature,
+            tokens_per_microbatch=self.update.tokens_per_microbatch,
+        )  # fmt: skip
+
+    def _advantages(self, tensors: Tensors) -> Tensors:
+        return advantages(self.algorithm, tensors, with_targets=self.critic is not None)
+
+    def _optimise(self, tensors: Tensors, rows: Tensor, is_fresh: bool, is_warming_up: bool) -> Tensors:
+        """One step of each optimizer on the minibatch of these rows."""
+        minibatch = {name: tensor[rows] for name, tensor in tensors.items()}
+        if self.algorithm.needs_fresh_advantages and not is_fresh:
+            minibatch["logp_BT"] = self._scored(self.network, minibatch)
+            minibatch |= self._advantages(minibatch)
+        weights: Weights = bind(self.algorithm.aggregate, minibatch)
+        denominator = None if weights.denominator is None else sum_over_ranks(weights.denominator)
+        if self.critic is not None:
+            is_target_BT = minibatch["is_value_target_BT"].to(minibatch["old_value_BT"].dtype)
+            minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
+        self._zero_grad()
+        metrics = self._accumulate(minibatch, weights.weight_BT, denominator)
+        gap = sum_over_ranks(metrics["logp_gap"])
+        is_off = float(gap[0] / gap[1].clamp(min=1)) > self.update.max_logp_gap
+        if is_fresh and is_off and self.algorithm.correction is None:
+            # the sampler's numbers are not this network's: take the ratio against recomputed ones
+            self._zero_grad()
+            tensors["old_logp_BT"] = self._scored(self.network, tensors)
+            minibatch["old_logp_BT"] = tensors["old_logp_BT"][rows]
+            again = self._accumulate(minibatch, weights.weight_BT, denominator)
+            metrics = {**again, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
+        norm = self._clipped(self.network.parameters(), self.update.grad_clip)
+        metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
+        if self.critic is not None:
+            own = self._clipped(self.critic.parameters(), self.critic.grad_clip)
+            metrics["critic_grad_norm"] = torch.stack([own, torch.ones_like(own)])
+            norm = norm + own
+        if self._is_usable(norm):
+            for optimizer in self._optimizers()[1 if is_warming_up else 0 :]:
+                optimizer.step()
+            self.version += not is_warming_up
+        return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
+
+    def _accumulate(self, minibatch: Tensors, weight_BT: Tensor, denominator: Tensor | None) -> Tensors:
+        """Gradients of the minibatch, in micro-batches; every rank does equally many."""
+        lengths_B = minibatch["is_real_BT"].sum(1).cpu()
+        parts = split_by_tokens(lengths_B, self.update.tokens_per_microbatch)
+        most = int(max_over_ranks(torch.tensor(len(parts), device=self.device)))
+        totals: Tensors = {}
+        for number in range(most):
+            is_extra = number >= len(parts)  # another rank has more: run along with weight zero
+            index = (parts[0][:1] if is_extra else parts[number]).to(self.device)
+            width = int(lengths_B[index.cpu()].max())
+            part = {n: t[index, :width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()}
+            part_weight_BT = weight_BT[index, :width]
+            if is_extra:
+                part_weight_BT = part_weight_BT * 0
+                part |= {n: t * 0 for n, t in part.items() if n == "value_weight_BT"}
+            with self._synchronised(is_last=number == most - 1):
+                loss, metrics = self._microbatch(part, part_weight_BT, denominator)
+                self.manual_backward(loss * world_size())  # gradients are averaged over ranks
+            if not is_extra:
+                padded = torch.tensor(float(index.numel() * width), device=self.device)
+                metrics["padding_share"] = torch.stack([padded - lengths_B[index.cpu()].sum(), padded])
+                totals = add_metrics(totals, metrics)
+        return totals
+
+    def _microbatch(
+        self, part: Tensors, weight_BT: Tensor, denominator: Tensor | None
+    ) -> tuple[Tensor, Tensors]:
+        scores = score_tokens(
+            self.network,
+            tokens_BT=part["tokens_BT"],
+            is_action_BT=part["is_action_BT"],
+            temperature=self.temperature,
+            with_entropy=True,
+            with_hidden=self.critic is not None and self.critic.is_shared,
+        )
+        assert scores.entropy_BT is not None
+        part["logp_BT"] = scores.logp_BT
+        keep = self.algorithm.needs_entropy
+        part["entropy_BT"] = scores.entropy_BT if keep else scores.entropy_BT.detach()
+        loss_sum, metrics = policy_loss(self.algorithm, tensors=part, weight_BT=weight_BT)
+        loss = policy_share = divide(loss_sum, denominator)
+        if self.critic is not None:
+            value_BT = self.critic(
+                self.network, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"],
+                hidden_AD=scores.hidden_AD,
+            )  # fmt: skip
+            value_loss, value_metrics = self.critic.value_loss(value_BT, part)
+            loss = loss + self.critic.coef * value_loss
+            metrics |= value_metrics
+        with torch.no_grad():
+            gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * part["is_action_BT"]
+            count = part["is_action_BT"].sum().float()
+            metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
+            metrics["logp_gap_max"] = gap_BT.max()
+            metrics["loss"] = torch.stack([policy_share.detach(), torch.zeros_like(loss)])
+        return loss, metrics
