@@ -204,4 +204,5 @@ def test_a_folder_is_read_by_one_process_too(tmp_path: Path) -> None:
 
 def test_a_network_without_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="Sequential.*no blocks.*choose strategy=ddp"):
-        sharding.blocks_of(nn.Sequential(nn.Linear(2, 2)))
+        sharding.blocks_of(nn.Sequential(nn.ModuleList([nn.Linear(2, 2)])))
+    assert sharding.blocks_of(nn.Linear(2, 1)) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,18 @@ def score_tokens(
     return TokenScores(scatter(logp_A), entropy_BT, hidden_AD)
 
 
-def hidden_before(trunk: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-    """The trunk's last hidden state before each action token, (A, D), row by row; gradient into the trunk."""
-    hidden_BTD: Tensor = trunk(input_ids=tokens_BT[:, :-1], use_cache=False).last_hidden_state
-    return hidden_BTD[is_action_BT[:, 1:]]
+def hidden_before(network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    """The last hidden state before each action token, (A, D), row by row; gradient into the trunk.
+
+    Args:
+        network: a trunk, or a causal LM.  Of the latter the whole is called, if with one position for its head:
+            where it is cut up over ranks, its trunk cannot compute alone.
+        tokens_BT: right-padded rows of ids.
+        is_action_BT: where hidden states are wanted.
+    """
+    trunk = cast(nn.Module, getattr(network, "base_model", network))
+    kept: list[Tensor] = []
+    with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):
+        only_last = {} if trunk is network else {"logits_to_keep": 1}
+        network(input_ids=tokens_BT[:, :-1], use_cache=False, **only_last)
+    return kept[0][is_action_BT[:, 1:]]

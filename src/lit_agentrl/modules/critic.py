@@ -103,7 +103,7 @@ class Critic(nn.Module):
         if self.trunk is not None:
             hidden_AD = hidden_before(self.trunk, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
         elif hidden_AD is None:
-            hidden_AD = hidden_before(policy.base_model, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
+            hidden_AD = hidden_before(policy, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
         value_A = at_least_float32(self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1))
         value_BT = torch.zeros(tokens_BT.shape, dtype=value_A.dtype, device=tokens_BT.device)
         return value_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), value_A)

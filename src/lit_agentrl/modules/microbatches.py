@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from lit_agentrl.modules.collective import max_over_ranks
+
 
 def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6) -> list[Tensor]:
     """Row indices of micro-batches: rows sorted by length, each padded micro-batch within the budget.
@@ -78,6 +80,8 @@ def micro_batched(
 ) -> Tensor:
     """``score(tokens_BT=, is_action_BT=)`` of every row, a micro-batch at a time; (B, T), no gradient.
 
+    Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
+
     Args:
         score: gives a (B, T) tensor for right-padded rows.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
@@ -85,7 +89,10 @@ def micro_batched(
     """
     lengths_B = tensors["is_real_BT"].sum(1).cpu()
     out_BT = torch.zeros(tensors["tokens_BT"].shape, device=tensors["tokens_BT"].device)
-    for rows in split_by_tokens(lengths_B, tokens_per_microbatch):
+    parts = split_by_tokens(lengths_B, tokens_per_microbatch)
+    most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
+    parts += [parts[0][:1]] * (most - len(parts))
+    for rows in parts:
         width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
         given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
         scored = score(**given)

@@ -20,12 +20,14 @@ State = dict[str, Any]
 def blocks_of(network: nn.Module) -> list[nn.Module]:
     """The repeated layers of a network, by what its own class says must not be split over devices.
 
+    None of one without repeated layers, such as a value head.
+
     Raises:
-        ValueError: the network does not say.
+        ValueError: the class does not say.
     """
     names = {name for m in network.modules() for name in getattr(m, "_no_split_modules", None) or ()}
     found = [m for m in network.modules() if type(m).__name__ in names]
-    if not found and any(p.numel() for m in network.children() for p in m.parameters()):
+    if not found and any(isinstance(m, nn.ModuleList) for m in network.modules()):
         raise ValueError(
             f"strategy=fsdp cannot cut up {type(network).__name__}: its class names no blocks in _no_split_modules; "
             "choose strategy=ddp"
