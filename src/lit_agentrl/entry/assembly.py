@@ -14,6 +14,7 @@ import lightning.pytorch as pl
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.callbacks.checkpoints import AtomicIO
@@ -25,6 +26,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy_optimisation import PolicyModule
 from lit_agentrl.rollout.rehearsal import rehearse
+from lit_agentrl.strategies.single import single
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
@@ -103,11 +105,15 @@ def build_dict(section: DictConfig | None) -> list[Any]:
 
 
 def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Sequence[Logger]) -> pl.Trainer:
-    """Lightning's trainer; what the program must decide is set here, the rest by ``trainer``."""
-    strategy = cfg.strategy.strategy
+    """Lightning's trainer; what the program must decide is set here, the rest by ``trainer``.
+
+    Raises:
+        ValueError: several devices under a strategy of one.
+    """
+    strategy: str | Strategy = instantiate(cfg.strategy)
     trainer: pl.Trainer = instantiate(
         cfg.trainer,
-        strategy=strategy if isinstance(strategy, str) else instantiate(strategy),
+        strategy=strategy,
         callbacks=list(callbacks),
         logger=list(loggers),
         default_root_dir=str(cfg.run_dir),
@@ -120,6 +126,11 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         plugins=[AtomicIO()],
         _convert_="all",
     )
+    if strategy == single() and trainer.world_size > 1:
+        raise ValueError(
+            f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: strategy=single is "
+            "one process on one device; choose another strategy, such as strategy=ddp"
+        )
     return trainer
 
 
@@ -165,10 +176,13 @@ def _quieten() -> None:
     """Silence what is noise under one batch an epoch; everything that concerns the user stays."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     # networks stay in eval mode: dropout would make recorded and recomputed log-probs differ
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # what is logged has been counted over all ranks already
+    warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
     # an evaluation has no use for the callbacks whose state lies in the checkpoint
     warnings.filterwarnings(
         "ignore", message=".*callbacks used to create the checkpoint need to be provided.*"

@@ -17,13 +17,14 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition
+from lit_agentrl.entry import composition, ranks
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
 from lit_agentrl.entry.saved import run_folder_of, saved_config
 from lit_agentrl.entry.signatures import check_targets
 
-RESUMABLE = ("trainer.max_epochs", "traceback")  # what may be changed when a run is continued
+# what may be changed when a run is continued: its length, and the processes it runs in
+RESUMABLE = ("trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback")
 _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 
 
@@ -46,6 +47,8 @@ def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
     except Exception as error:
         _tell(error, "traceback=true" in (text.lower() for text in argv))
         sys.exit(1)
+    finally:
+        ranks.release()
     if num_failed:
         sys.exit(1)
 
@@ -58,13 +61,17 @@ def _tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
 
 def _train(argv: list[str]) -> int:
     """Returns the number of runs that failed."""
+    if not ranks.is_first():
+        return _join()
     flags, overrides = split_arguments(argv)
     resumed = [text for text in overrides if text.startswith("resume=") and text != "resume=null"]
     if resumed:
         _resume(resumed, flags, [text for text in overrides if text not in resumed])
         return 0
     is_multirun = any(flag in MULTIRUN for flag in flags)
-    if not any(flag in _ONLY_PRINT for flag in flags) and _is_first_process():
+    if is_multirun:
+        ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
+    if not any(flag in _ONLY_PRINT for flag in flags):
         _check(flags, overrides, is_multirun=is_multirun)
     failed: list[str] = []
 
@@ -82,11 +89,6 @@ def _train(argv: list[str]) -> int:
     with _command_line([*flags, *overrides]):
         hydra.main(version_base="1.3", config_path=str(composition.CONFIG_DIR), config_name="train")(job)()
     return len(failed)
-
-
-def _is_first_process() -> bool:
-    """Further processes of one run, which Lightning or torchrun start, share the folder of the first."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK"))
 
 
 @contextmanager
@@ -149,8 +151,21 @@ def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool) -> None:
     from lit_agentrl.entry.training import train
 
     OmegaConf.resolve(cfg)
+    ranks.fit_to_launcher(cfg)
     command = shlex.join(["python", "train.py", *sys.argv[1:]])
+    ranks.share(ranks.describe(folders, cfg, command, is_resume=is_resume), cfg.trainer.num_nodes)
     train(cfg, composition.task_loader(folders), command=command, is_resume=is_resume)
+
+
+def _join() -> int:
+    """Take part in the run that the first process has composed."""
+    job = ranks.receive()
+    if job is None:  # it has said why
+        return 1
+    from lit_agentrl.entry.training import train
+
+    train(job.cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume)
+    return 0
 
 
 def _remove_unused(folder: Path) -> None:
@@ -176,19 +191,27 @@ def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[st
     check_overrides(overrides, is_multirun=False)
     folder = Path(resumed[0].removeprefix("resume="))
     cfg, folders = saved_config(folder, "resume")
-    for override in parse(overrides):
-        if override.key_or_group not in RESUMABLE:
+    for override in sorted(parse(overrides), key=lambda o: o.key_or_group != "strategy"):
+        key = override.key_or_group
+        if key not in RESUMABLE and not key.startswith("strategy."):
             raise UserError(
                 f"{override.input_line} cannot be given with resume={folder}: the run keeps its own saved "
-                f"config; only {' and '.join(RESUMABLE)} may change"
+                f"config; only {', '.join(RESUMABLE)} may change"
             )
-        OmegaConf.update(cfg, override.key_or_group, override.value())
+        if key == "strategy":
+            cfg.strategy = composition.load_option("strategy", str(override.value()), folders)
+        elif OmegaConf.select(cfg, key) is None:
+            raise UserError(f"unknown option {override.input_line}; valid: {', '.join(cfg.strategy)}")
+        else:
+            OmegaConf.update(cfg, key, override.value())
+    check_targets(cfg)
     with _command_line([*resumed, *overrides]), _told_at_interrupt(cfg):
         _fit(cfg, folders, is_resume=True)
 
 
 def _evaluate(argv: list[str]) -> int:
     """Reads ``conf/evaluate.yaml`` without Hydra, which would take ``env=`` for the choice of a group."""
+    ranks.require_one_process("evaluate.py plays on one device")
     flags, overrides = split_arguments(argv)
     file = composition.CONFIG_DIR / "evaluate.yaml"
     if "--help" in flags or "-h" in flags:

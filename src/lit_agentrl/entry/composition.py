@@ -33,7 +33,7 @@ OPEN = (
     "hydra",
 )
 LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
-CLOSED = ("val", "test", "strategy")  # sections without a _target_ that would refuse an unknown key
+CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
 
 
 @contextmanager
@@ -61,17 +61,23 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
 
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
     """A function from the name of a game to its config, from ``conf/env`` or these folders."""
+    return lambda name: load_option("env", name, folders)
 
-    def load(name: str) -> DictConfig:
-        search = search_path(folders)
-        with hydra_ready():
-            names = _options("env", search)
-            if name not in names:
-                raise UserError(f"there is no game named {name}; valid: {', '.join(names)}")
-            task: DictConfig = compose(config_name=f"env/{name}", overrides=search).env
-            return task
 
-    return load
+def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:
+    """The config of one option of a group, from ``conf`` or these folders.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    search = search_path(folders)
+    with hydra_ready():
+        names = _options(group, search)
+        if name not in names:
+            what = "game named " if group == "env" else f"option {group}="
+            raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
+        found: DictConfig = compose(config_name=f"{group}/{name}", overrides=search)[group]
+        return found
 
 
 def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:

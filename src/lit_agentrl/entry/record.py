@@ -77,11 +77,14 @@ class RunRecord:
         command: how the run was started.
         seed: run seed.
         planned: iterations asked for.
+        is_writing: whether this process writes the file; of several, only the first does.
     """
 
     def __init__(
-        self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int
-    ) -> None:
+        self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int,
+        is_writing: bool = True,
+    ) -> None:  # fmt: skip
+        self._is_writing = is_writing
         self._path = folder / "summary.json"
         self._totals = totals
         self._fixed: dict[str, Any] = {
@@ -137,7 +140,7 @@ class RunRecord:
             game[target] = game[source]
 
     def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
-        """Write and return the summary."""
+        """The summary as it is now, also written."""
         fields = {
             "version": reports.VERSION,
             "status": status,
@@ -149,7 +152,8 @@ class RunRecord:
             "peak_memory_bytes": peak_memory_bytes(),
         }
         summary = cast(reports.Summary, fields)  # write() checks every field
-        reports.write(self._path, summary)
+        if self._is_writing:
+            reports.write(self._path, summary)
         return summary
 
 

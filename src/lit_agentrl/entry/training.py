@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, checkpoint_exists, progress_of
-from lit_agentrl.entry import record
+from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.parts import TaskLoader
 from lit_agentrl.report import summary as reports
@@ -31,11 +31,15 @@ def train(
         CheckpointError: no intact checkpoint, or one that cannot be written.
     """
     folder = Path(cfg.run_dir)
-    record.require_writable(folder)
+    is_first = ranks.is_first()
+    if is_first:
+        record.require_writable(folder)
     totals = record.Totals()
     run = build(cfg, load_task, extra_callbacks=[totals])
     planned = run.trainer.max_epochs or 0
-    tracker = record.RunRecord(folder, run.games, totals, command=command, seed=cfg.seed, planned=planned)
+    tracker = record.RunRecord(
+        folder, run.games, totals, command=command, seed=cfg.seed, planned=planned, is_writing=is_first
+    )
     last = folder / "checkpoints" / "last.ckpt"
     can_continue = is_resume and checkpoint_exists(last)
     if can_continue:
@@ -54,6 +58,8 @@ def train(
         is_complete = run.trainer.current_epoch >= planned
         tracker.close_totals()  # loading the best checkpoint below also loads its older totals
         _measure_end(run, tracker)
+        if hasattr(run.trainer.strategy, "finish"):
+            run.trainer.strategy.finish()
         result = tracker.finish("completed" if is_complete else "stopped")
     except KeyboardInterrupt:
         tracker.finish("stopped", error="interrupted")
@@ -61,6 +67,8 @@ def train(
     except Exception as error:
         tracker.finish("failed", error=(str(error) or type(error).__name__).splitlines()[0])
         raise
+    if not is_first:
+        return result
     console = Console()
     console.print(reports.closing_table(result))
     console.print(f"results in {folder}; look at them with: tensorboard --logdir {folder}", soft_wrap=True)

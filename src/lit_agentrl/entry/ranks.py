@@ -1,0 +1,155 @@
+"""The processes of one run: the first composes the job, the others are told it and compose nothing themselves.
+
+So all agree on every option and on the run folder, whose name is the time at which the first began.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.entry.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+JOB = "LIT_AGENTRL_JOB"  # for the processes that Lightning's launcher starts on a machine: the job, as JSON
+WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
+_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every process of a run does.
+
+    Attributes:
+        config: the composed config, interpolations resolved, as YAML; empty where the first process failed.
+        folders: further folders of configs.
+        command: how the run was started, for the record.
+        is_resume: whether the run continues.
+    """
+
+    config: str
+    folders: list[str]
+    command: str
+    is_resume: bool
+
+    @property
+    def cfg(self) -> DictConfig:
+        cfg = OmegaConf.create(self.config)
+        assert isinstance(cfg, DictConfig)
+        OmegaConf.set_struct(cfg, True)
+        return cfg
+
+
+def is_first() -> bool:
+    """Whether this process speaks for the run: it composes, prints and writes."""
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+
+
+def processes_launched() -> tuple[int, int] | None:
+    """Processes of each machine and number of machines, where torchrun or srun started them; else None."""
+    environ = os.environ
+    if "TORCHELASTIC_RUN_ID" in environ:
+        local, world = int(environ["LOCAL_WORLD_SIZE"]), int(environ["WORLD_SIZE"])
+        return local, world // local
+    if "SLURM_NTASKS" in environ and environ.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        nodes = int(environ.get("SLURM_NNODES", "1"))
+        return int(environ["SLURM_NTASKS"]) // nodes, nodes
+    return None
+
+
+def fit_to_launcher(cfg: DictConfig) -> None:
+    """Let ``trainer.devices`` and ``trainer.num_nodes`` be what torchrun or srun started, if they are not set."""
+    launched = processes_launched()
+    if launched is not None and (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1):
+        cfg.trainer.devices, cfg.trainer.num_nodes = launched
+
+
+def require_one_process(reason: str) -> None:
+    """Refuse a command that torchrun or srun started several times.
+
+    Raises:
+        UserError: they did.
+    """
+    launched = processes_launched()
+    if launched is not None and launched != (1, 1):
+        count = launched[0] * launched[1]
+        raise UserError(f"{count} processes were started by torchrun or srun, but {reason}; start it without them")
+
+
+def share(job: Job, num_nodes: int) -> None:
+    """Called by the first process: the job for all others.
+
+    Args:
+        job: with an empty config, the others end.
+        num_nodes: machines; on each but the first a process started by hand is waiting, unless torchrun or
+            srun started them all.
+
+    Raises:
+        UserError: several machines, and no address at which they can meet.
+    """
+    launched = processes_launched()
+    if launched is None and num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise UserError(
+            f"trainer.num_nodes={num_nodes} needs MASTER_ADDR, MASTER_PORT and NODE_RANK in the environment of "
+            "each machine; torchrun and srun set them"
+        )
+    text = json.dumps(asdict(job))
+    others = num_nodes - 1 if launched is None else launched[0] * launched[1] - 1
+    if others > 0:
+        store = _store(is_first=True)
+        store.set("job", text)
+        store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
+    os.environ[JOB] = text
+
+
+def release() -> None:
+    """Called by the first process at its end: the others wait no longer for a job that will not come."""
+    if is_first() and JOB not in os.environ:
+        share(Job("", [], "", False), num_nodes=1)
+
+
+def receive() -> Job | None:
+    """Called by every other process: the job; None where the first one could not compose it."""
+    text = os.environ.get(JOB)
+    if text is None:
+        store = _store(is_first=False)
+        text = store.get("job").decode()
+        store.set(f"read{store.add('readers', 1)}", "1")
+        os.environ[JOB] = text  # for the processes that this one starts on its machine
+    job = Job(**json.loads(text))
+    return job if job.config else None
+
+
+def _store(*, is_first: bool) -> Store:
+    """Where the first process leaves the job: beside the process group's own meeting point, before that opens."""
+    from lightning.pytorch.plugins.environments import (
+        LightningEnvironment,
+        SLURMEnvironment,
+        TorchElasticEnvironment,
+    )
+    from torch.distributed import PrefixStore, TCPStore
+
+    kinds = (TorchElasticEnvironment, SLURMEnvironment, LightningEnvironment)
+    environment = next(kind() for kind in kinds if kind.detect())
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    server = TCPStore(
+        environment.main_address,
+        environment.main_port,
+        is_master=is_first and not agent_serves,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=WAIT_S),
+    )
+    return PrefixStore(f"lit_agentrl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+
+
+def describe(folders: Sequence[str], cfg: DictConfig, command: str, *, is_resume: bool) -> Job:
+    """The job of a composed config."""
+    return Job(OmegaConf.to_yaml(cfg, resolve=True), list(folders), command, is_resume)

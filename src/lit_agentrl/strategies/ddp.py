@@ -1,0 +1,18 @@
+"""Data parallelism: the whole policy in every process, gradients averaged once a step."""
+
+from __future__ import annotations
+
+from lightning.pytorch.strategies import DDPStrategy
+
+from lit_agentrl.strategies.cooperative import Cooperative
+
+
+class DDP(Cooperative, DDPStrategy):
+    """Lightning's DDP, one process a device; see `Cooperative` for what it adds.
+
+    Args:
+        timeout_s: how long a process waits for another before the run is stopped, in seconds.
+    """
+
+    def __init__(self, *, timeout_s: float = 1800.0) -> None:
+        super().__init__(timeout_s=timeout_s)

@@ -1,0 +1,87 @@
+"""Starting the processes of one run on a machine, and ending them together."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+
+# what Lightning's launcher sets for the processes it starts; taken back, so that a sweep's next job starts its own
+LAUNCH_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+class RankFailed(RuntimeError):
+    """A process of the run ended with an error."""
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Lightning's launcher of one process a device, without its observer, which kills before causes are told.
+
+    The first process of a machine starts the others and outlives them: none is left behind however it ends.
+    """
+
+    def launch(
+        self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any
+    ) -> Any:
+        """Start the other processes of this machine, once, and call ``function``."""
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not self.cluster_environment.creates_processes_externally:
+            self._before = {name: os.environ.get(name) for name in LAUNCH_VARIABLES}
+            self._call_children_scripts()
+            atexit.register(self.end)
+        _set_num_threads_if_needed(num_processes=self.num_processes)
+        return function(*args, **kwargs)
+
+    def failed(self) -> str | None:
+        """What became of a started process that ended with an error, if one did."""
+        for local_rank, process in enumerate(self.procs, start=1):
+            if code := process.poll():
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+                return f"local rank {local_rank} {how}"
+        return None
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until all started processes have ended well.
+
+        Raises:
+            RankFailed: one ended with an error, or has not ended in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while any(process.poll() is None for process in self.procs):
+            if self.failed() or time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        cause = self.failed()
+        is_late = any(process.poll() is None for process in self.procs)
+        self.end()
+        if cause or is_late:
+            raise RankFailed(cause or f"a process had not ended {timeout_s:g} s after the first")
+
+    def end(self, grace_s: float = 0.0) -> None:
+        """End what still runs after ``grace_s`` seconds, and make ready for another launch.
+
+        A process that hangs in a collective does not hear a polite signal, so none is sent.
+        """
+        deadline = time.monotonic() + grace_s
+        for process in self.procs:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self.procs:
+            self.procs = []
+            atexit.unregister(self.end)
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

@@ -1,0 +1,83 @@
+"""Which process speaks for a run, and how the others learn what is to be run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from omegaconf import OmegaConf
+
+from lit_agentrl.entry import ranks
+from lit_agentrl.entry.errors import UserError
+
+JOB = ranks.Job("seed: 7\ntrainer: {devices: 1, num_nodes: 1}\n", ["more"], "python train.py", True)
+VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+             "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_NAME", ranks.JOB)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # so that what a test sets is taken back
+        monkeypatch.delenv(name)
+
+
+def test_who_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ranks.is_first()
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.setenv(name, "0")
+        assert ranks.is_first()
+        monkeypatch.setenv(name, "1")
+        assert not ranks.is_first()
+        monkeypatch.delenv(name)
+
+
+def test_devices_are_those_of_the_launcher_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = OmegaConf.create({"trainer": {"devices": 1, "num_nodes": 1}})
+    ranks.fit_to_launcher(cfg)
+    assert (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1)
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("LOCAL_WORLD_SIZE", "4"), ("WORLD_SIZE", "8")):
+        monkeypatch.setenv(name, value)
+    given = OmegaConf.create({"trainer": {"devices": 8, "num_nodes": 1}})
+    ranks.fit_to_launcher(given)  # Lightning refuses what disagrees
+    ranks.fit_to_launcher(cfg)
+    assert (cfg.trainer.devices, cfg.trainer.num_nodes) == (4, 2) and given.trainer.devices == 8
+    with pytest.raises(UserError, match="8 processes were started by torchrun or srun, but a sweep"):
+        ranks.require_one_process("a sweep starts its own")
+
+
+def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "6")
+    monkeypatch.setenv("SLURM_NNODES", "3")
+    assert ranks.processes_launched() == (2, 3)
+    monkeypatch.setenv("SLURM_JOB_NAME", "interactive")
+    assert ranks.processes_launched() is None
+
+
+def test_processes_of_one_machine_find_the_job_in_their_environment() -> None:
+    ranks.share(JOB, num_nodes=1)
+    assert ranks.receive() == JOB
+
+
+def test_job_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines, one process started by hand on each: the second waits for the first."""
+    with pytest.raises(UserError, match="trainer.num_nodes=2 needs MASTER_ADDR, MASTER_PORT and NODE_RANK"):
+        ranks.share(JOB, num_nodes=2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(find_free_network_port()))
+    monkeypatch.setattr(ranks, "WAIT_S", 20.0)
+    got: list[ranks.Job | None] = []
+    other = threading.Thread(target=lambda: got.append(ranks.receive()))
+    other.start()
+    ranks.share(JOB, num_nodes=2)
+    other.join(20.0)
+    assert got == [JOB] and got[0] is not None and got[0].cfg.seed == 7 and Path(got[0].folders[0]).name == "more"
+
+
+def test_a_job_that_could_not_be_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks.release()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert ranks.receive() is None

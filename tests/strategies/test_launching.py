@@ -1,0 +1,97 @@
+"""One run in two processes, started in each of the supported ways: one folder, one voice, one exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+
+from tests.conftest import ROOT
+from tests.integration.conftest import TINY, command, environment
+
+DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=1", *TINY]
+
+
+def started(arguments: list[str], **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments, cwd=ROOT, env={**environment(), **variables}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(*processes: subprocess.Popen[str]) -> list[str]:
+    """What each printed; all must have ended well."""
+    printed = []
+    for process in processes:
+        out, error = process.communicate(timeout=300)
+        assert process.returncode == 0, error
+        printed.append(out)
+    return printed
+
+
+def assert_one_run(folder: Path, printed: str) -> None:
+    assert sum(line.startswith("iteration 1/1") for line in printed.splitlines()) == 1
+    assert printed.count("results in") == 1
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "completed" and summary["iterations"] == 1
+    assert len((folder / "metrics.csv").read_text().splitlines()) == 3
+    assert len(list((folder / "tensorboard").iterdir())) == 1
+    assert (folder / ".hydra" / "config.yaml").exists()
+
+
+def test_single_refuses_devices_that_it_would_leave_idle() -> None:
+    done = subprocess.run(
+        command("trainer.devices=2", "trainer.accelerator=cpu", "hydra.run.dir=unused"), cwd=ROOT,
+        env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "trainer.devices=2 trainer.num_nodes=1: strategy=single is one process on one device" in done.stderr
+    assert not (ROOT / "unused").exists()
+
+
+@pytest.mark.slow
+def test_lightning_starts_the_processes(tmp_path: Path) -> None:
+    (printed,) = ended(started(command(*DDP, "trainer.devices=2", f"hydra.run.dir={tmp_path / 'run'}")))
+    assert_one_run(tmp_path / "run", printed)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
+    """The number of devices is torchrun's; the folder is named by the first process alone."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    folder = f"hydra.run.dir={tmp_path}/run-${{now:%f}}"
+    (printed,) = ended(started([*torchrun, *command(*DDP, folder)[1:]]))
+    (run,) = tmp_path.iterdir()
+    assert_one_run(run, printed)
+
+
+@pytest.mark.slow
+def test_srun_starts_the_processes(tmp_path: Path) -> None:
+    """As SLURM describes two tasks on one node."""
+    job = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0",
+           "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "1", "SLURM_NODELIST": "127.0.0.1",
+           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}  # fmt: skip
+    tasks = [
+        started(command(*DDP, f"hydra.run.dir={tmp_path}/run-${{now:%f}}"), **job, SLURM_PROCID=rank, SLURM_LOCALID=rank)
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    printed = ended(*tasks)
+    (run,) = tmp_path.iterdir()
+    assert_one_run(run, printed[0])
+    assert "iteration" not in printed[1] and "results in" not in printed[1]
+
+
+@pytest.mark.slow
+def test_each_run_of_a_sweep_starts_its_own_processes(tmp_path: Path) -> None:
+    arguments = command("-m", *DDP, "trainer.devices=2", f"hydra.sweep.dir={tmp_path}", "seed=1,2")
+    assert "RANK" not in os.environ
+    (printed,) = ended(started(arguments))
+    assert printed.count("results in") == 2
+    for number, seed in enumerate((1, 2)):
+        summary = json.loads((tmp_path / str(number) / "summary.json").read_text())
+        assert summary["status"] == "completed" and summary["seed"] == seed
