@@ -50,7 +50,9 @@ def test_single_refuses_devices_that_it_would_leave_idle() -> None:
         env=environment(), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "trainer.devices=2 trainer.num_nodes=1: strategy=single is one process on one device" in done.stderr
+    assert (
+        "trainer.devices=2 trainer.num_nodes=1: strategy=single is one process on one device" in done.stderr
+    )
     assert not (ROOT / "unused").exists()
 
 

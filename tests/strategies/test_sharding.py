@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -19,19 +17,13 @@ from torch.distributed.tensor import DTensor
 from lit_agentrl.callbacks.atomic_io import AtomicIO, CheckpointError, progress_of
 from lit_agentrl.strategies import sharding
 from tests.conftest import tiny_network
+from tests.strategies.ranks import Check, assert_passed, start
 
 RANKS = 2
 
 
-def _work(rank: int, folder: str, check: Callable[[DeviceMesh, Path], None]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    check(init_device_mesh("cpu", (RANKS,), mesh_dim_names=("data_parallel",)), Path(folder))
-    dist.destroy_process_group()
-
-
-def on_two_ranks(check: Callable[[DeviceMesh, Path], None], folder: Path) -> None:
-    mp.spawn(_work, args=(str(folder), check), nprocs=RANKS)
+def mesh() -> DeviceMesh:
+    return init_device_mesh("cpu", (RANKS,), mesh_dim_names=("data_parallel",))
 
 
 def tokens() -> torch.Tensor:
@@ -43,17 +35,17 @@ def loss_of(network: Any, tokens_BT: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def cut(network: Any, mesh: DeviceMesh, **options: Any) -> Any:
-    sharding.shard(network, mesh, precision=MixedPrecisionPolicy(), **options)
+def cut(network: Any, **options: Any) -> Any:
+    sharding.shard(network, mesh(), precision=MixedPrecisionPolicy(), **options)
     return network
 
 
-def as_one_process_trains(mesh: DeviceMesh, folder: Path) -> None:
+def as_one_process_trains(folder: Path) -> None:
     """Gradients, norm and a step of AdamW against the whole batch in one process, with each way of training."""
     for family in ("llama", "gpt2"):
         for options in ({}, {"recompute_activations": True}, {"reshard_after_forward": False}):
             whole = tiny_network(family)
-            network = cut(tiny_network(family), mesh, **options)
+            network = cut(tiny_network(family), **options)
             mine = tokens()[dist.get_rank() :: RANKS]
             loss_of(whole, tokens()).backward()
             with sharding.unsynchronised([network]):
@@ -74,9 +66,9 @@ def as_one_process_trains(mesh: DeviceMesh, folder: Path) -> None:
                     torch.testing.assert_close(saved["state"][number][name], value, atol=1e-6, rtol=1e-4)
 
 
-def without_collectives(mesh: DeviceMesh, folder: Path) -> None:
+def without_collectives(folder: Path) -> None:
     """Within `gathered` ranks call the network unequally often, also before any other forward; then train on."""
-    network, whole = cut(tiny_network(), mesh), tiny_network()
+    network, whole = cut(tiny_network()), tiny_network()
     for _ in range(2):
         with sharding.gathered(network, reshard_after_forward=True), torch.no_grad():
             for _ in range(1 + 3 * dist.get_rank()):
@@ -89,14 +81,14 @@ def without_collectives(mesh: DeviceMesh, folder: Path) -> None:
             torch.optim.SGD(each.parameters(), lr=0.5).step()
 
 
-def tied_weights_stay_one(mesh: DeviceMesh, folder: Path) -> None:
+def tied_weights_stay_one(folder: Path) -> None:
     """What is exported is the network that was cut up: class, files, tied weights; with the weights of now."""
     plain = tiny_network()
     plain.config.tie_word_embeddings = True
     plain.tie_weights()
     network = copy.deepcopy(plain)
     structure = sharding.hollow(network)
-    cut(network, mesh)
+    cut(network)
     for each in (plain, network):
         loss_of(each, tokens()).backward()
         torch.optim.SGD(each.parameters(), lr=0.5).step()
@@ -119,19 +111,19 @@ def checkpoint_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     return {**state, "epoch": 3, "nested": {"list": [1, torch.arange(3)]}}
 
 
-def folders_are_whole(mesh: DeviceMesh, folder: Path) -> None:
+def folders_are_whole(folder: Path) -> None:
     """Written by two ranks; read by two as shares; damage is noticed by both and the predecessor is used."""
-    network = cut(tiny_network(), mesh)
+    network = cut(tiny_network())
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
     io = AtomicIO()
-    io.mesh = mesh
+    io.mesh = mesh()
     path = folder / "last.ckpt"
     expected = []
     for _ in range(2):
         loss_of(network, tokens()).backward()
         optimizer.step()
         io.save_sharded(checkpoint_of(network, optimizer), path)
-        expected.append(sharding.whole(checkpoint_of(network, optimizer)))
+        expected.append(copy.deepcopy(sharding.whole(checkpoint_of(network, optimizer))))
     torch.save(expected, folder / f"expected{dist.get_rank()}.pt")
     for wanted, is_damaged in ((expected[1], False), (expected[0], True)):
         if is_damaged:
@@ -152,12 +144,12 @@ def folders_are_whole(mesh: DeviceMesh, folder: Path) -> None:
         assert found["epoch"] == 3 and torch.equal(found["nested"]["list"][1], torch.arange(3))
 
 
-def failures_are_shared(mesh: DeviceMesh, folder: Path) -> None:
+def failures_are_shared(folder: Path) -> None:
     """One rank cannot write: both are told why, and what was there stays."""
-    network = cut(tiny_network(), mesh)
+    network = cut(tiny_network())
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
     io = AtomicIO()
-    io.mesh = mesh
+    io.mesh = mesh()
     path = folder / "last.ckpt"
     io.save_sharded(checkpoint_of(network, optimizer), path)
     from torch.distributed.checkpoint import FileSystemWriter
@@ -175,17 +167,31 @@ def failures_are_shared(mesh: DeviceMesh, folder: Path) -> None:
     assert io.load_checkpoint(path)["epoch"] == 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "check", [as_one_process_trains, without_collectives, tied_weights_stay_one, failures_are_shared]
-)
-def test_two_ranks(check: Callable[[DeviceMesh, Path], None], tmp_path: Path) -> None:
-    on_two_ranks(check, tmp_path)
+CHECKS = [
+    as_one_process_trains,
+    without_collectives,
+    tied_weights_stay_one,
+    folders_are_whole,
+    failures_are_shared,
+]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    start(CHECKS, folder)
+    return folder
 
 
 @pytest.mark.slow
-def test_a_folder_is_read_by_one_process_too(tmp_path: Path) -> None:
-    on_two_ranks(folders_are_whole, tmp_path)
+@pytest.mark.parametrize("check", CHECKS)
+def test_two_ranks(check: Check, done: Path) -> None:
+    assert_passed(check, done)
+
+
+@pytest.mark.slow
+def test_a_folder_is_read_by_one_process_too(done: Path) -> None:
+    tmp_path = assert_passed(folders_are_whole, done)
     # its newest was damaged: one process, which knows nothing of ranks, reads the predecessor whole
     expected = torch.load(tmp_path / "expected0.pt")[0]
     with pytest.warns(UserWarning, match="damaged; using its predecessor"):

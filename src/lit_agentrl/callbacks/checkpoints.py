@@ -22,7 +22,14 @@ from lit_agentrl.callbacks.atomic_io import (
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.files import recover_folder, replace_folder
 
-__all__ = ["AtomicIO", "BestCheckpoint", "CheckpointError", "LastCheckpoint", "checkpoint_exists", "progress_of"]
+__all__ = [
+    "AtomicIO",
+    "BestCheckpoint",
+    "CheckpointError",
+    "LastCheckpoint",
+    "checkpoint_exists",
+    "progress_of",
+]
 
 
 def _check_keep(option: str, keep: int) -> int:

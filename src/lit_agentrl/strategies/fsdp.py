@@ -21,7 +21,7 @@ DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
 
 
 class FSDP(Cooperative, ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with one dimension, the ranks; see `Cooperative` for what both strategies share.
+    """Lightning's `ModelParallelStrategy` with one dimension, the ranks; `Cooperative` is what it shares with DDP.
 
     Policy, critic and reference are cut up each by its own plan (`sharding.shard`).  Blocks are gathered one by
     one in training, and all together for generation, within which ranks decode different numbers of steps.

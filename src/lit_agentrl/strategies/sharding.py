@@ -145,9 +145,7 @@ def share_like(tensor: Tensor, like: Tensor) -> Tensor:
     """This rank's share of ``tensor``, as ``like`` is cut up; every rank holds the whole, so none is sent."""
     if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
         return tensor
-    own = distribute_tensor(
-        tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
+    own = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
     return own
 
 
@@ -173,7 +171,8 @@ def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
 def hollow(network: nn.Module) -> nn.Module:
     """A copy of the structure whose parameters hold no data, made before the network is cut up."""
     memo: dict[int, Any] = {
-        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in network.parameters()
+        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
+        for p in network.parameters()
     }
     return copy.deepcopy(network, memo)
 
