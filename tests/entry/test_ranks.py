@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
@@ -14,8 +13,10 @@ from lit_agentrl.entry import ranks
 from lit_agentrl.entry.errors import UserError
 
 JOB = ranks.Job("seed: 7\ntrainer: {devices: 1, num_nodes: 1}\n", ["more"], "python train.py", True)
-VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-             "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_NAME", ranks.JOB)  # fmt: skip
+VARIABLES = (
+    "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_PROCID", "SLURM_JOB_NAME", ranks.JOB,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,12 @@ def test_job_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     other.start()
     ranks.share(JOB, num_nodes=2)
     other.join(20.0)
-    assert got == [JOB] and got[0] is not None and got[0].cfg.seed == 7 and Path(got[0].folders[0]).name == "more"
+    assert (
+        got == [JOB]
+        and got[0] is not None
+        and got[0].cfg.seed == 7
+        and Path(got[0].folders[0]).name == "more"
+    )
 
 
 def test_a_job_that_could_not_be_composed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,10 +78,8 @@ def test_srun_starts_the_processes(tmp_path: Path) -> None:
     job = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0",
            "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "1", "SLURM_NODELIST": "127.0.0.1",
            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}  # fmt: skip
-    tasks = [
-        started(command(*DDP, f"hydra.run.dir={tmp_path}/run-${{now:%f}}"), **job, SLURM_PROCID=rank, SLURM_LOCALID=rank)
-        for rank in ("0", "1")
-    ]  # fmt: skip
+    arguments = command(*DDP, f"hydra.run.dir={tmp_path}/run-${{now:%f}}")
+    tasks = [started(arguments, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
     printed = ended(*tasks)
     (run,) = tmp_path.iterdir()
     assert_one_run(run, printed[0])

@@ -81,7 +81,9 @@ def require_one_process(reason: str) -> None:
     launched = processes_launched()
     if launched is not None and launched != (1, 1):
         count = launched[0] * launched[1]
-        raise UserError(f"{count} processes were started by torchrun or srun, but {reason}; start it without them")
+        raise UserError(
+            f"{count} processes were started by torchrun or srun, but {reason}; start it without them"
+        )
 
 
 def share(job: Job, num_nodes: int) -> None:
