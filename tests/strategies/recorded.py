@@ -50,18 +50,28 @@ class Recorder(pl.Callback):
         pl_module.row = {}
 
 
+def parts_of(name: str) -> tuple[Any, str]:
+    """Config and critic of ``ALGORITHM [AXIS=OPTION …] [critic=OPTION]``."""
+    algorithm, *changes = name.split()
+    critic = [change.removeprefix("critic=") for change in changes if change.startswith("critic=")]
+    return config_of(algorithm, *(c for c in changes if not c.startswith("critic="))), (
+        critic or ["separate"]
+    )[0]
+
+
 def batch_of(name: str, groups: Sequence[int]) -> TrajectoryBatch | None:
     """The rows of these groups that the algorithm's filter keeps."""
     batch = off_policy.__wrapped__(distance=0.0)  # in the precision of now, which a cache would not know of
     tensors = {field: getattr(batch, field) for field in batch.__dataclass_fields__}
-    kept = bind(instantiate(config_of(name).filter), tensors).keep_groups
+    kept = bind(instantiate(parts_of(name)[0].filter), tensors).keep_groups
     chosen = torch.isin(batch.group_B, kept) & torch.isin(batch.group_B, torch.tensor(groups))
     return batch.select(chosen) if chosen.any() else None
 
 
 def module_of(name: str) -> PolicyModule:
-    algorithm = instantiate(config_of(name).algo)
-    critic = OmegaConf.load(ROOT / "conf" / "critic" / "separate.yaml") if algorithm.needs_critic else None
+    config, kind = parts_of(name)
+    algorithm = instantiate(config.algo)
+    critic = OmegaConf.load(ROOT / "conf" / "critic" / f"{kind}.yaml") if algorithm.needs_critic else None
     module = PolicyModule(
         Policy(network=gpt2(), tokenizer=None, name="gpt2"), algorithm=algorithm,  # type: ignore[arg-type]
         update=UpdateSettings(grad_clip=1e9, max_logp_gap=1e9, tokens_per_microbatch=100),
@@ -84,7 +94,7 @@ def train(
     """Gradients of the first iteration, rows of all, and final weights.
 
     Args:
-        name: of an algorithm.
+        name: see `parts_of`.
         strategy: of Lightning.  Where ranks were started, this one trains on its groups alone.
         iterations: at the end.
         save: where to, at the end.
@@ -103,7 +113,14 @@ def train(
         trajectories = batch_of(name, mine)
         empty = {} if trajectories is not None else {"episodes": [None]}
         return StepBatch(
-            trainer.current_epoch, [], [], [], trajectories=trajectories, num_groups=6, num_kept_groups=4, **empty
+            trainer.current_epoch,
+            [],
+            [],
+            [],
+            trajectories=trajectories,
+            num_groups=6,
+            num_kept_groups=4,
+            **empty,
         )
 
     trainer.fit(module, OneBatch(make), ckpt_path=None if resume is None else str(resume), weights_only=True)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, zeros
@@ -78,7 +79,7 @@ def together(work: Callable[[], Any]) -> None:
     failure = None
     try:
         work()
-    except Exception as error:  # told below, on all ranks alike
+    except (Exception, CheckpointException) as error:  # the latter is no Exception; told below, on all ranks
         failure = first_cause(error)
     failures = [each for each in gather_objects([failure]) if each is not None]
     if failures:

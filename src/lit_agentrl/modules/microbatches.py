@@ -91,11 +91,13 @@ def micro_batched(
     out_BT = torch.zeros(tensors["tokens_BT"].shape, device=tensors["tokens_BT"].device)
     parts = split_by_tokens(lengths_B, tokens_per_microbatch)
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
-    parts += [parts[0][:1]] * (most - len(parts))
     for rows in parts:
         width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
         given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
         scored = score(**given)
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
         out_BT[index, :width] = scored
+    nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
+    for _ in range(most - len(parts)):  # another rank has more
+        score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool())
     return out_BT

@@ -165,7 +165,7 @@ class PolicyModule(SteppingModule):
         return kept_rows(tensors, keep_B[mine], at_least=self.update.minibatches)
 
     def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
-        loss = float(totals.pop("loss")[0])
+        loss = float(sum_over_ranks(totals.pop("loss"))[0])
         totals = {
             n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
         }
