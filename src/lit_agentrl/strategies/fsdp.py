@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from lit_agentrl.callbacks.atomic_io import AtomicIO
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.cooperative import Cooperative
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
+
+
+@runtime_checkable
+class ShardedIO(Protocol):
+    """A ``CheckpointIO`` that also writes folders, each rank its share, as `callbacks.atomic_io.AtomicIO` does."""
+
+    mesh: DeviceMesh | None
+
+    def save_sharded(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: dict[str, int] | None = None
+    ) -> None: ...
 
 
 class FSDP(Cooperative, ModelParallelStrategy):
@@ -83,7 +93,7 @@ class FSDP(Cooperative, ModelParallelStrategy):
     def setup_environment(self) -> None:
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         super().setup_environment()
-        if isinstance(self.checkpoint_io, AtomicIO):
+        if isinstance(self.checkpoint_io, ShardedIO):
             self.checkpoint_io.mesh = self.device_mesh["data_parallel"]
 
     def shard(self, trained: Sequence[nn.Module], frozen: Sequence[nn.Module]) -> None:
@@ -140,9 +150,11 @@ class FSDP(Cooperative, ModelParallelStrategy):
         if self._offload_frozen:
             network.to("cpu")
 
-    def block_backward_sync(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def block_backward_sync(self) -> Generator[None, None, None]:
         """Around all backwards of a step but the last."""
-        return nullcontext() if self._accumulate_sharded else sharding.unsynchronised(self._trained)
+        with nullcontext() if self._accumulate_sharded else sharding.unsynchronised(self._trained):
+            yield
 
     def clip_gradient_norm(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
         """As ``clip_grad_norm_``, by the norm over all shares; the same number on every rank."""
@@ -184,8 +196,11 @@ class FSDP(Cooperative, ModelParallelStrategy):
         if not self._save_distributed_checkpoint:
             Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
             return
-        if not isinstance(self.checkpoint_io, AtomicIO):
-            raise MisconfigurationException(f"sharded checkpoints need AtomicIO, not {self.checkpoint_io}")
+        if not isinstance(self.checkpoint_io, ShardedIO):
+            kind = type(self.checkpoint_io).__name__
+            raise ValueError(
+                f"strategy.sharded_checkpoints=true needs AtomicIO among trainer.plugins, not {kind}"
+            )
         self.checkpoint_io.save_sharded(checkpoint, self.broadcast(filepath), storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
