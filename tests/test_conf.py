@@ -53,13 +53,17 @@ def find_options() -> dict[str, list[str]]:
 OPTIONS = find_options()
 
 
+def is_axis(group: str) -> bool:
+    return group.startswith("algo/")
+
+
 @functools.cache
 def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
     """The config with the ``round_``-th option of every group, since composing each alone takes long.
 
     The axes of an algorithm have their own rounds, in which the algorithm is the default one.
     """
-    choices = {g: names[min(round_, len(names) - 1)] for g, names in OPTIONS.items() if ("/" in g) == of_axes}
+    choices = {g: names[min(round_, len(names) - 1)] for g, names in OPTIONS.items() if is_axis(g) == of_axes}
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if choices.get("model") == "hf":
         overrides.append(f"model.name={tiny}")
@@ -135,6 +139,7 @@ def make_loggers(cfg: DictConfig) -> None:
 def make_model(cfg: DictConfig) -> None:
     policy = instantiate(cfg.model)
     assert isinstance(policy, Policy) and policy.tokenizer.chat_template
+    assert (policy.adapters is not None) == ("lora" in cfg.model)
 
 
 def make_optimizer(cfg: DictConfig) -> None:
@@ -172,6 +177,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "filter": make_filter,
     "logger": make_loggers,
     "model": make_model,
+    "model/lora": make_model,
     "optim": make_optimizer,
     "prompt": make_prompt,
     "reward": make_reward,
@@ -183,7 +189,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 
 @pytest.mark.parametrize(("group", "option"), [(g, name) for g, names in OPTIONS.items() for name in names])
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
-    axis = group.partition("/")[2]
+    axis = group.removeprefix("algo/") if is_axis(group) else ""
     cfg = composed(OPTIONS[group].index(option), bool(axis), tiny_model_folder).copy()
     cfg.run_dir = str(tmp_path)
     check_sections(cfg, "train")

@@ -191,9 +191,16 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     below = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
     children = sorted(k for k in below if "." not in k and not k.startswith("_") and k != "hydra")
     rest, leaf = key.removeprefix(prefix), key.rpartition(".")[2]
-    group, choices = parent.replace(".", "/"), base.hydra.runtime.choices
-    if group in choices and (others := _options_with(key, group, search)):
-        return f"{group}={choices[group]} has no option {rest}; {key} belongs to {group}={', '.join(others)}"
+    choices = base.hydra.runtime.choices
+    if (group := key.replace(".", "/")) in choices:
+        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(_options(group, search))}"
+    groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
+    group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
+    if group and (others := _options_with(key, group, search)):
+        option = key[len(group) + 1 :]
+        return (
+            f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
+        )
     near = [f"{prefix}{k}" for k in nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     near = near or nearest(key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0])], cutoff=0.8)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from lit_agentrl.models.lora import LoRA, merged, save_adapter
 
 NANO_FOLDER = Path(__file__).parent / "nano"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -15,29 +18,42 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass
 class Policy:
-    """A causal language model and the tokenizer whose ids it speaks."""
+    """A causal language model and the tokenizer whose ids it speaks.
+
+    With adapters on the network, ``adapters`` says on which base they sit (see `LoRA.attach`).
+    """
 
     network: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     chat_template: str | None = None  # a shipped template that replaces the tokenizer's own
+    adapters: dict[str, Any] | None = None
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load."""
-        self.network.save_pretrained(folder)
+        """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
+
+        Adapters are merged into the weights, and written by themselves under ``adapter/``.
+        """
+        network = self.network if self.adapters is None else merged(self.network)
+        network.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        if self.adapters is not None:
+            save_adapter(self.network, Path(folder) / "adapter")
 
 
-def load_pretrained(name: str, *, dtype: str = "float32", chat_template: str | None = None) -> Policy:
+def load_pretrained(
+    name: str, *, dtype: str = "float32", chat_template: str | None = None, lora: LoRA | None = None
+) -> Policy:
     """A policy from a local folder or a hub name.
 
     Args:
         name: folder with ``config.json``, safetensors weights and a tokenizer, or a hub id.
         dtype: storage precision of the weights: ``float32`` | ``bfloat16`` | ``float16``.
         chat_template: name of a template shipped in ``text/templates`` that replaces the tokenizer's own.
+        lora: puts adapters on the network, which alone are then trained.
 
     Raises:
-        ValueError: unknown ``dtype``, or files that cannot be loaded, naming the option.
+        ValueError: unknown ``dtype``, files that cannot be loaded, or adapters that do not fit, naming the option.
     """
     if dtype not in DTYPES:
         raise ValueError(f"model.dtype={dtype} is unknown; valid: {', '.join(DTYPES)}")
@@ -50,11 +66,14 @@ def load_pretrained(name: str, *, dtype: str = "float32", chat_template: str | N
             f"model.name={name} could not be loaded ({reason}); give a folder with config.json, safetensors "
             "weights and a tokenizer, or a hub id that this machine can reach"
         ) from error
+    adapters = None if lora is None else lora.attach(network, name)
     network.train(False)
-    return Policy(network=network, tokenizer=tokenizer, name=name, chat_template=chat_template)
+    return Policy(
+        network=network, tokenizer=tokenizer, name=name, chat_template=chat_template, adapters=adapters
+    )
 
 
-def load_nano() -> Policy:
+def load_nano(*, lora: LoRA | None = None) -> Policy:
     """The embedded policy of about one million parameters (see ``docs/nano.md`` for its recipe)."""
     if not (NANO_FOLDER / "model.safetensors").exists():
         raise ValueError(f"the embedded policy is missing from {NANO_FOLDER}; run scripts/build_nano.py")
@@ -63,6 +82,8 @@ def load_nano() -> Policy:
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    policy = load_pretrained(str(NANO_FOLDER))
+    policy = load_pretrained(str(NANO_FOLDER), lora=lora)
     policy.name = "nano"
+    if policy.adapters is not None:
+        policy.adapters["base"] = "nano"  # wherever the package lies
     return policy

@@ -151,6 +151,8 @@ def separate(
 ) -> Critic:
     """A critic with a network of its own: a copy of the policy's trunk, or ``model``.
 
+    Where the policy has adapters, the copy has its own on the same base, which is not copied, and trains them alone.
+
     Args:
         policy: the policy beside which it learns.
         loss: see `Critic`, as for all others.
@@ -163,7 +165,7 @@ def separate(
         ValueError: ``model`` cannot be loaded or knows fewer tokens than the policy.
     """
     if model is None:
-        trunk: Any = copy.deepcopy(policy.network.base_model)
+        trunk = _copied_trunk(policy)
     else:
         try:
             trunk = AutoModel.from_pretrained(model, dtype=policy.network.dtype)
@@ -175,11 +177,20 @@ def separate(
                 f"critic.model={model} knows {trunk.config.vocab_size} tokens, the policy "
                 f"{policy.network.config.vocab_size}; give a model with the same tokenizer"
             )
-    trunk.train(False).requires_grad_(True)
+        trunk.requires_grad_(True)
+    trunk.train(False)
     return Critic(
         trunk.config.hidden_size, trunk=trunk, loss=loss, optim=optim, grad_clip=grad_clip,
         warmup_iterations=warmup_iterations,
     )  # fmt: skip
+
+
+def _copied_trunk(policy: Policy) -> Any:
+    trunk = policy.network.base_model
+    if policy.adapters is None:
+        return copy.deepcopy(trunk).requires_grad_(True)
+    base = {id(parameter): parameter for parameter in trunk.parameters() if not parameter.requires_grad}
+    return copy.deepcopy(trunk, base)  # what is in the memo is taken as it is
 
 
 @functools.wraps(separate, assigned=("__annotations__",))  # start-up checks options against the signature

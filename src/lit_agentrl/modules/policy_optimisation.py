@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_agentrl import seeds
+from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.adapters import check_base, with_base, without_base
 from lit_agentrl.modules.collective import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.modules.critic import Critic, explained
 from lit_agentrl.modules.estimates import kept_tokens
@@ -116,7 +118,7 @@ class PolicyModule(SteppingModule):
         if self.algorithm.correction is not None:
             tensors["old_logp_BT"] = self._scored(self.network, tensors)
         if self._reference:
-            with self._in_use(self._reference[0]) as reference:
+            with self._in_use(self._reference[0]) as reference, adapters_off(reference):
                 tensors["ref_logp_BT"] = self._scored(reference, tensors)
         if self.critic is not None:
             values_BT = value_rows(
@@ -189,7 +191,8 @@ class PolicyModule(SteppingModule):
         iterations = self.trainer.max_epochs or 1
         built = [self.optim.build(parameters, iterations)]
         if self.critic is not None:
-            built.append(self.critic.optim.build(self.critic.parameters(), iterations))
+            of_critic = [p for p in self.critic.parameters() if p.requires_grad]
+            built.append(self.critic.optim.build(of_critic, iterations))
         return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -198,18 +201,24 @@ class PolicyModule(SteppingModule):
             "bad_steps": self._bad_steps,
             "name": self.policy.name,
             "coefficients": self.algorithm.state_dict(),
+            "adapters": self.policy.adapters,
         }
+        if self.policy.adapters is not None:
+            checkpoint["state_dict"] = without_base(checkpoint["state_dict"], self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse checkpoints of other programs before their weights are touched.
 
         Raises:
-            ValueError: the checkpoint was not written by this trainer.
+            ValueError: the checkpoint was not written by this trainer, or holds adapters of another base.
         """
         if "policy" not in checkpoint:
             raise ValueError(
                 "this checkpoint was not written by lit_agentrl; give a run folder or its .ckpt file"
             )
+        check_base(checkpoint["policy"].get("adapters"), self.policy.adapters)
+        if self.policy.adapters is not None:
+            checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
         self.version = checkpoint["policy"]["version"]
         self._bad_steps = checkpoint["policy"]["bad_steps"]
         self.algorithm.load_state_dict(checkpoint["policy"].get("coefficients", {}))

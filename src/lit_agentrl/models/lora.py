@@ -1,0 +1,194 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) through ``peft``: put on, switched off, merged, written."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from lit_agentrl import seeds
+
+ALL_LINEAR = "all-linear"
+NAME = "default"  # peft can hold several adapters; here there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoRA:
+    r"""Beside each chosen weight ``W`` (out, in) a trained ``alpha / r * B A``, with A (r, in) and B (out, r).
+
+    B starts at zero, so that the policy starts as the base.  The base is frozen.  There is no dropout:
+    networks stay in eval mode, or recorded and recomputed log-probs would differ.
+
+    Args:
+        r: rank.
+        alpha: numerator of the scale.
+        target_modules: ``all-linear`` (every linear layer but the output head), or names of linear layers,
+            such as ``[q_proj,v_proj]``.
+        use_rslora: scale by ``alpha / sqrt(r)`` instead (arXiv 2312.03732).
+        seed: of the draw of A.
+
+    Raises:
+        ValueError: a value out of range, naming the option.
+    """
+
+    r: int = 16
+    alpha: float = 32.0
+    target_modules: str | Sequence[str] = ALL_LINEAR
+    use_rslora: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 1:
+            raise ValueError(f"model.lora.r={self.r} must be a whole number >= 1")
+        if not (self.alpha > 0 and math.isfinite(self.alpha)):
+            raise ValueError(f"model.lora.alpha={self.alpha} must be > 0")
+        if not self.target_modules:
+            raise ValueError(
+                f"model.lora.target_modules={self.target_modules} names no layer; {ALL_LINEAR} is all"
+            )
+
+    def attach(self, network: PreTrainedModel, name: str) -> dict[str, Any]:
+        """Put adapters on ``network`` in place and freeze everything else.
+
+        The network keeps its class, so that whatever reads its trunk, head or config goes on working.  Adapters
+        of a base in half precision are kept in float32.
+
+        Args:
+            network: the base; refused if it has adapters.
+            name: the base's name, for messages.
+
+        Returns:
+            What a checkpoint must record to be read again: base, its fingerprint, and these options.
+
+        Raises:
+            ValueError: ``peft`` is not installed, or a target is no linear layer of the network.
+        """
+        if importlib.util.find_spec("peft") is None:
+            raise ValueError("model/lora needs the package peft; install it with: pip install 'peft>=0.21'")
+        from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.tuners_utils import cast_adapter_dtype
+
+        self.layers(network)  # raises where there are none
+        targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
+        base = {"base": name, "fingerprint": fingerprint(network)}
+        options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
+        given: dict[str, Any] = {
+            "r": self.r, "lora_alpha": self.alpha, "use_rslora": self.use_rslora, "target_modules": targets,
+            "fan_in_fan_out": any(isinstance(module, Conv1D) for module in network.modules()),
+            "base_model_name_or_path": network.config.name_or_path or name, "task_type": "CAUSAL_LM",
+        }  # fmt: skip
+        config: Any = LoraConfig(**given)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeds.key(self.seed, "lora"))
+            inject_adapter_in_model(config, network, NAME)
+        cast_adapter_dtype(network, NAME)
+        return {**base, **options, "targets": sorted(config.target_modules)}
+
+    def layers(self, network: PreTrainedModel) -> list[str]:
+        """Full names of the linear layers that are to carry an adapter.
+
+        Raises:
+            ValueError: a target is no linear layer of the network, naming those there are.
+        """
+        head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+        linear = [
+            name
+            for name, module in network.named_modules()
+            if isinstance(module, nn.Linear | Conv1D) and module is not head
+        ]
+        found: dict[str, list[str]] = {
+            target: [name for name in linear if target == ALL_LINEAR or f".{name}".endswith(f".{target}")]
+            for target in self._names
+        }
+        for target, names in found.items():
+            if not names:
+                valid = sorted({name.rpartition(".")[2] for name in linear})
+                raise ValueError(
+                    f"model.lora.target_modules={target} is no linear layer of the network's blocks; valid: "
+                    f"{ALL_LINEAR}, or any of {', '.join(valid)}"
+                )
+        return sorted({name for names in found.values() for name in names})
+
+    @property
+    def _names(self) -> list[str]:
+        given = self.target_modules
+        return [given] if isinstance(given, str) else [str(each) for each in given]
+
+
+def fingerprint(network: nn.Module) -> str:
+    """SHA-256 of names, shapes, precisions and bits of all parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in network.named_parameters():
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def adapter_layers(network: nn.Module) -> list[tuple[str, Any]]:
+    """The layers that carry an adapter, with their names; none without ``model/lora``."""
+    if getattr(network, "peft_config", None) is None:  # do not wait for peft's import where there are none
+        return []
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [(name, module) for name, module in network.named_modules() if isinstance(module, BaseTunerLayer)]
+
+
+@contextmanager
+def adapters_off(network: nn.Module) -> Iterator[None]:
+    """Within, the network computes as the base, to the bit."""
+    layers = [layer for _, layer in adapter_layers(network)]
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    _switch(layers, False, trainable)
+    try:
+        yield
+    finally:
+        _switch(layers, True, trainable)
+
+
+def _switch(layers: Sequence[Any], is_on: bool, trainable: Sequence[nn.Parameter]) -> None:
+    for layer in layers:
+        layer.enable_adapters(is_on)
+    for parameter in trainable:
+        parameter.requires_grad_(True)  # peft also clears the flags, which strategies read
+
+
+def merged(network: PreTrainedModel) -> PreTrainedModel:
+    """A network without adapters whose weights are ``W + alpha / r * B A``, of the base's class and precision.
+
+    All other tensors are those of ``network``, not copies.
+    """
+    tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+    plain = copy.deepcopy(network, tensors)  # the structure anew, the tensors the same
+    for name, layer in adapter_layers(plain):
+        base = layer.get_base_layer()
+        weight = base.weight.detach()
+        total = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(NAME)
+        base.weight = nn.Parameter(total.to(weight.dtype), requires_grad=False)
+        plain.set_submodule(name, base)
+    del plain.peft_config
+    return plain
+
+
+def save_adapter(network: PreTrainedModel, folder: str | Path) -> None:
+    """Write the adapter alone, as ``peft.PeftModel.from_pretrained(base, folder)`` reads it."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    state = get_peft_model_state_dict(network, adapter_name=NAME)
+    named = {f"base_model.model.{key}": value.detach().cpu().contiguous() for key, value in state.items()}
+    save_file(named, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = copy.copy(network.peft_config[NAME])
+    config.inference_mode = True
+    config.save_pretrained(str(folder))

@@ -1,0 +1,56 @@
+"""Checkpoints of a policy with adapters: they hold what is trained, and say on which base it was trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+State = dict[str, Any]
+
+
+def _frozen(module: nn.Module) -> set[str]:
+    named = module.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if not parameter.requires_grad}
+
+
+def without_base(state: State, module: nn.Module) -> State:
+    """``state`` without the parameters of ``module`` that are never trained."""
+    frozen = _frozen(module)
+    return {name: value for name, value in state.items() if name not in frozen}
+
+
+def with_base(state: State, module: nn.Module) -> State:
+    """``state`` with the parameters of ``module`` that are never trained, as they are."""
+    own = module.state_dict()
+    return {**{name: own[name] for name in _frozen(module)}, **state}
+
+
+def check_base(saved: State | None, mine: State | None) -> None:
+    """Refuse a checkpoint of other adapters, or of adapters on other weights.
+
+    Args:
+        saved: ``Policy.adapters`` as the checkpoint recorded it; None: it holds whole weights.
+        mine: that of the policy to be loaded.
+
+    Raises:
+        ValueError: naming what differs and what to do.
+    """
+    if saved == mine:
+        return
+    if saved is None or mine is None:
+        has = "whole weights" if saved is None else "adapters alone"
+        choose = (
+            "model/lora=none" if saved is None else "model/lora=default, and the options they were made with"
+        )
+        raise ValueError(f"this checkpoint holds {has}; load it with {choose}")
+    if saved["fingerprint"] != mine["fingerprint"]:
+        raise ValueError(
+            f"this checkpoint holds adapters of {saved['base']} with weights {saved['fingerprint'][:12]}; those of "
+            f"model.name={mine['base']} are {mine['fingerprint'][:12]}: give the base that they were trained on"
+        )
+    name = next((name for name in mine if saved.get(name) != mine[name]), "base")
+    if name != "base":  # equal weights under another name are the same base
+        raise ValueError(
+            f"model.lora: this checkpoint's {name} is {saved.get(name)}, here it is {mine[name]}; use the former"
+        )

@@ -1,0 +1,68 @@
+"""What a command imports before it is known to make sense."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.conftest import ROOT, environment
+
+HEAVY = ("torch", "lightning", "transformers", "tensorboard", "torchmetrics", "gymnasium", "numpy")
+COMMANDS = [  # entry point, arguments, what is printed
+    ("train", "--help", "Groups and their options"),
+    ("train", "--cfg job", "max_epochs:"),
+    ("train", "algo=grppo", "did you mean grpo or"),
+    ("train", "filter.ratoi=0.5", "unknown option filter.ratoi"),
+    ("train", "-m seed=1,2 algo.clip.epsilom=0.2", "unknown option algo.clip.epsilom"),
+    ("train", "trainer.max_epoch=1", "unknown option trainer.max_epoch"),
+    ("train", "--hepl", "unknown flag --hepl"),
+    ("train", "resume=no/such/folder", "is not a folder"),
+    ("evaluate", "--help", "temperature:"),
+    ("evaluate", "run=no/such/folder", "is not a folder"),
+]
+PROBE = """
+import json, sys
+from lit_agentrl.entry.cli import main_evaluate, main_train
+sys.argv[0] = "train.py"
+for entry, arguments, _ in json.loads(sys.argv.pop()):
+    try:
+        {"train": main_train, "evaluate": main_evaluate}[entry](arguments.split())
+    except SystemExit:
+        pass
+    loaded = [name for name in json.loads(sys.argv[1]) if name in sys.modules]
+    print("LOADED", json.dumps([entry, arguments, loaded]), flush=True)
+"""
+
+
+def loaded_by(commands: list[tuple[str, str, str]]) -> dict[tuple[str, str], tuple[list[str], str]]:
+    """The heavy modules that are loaded after each command, and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(HEAVY), json.dumps(commands)],
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )  # fmt: skip
+    found, printed = {}, ""
+    for line in done.stdout.splitlines():
+        if line.startswith("LOADED "):
+            entry, arguments, loaded = json.loads(line.removeprefix("LOADED "))
+            found[entry, arguments], printed = (loaded, printed), ""
+        else:
+            printed += f"{line}\n"
+    assert len(found) == len(commands), done.stdout[-2000:]
+    return found
+
+
+def test_help_and_typing_errors_wait_for_no_library() -> None:
+    found = loaded_by(COMMANDS)
+    for entry, arguments, expected in COMMANDS:
+        loaded, printed = found[entry, arguments]
+        assert expected in printed, (arguments, printed[-500:])
+        assert not loaded, f"{entry}.py {arguments} imports {', '.join(loaded)}"
+
+
+@pytest.mark.slow
+def test_the_probe_sees_what_a_checked_run_imports() -> None:
+    (loaded, printed), *_ = loaded_by([("train", "filter.ratio=1.3", "")]).values()
+    assert {"torch", "lightning", "transformers"} <= set(loaded) and "filter.ratio=1.3" in printed
