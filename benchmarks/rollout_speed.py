@@ -1,6 +1,6 @@
 """Multi-turn rollouts: the native engine beside ``generate`` that re-encodes the history every turn.
 
-    python benchmarks/rollout_speed.py [--episodes 128] [--repeats 5]
+    python benchmarks/rollout_speed.py [--episodes 128] [--members 1] [--repeats 5]
 
 Both sides play the same games with the same policy in one process, alternately; the figure is the median of
 the paired ratios of action tokens per second.  Re-encoding is what trainers do that call ``generate`` with
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def ours(
-    policy: Policy, task: Task, chat: ChatRenderer, episodes: int, seed: int
+    policy: Policy, task: Task, chat: ChatRenderer, episodes: int, seed: int, members: int = 1
 ) -> tuple[list[Episode], float]:
     engine = NativeEngine(
         policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
@@ -44,7 +44,9 @@ def ours(
         params=SamplingParams(max_reply_tokens=40, max_context_tokens=512), seed=seed,
     )  # fmt: skip
     started = time.perf_counter()
-    played = sampler.play(EpisodeSpec(0, g, 0, 0, 10_000 * seed + g) for g in range(episodes))
+    played = sampler.play(
+        EpisodeSpec(0, g, m, 0, 10_000 * seed + g) for g in range(episodes // members) for m in range(members)
+    )
     return played, time.perf_counter() - started
 
 
@@ -80,6 +82,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--episodes", type=int, default=128)
+    parser.add_argument("--members", type=int, default=1, help="episodes of one instance")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "benchmarks" / "rollout_speed.json")
     arguments = parser.parse_args()
@@ -89,7 +92,7 @@ def main() -> None:
     ours(policy, task, chat, 8, 0)  # warm-up
     rows = []
     for repeat in range(1, arguments.repeats + 1):
-        played, fast = ours(policy, task, chat, arguments.episodes, repeat)
+        played, fast = ours(policy, task, chat, arguments.episodes, repeat, arguments.members)
         slow = re_encoding(policy, played)
         tokens = sum(e.num_action_tokens for e in played)
         rows.append(

@@ -214,7 +214,7 @@ def measured(player: Player, trained: Trained, *, groups: int, members: int, see
         "rollout_us": 1e6 * rollout / actions,
         "whole_us": 1e6 * (rollout + update) / actions,
         "episode_ms": 1e3 * (rollout + update) / len(episodes),
-        "reuse": sum(e.num_new for e in episodes) / sum(e.num_prefilled for e in episodes),
+        "reuse": sum(e.num_new for e in episodes) / sum(e.num_prefilled + e.num_shared for e in episodes),
         "re_encoded": re_encoded(episodes) / sum(e.num_prefilled for e in episodes),
         "peak_mib": peak.mebibytes(),
     }

@@ -108,7 +108,8 @@ class Episode:
     error: str = ""
     wave: int = 0
     num_new: int = 0  # tokens of the messages between replies, each counted once
-    num_prefilled: int = 0  # tokens the engine had to read (equals num_new when KV is kept)
+    num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
+    num_shared: int = 0  # ... and those whose state it took over from another episode
 
     @property
     def total_reward(self) -> float:
@@ -127,6 +128,11 @@ class Episode:
     @property
     def num_action_tokens(self) -> int:
         return sum(len(turn.reply_tokens) for turn in self.turns)
+
+
+_FLOATS = {"sampler_logp_BT", "sampler_entropy_BT", "reward_BT", "return_B", "baseline_B"}
+_INT32 = {"turn_BT", "policy_version_BT", "first_turn_B"}
+_INT8 = {"segment_BT", "end_B"}
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,18 @@ class TrajectoryBatch:
     success_B: Tensor  # bool
     end_B: Tensor  # int8, see EndReason
     state_key_BK: Tensor  # int64, hash of the game's state before each turn of the row; 0 beyond the last
+
+    @classmethod
+    def empty(cls) -> TrajectoryBatch:
+        """No rows: what a process has that the filter left none of its groups."""
+
+        def column(name: str) -> Tensor:
+            is_bool = name.startswith("is_") or name == "success_B"
+            dtype = torch.float32 if name in _FLOATS else torch.bool if is_bool else torch.int64
+            dtype = torch.int32 if name in _INT32 else torch.int8 if name in _INT8 else dtype
+            return torch.zeros((0,) if name.endswith("_B") else (0, 0), dtype=dtype)
+
+        return cls(**{f.name: column(f.name) for f in fields(cls)})
 
     @property
     def num_rows(self) -> int:

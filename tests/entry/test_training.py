@@ -77,6 +77,7 @@ def test_metrics_have_the_promised_names(mixed_run: Path) -> None:
     for row in (first, second):
         assert [name for name in promised if not row[name]] == []
     assert float(first["speed/prefill_reuse"]) == 1.0
+    assert float(first["speed/shared_prefill"]) > 0  # the members of a group begin alike
     assert float(second["train/kept_group_share"]) == pytest.approx(2 / 3)
 
 

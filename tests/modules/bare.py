@@ -177,6 +177,15 @@ class ThreadedDist:
         everyone = torch.stack(self._exchange(value))
         value.copy_(everyone.amax(0) if op == self.ReduceOp.MAX else everyone.sum(0))
 
+    def all_to_all_single(self, got: Tensor, value: Tensor, received: list[int], sent: list[int]) -> None:
+        # what each rank sends to each: the sizes first, since they are known to the two concerned alone
+        sizes = [each.tolist() for each in self._exchange(torch.tensor(sent))]
+        everyone = self._exchange(value)
+        here = self._here.rank
+        parts = [rows.split(size)[here] for rows, size in zip(everyone, sizes, strict=True)]
+        assert [len(part) for part in parts] == received and all(p.dtype == got.dtype for p in parts)
+        got.copy_(torch.cat(parts))
+
     def _exchange(self, value: Tensor) -> list[Tensor]:
         self._slots[self._here.rank] = value.detach().clone()
         self._barrier.wait()

@@ -12,10 +12,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import seeds
+from lit_agentrl.callbacks.rollout_row import of_all_ranks, rollout_row, stop_if_failing
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.modules.collective import gather_objects, gather_rows, rank, sum_over_ranks
-from lit_agentrl.modules.metrics import EpisodeMetrics
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
@@ -184,6 +184,7 @@ class RolloutCallback(Callback):
         torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
         batch.episodes = self._play_wave(pl_module, batch, batch)
+        trainer.strategy.barrier("rollout")  # ranks wait for each other here: an absent one is named
         kept, want_more = self._keep_groups(batch)
         waves = 1
         while want_more and waves < self.settings.max_waves:
@@ -196,14 +197,17 @@ class RolloutCallback(Callback):
         if self._rewards:
             row |= self._rewards.learn(gather_objects(batch.episodes), iteration=batch.iteration)
         played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
-        if not played:
+        if not int(sum_over_ranks(torch.tensor(len(played), device=pl_module.device))):
             raise ValueError(
                 "no episode of this iteration can be trained on: every reply was empty or failed"
             )
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         batch.trajectories = pack(trained, baselines) if trained else None
-        self._log(pl_module, batch, time.perf_counter() - started)
+        row |= rollout_row(
+            batch, [task.name for task in self._tasks], seconds=time.perf_counter() - started,
+            device=pl_module.device,
+        )  # fmt: skip
 
     def _play_wave(
         self, pl_module: LightningModule, prompts: StepBatch, batch: StepBatch, wave: int = 0
@@ -214,7 +218,7 @@ class RolloutCallback(Callback):
         if self._with_greedy:
             greedy = replace(params, temperature=0.0, top_p=1.0, top_k=0)
             batch.greedy_episodes.extend(self._play("train", pl_module, prompts, 1, greedy, wave))
-        self._stop_if_failing([*episodes, *batch.greedy_episodes])
+        stop_if_failing([*episodes, *batch.greedy_episodes], self.settings.max_failed_share)
         return episodes
 
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
@@ -229,59 +233,14 @@ class RolloutCallback(Callback):
                 "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
                 "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
                 "task_B": torch.tensor([e.task for e in played], dtype=torch.int64),
-            }
+            },
+            torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
         )
         selection: Selection = bind(self._select_groups, tensors)
         keep = set(selection.keep_groups.tolist())
         batch.num_groups = len(set(tensors["group_B"].tolist()))
         batch.num_kept_groups = len(keep)
         return keep, selection.want_more
-
-    def _stop_if_failing(self, episodes: Sequence[Episode]) -> None:
-        failed = [episode for episode in episodes if episode.end is EndReason.ERROR]
-        if len(failed) > self.settings.max_failed_share * len(episodes):
-            first = failed[0]
-            raise ValueError(
-                f"{len(failed)} of {len(episodes)} episodes failed, more than "
-                f"rollout.max_failed_share={self.settings.max_failed_share}; the first, game {first.task_name} "
-                f"instance seed {first.instance_seed}: {first.error}"
-            )
-
-    def _log(self, pl_module: LightningModule, batch: StepBatch, seconds: float) -> None:
-        metrics = EpisodeMetrics().to(pl_module.device)
-        metrics.update(batch.episodes)
-        result = metrics.compute()
-        result["return_mean"] = result.pop("return")
-        row: dict[str, float] = pl_module.row  # type: ignore[assignment]
-        row |= {f"rollout/{name}": value for name, value in result.items()}
-        tasks = sorted({e.task_name for e in batch.episodes})
-        if len(tasks) > 1:
-            for task in tasks:
-                solved = [e.success for e in batch.episodes if e.task_name == task and not e.error]
-                if solved:
-                    row[f"rollout/{task}/success"] = sum(solved) / len(solved)
-        played = [*batch.episodes, *batch.greedy_episodes]
-        if batch.greedy_episodes:
-            returns = [e.total_reward for e in batch.greedy_episodes]
-            row["rollout/greedy_return"] = sum(returns) / len(returns)
-        counts = torch.tensor(
-            [
-                sum(e.num_action_tokens for e in played),
-                sum(e.num_new for e in played),
-                sum(e.num_prefilled for e in played),
-                len(played),
-            ],
-            dtype=torch.float64,
-        )
-        actions, given, prefilled, number = sum_over_ranks(counts).tolist()
-        row |= {
-            "rollout/action_tokens": actions,
-            "rollout/prefilled_tokens": prefilled,
-            "time/rollout": seconds,
-            "speed/action_tokens_per_s": actions / seconds,
-            "speed/episodes_per_s": number / seconds,
-            "speed/prefill_reuse": given / max(prefilled, 1.0),
-        }
 
     # ------------------------------------------------------------------ evaluation
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -295,7 +254,8 @@ class RolloutCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         started = time.perf_counter()
-        batch.episodes = self._play(self._val.split, pl_module, batch, self._val.members, self._val.params)
+        played = self._play(self._val.split, pl_module, batch, self._val.members, self._val.params)
+        batch.episodes = of_all_ranks(played)
         self.val_episodes.extend(batch.episodes)
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["time/validate"] = row.get("time/validate", 0.0) + time.perf_counter() - started
@@ -304,7 +264,8 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        batch.episodes = self._play(self._test.split, pl_module, batch, self._test.members, self._test.params)
+        played = self._play(self._test.split, pl_module, batch, self._test.members, self._test.params)
+        batch.episodes = of_all_ranks(played)
         self.test_episodes.extend(batch.episodes)
 
     def _play(

@@ -13,6 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl.callbacks.markup import Decode, episode_markdown
 from lit_agentrl.files import append_durable, whole_lines, write_atomic
+from lit_agentrl.modules.collective import gather_objects
 from lit_agentrl.types import EndReason, Episode, FinishReason, StepBatch, Turn
 
 SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode, enums by name}
@@ -102,7 +103,9 @@ class Transcripts(Callback):
         """Write episodes of this iteration if it is their turn."""
         iteration = trainer.current_epoch + 1
         if iteration == 1 or iteration % self.every == 0:
-            self._write(trainer, pl_module, batch.episodes, iteration, "train")
+            # each rank picks among its own; the first then picks among these as one process would among all
+            picked = gather_objects(pick(batch.episodes, self.episodes))
+            self._write(trainer, pl_module, picked, iteration, "train")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show every game again."""

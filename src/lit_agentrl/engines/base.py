@@ -73,7 +73,8 @@ class TurnResult:
     entropies: list[float] = field(default_factory=list)
     finish: FinishReason = FinishReason.STOP
     policy_version: int = 0
-    num_prefilled: int = 0  # tokens read to answer this request
+    num_prefilled: int = 0  # tokens of the prefix that were read to answer this request
+    num_shared: int = 0  # tokens of the prefix whose state was taken over from another episode
     error: str = ""
 
 

@@ -4,75 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from lit_agentrl.engines.attention import Reading
+
 
 class SlotCache(Cache):
-    """Key/value buffers of shape (slots, length, heads, dim) per layer, written at ragged positions.
+    """Key/value buffers of shape (slots, length, kv heads, dim) per layer, written token by token.
 
-    A forward names the slots that its rows belong to and the positions of their tokens
-    (:meth:`select`); :meth:`update` then writes only real tokens and hands attention the filled part of
-    those slots.  Rows in use are kept at the front (:meth:`move`), so decoding reads a view, not a copy.
+    A forward says by a :class:`Reading` where its packed tokens go; :meth:`update` writes them, copies what
+    episodes take over from others, and hands attention the buffers themselves, which it reads as views.
     """
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         super().__init__(layers=[])
         self.num_slots = num_slots
         self.max_length = max_length
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._rows: Tensor | slice = slice(0)
-        self._write: tuple[Tensor, Tensor] | None = None
-        self._source: tuple[Tensor, Tensor] | None = None
-        self._filled = 0
-
-    def select(
-        self,
-        rows: Tensor | slice,
-        *,
-        write: tuple[Tensor, Tensor],
-        source: tuple[Tensor, Tensor],
-        filled: int,
-    ) -> None:
-        """Aim the next forward.
-
-        Args:
-            rows: slots of the batch rows; a slice reads a view.
-            write: slot and position of every real token of the forward.
-            source: batch row and column of these tokens.
-            filled: how many positions attention must see.
-        """
-        self._rows, self._write, self._source, self._filled = rows, write, source, filled
+        self.reading: Reading | None = None
+        self._buffers: list[tuple[Tensor, Tensor]] = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the real tokens of (batch, heads, query, dim) states; return the selected slots' states."""
-        assert self._write is not None and self._source is not None, "select() comes before the forward"
-        while len(self._keys) <= layer_idx:
-            for buffers, states in ((self._keys, key_states), (self._values, value_states)):
-                heads, dim = states.shape[1], states.shape[3]
-                buffers.append(states.new_zeros((self.num_slots, self.max_length, heads, dim)))
-        seen = slice(0, self._filled)
-        outputs = []
-        for buffer, states in (
-            (self._keys[layer_idx], key_states),
-            (self._values[layer_idx], value_states),
-        ):
-            buffer[self._write] = states.transpose(1, 2)[self._source]
-            outputs.append(buffer[self._rows, seen].transpose(1, 2))
-        return outputs[0], outputs[1]
+        """Store (1, kv heads, N, dim) states of packed tokens; return the layer's (slots, kv heads, length, dim)."""
+        reading = self.reading
+        assert reading is not None, "a reading is set before the forward"
+        while len(self._buffers) <= layer_idx:
+            self._buffers.append((self._new(key_states), self._new(value_states)))
+        for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
+            buffer.flatten(0, 1).index_copy_(0, reading.place_N, states[0].transpose(0, 1))
+            for source, targets, length in reading.copies:
+                buffer[targets, :length] = buffer[source, :length]
+        keys, values = self._buffers[layer_idx]
+        return keys.transpose(1, 2), values.transpose(1, 2)
 
+    def _new(self, states: Tensor) -> Tensor:
+        return states.new_zeros((self.num_slots, self.max_length, states.shape[1], states.shape[3]))
+
+    @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
-        """Copy one slot over another (the first ``length`` positions)."""
-        for buffer in (*self._keys, *self._values):
-            buffer[target, :length] = buffer[source, :length]
+        """Copy the first ``length`` positions of one slot over another."""
+        for pair in self._buffers:
+            for buffer in pair:
+                buffer[target, :length] = buffer[source, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions are passed explicitly; models that ask anyway get the filled length."""
-        return self._filled
-
-    def clear(self) -> None:
-        """Release the buffers (they are allocated anew at the next forward)."""
-        self._keys, self._values = [], []
+        return self.reading.filled if self.reading is not None else 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from lit_agentrl.engines.base import SamplingParams
 
 
 class Draw(NamedTuple):
@@ -60,3 +65,29 @@ def _draw_truncated(probs_AV: Tensor, uniform_A: Tensor, top_p: float, top_k: in
     before_AV = kept_AV.cumsum(-1) - kept_AV  # mass ahead of a token: the first always stays
     kept_AV = torch.where(before_AV < top_p, kept_AV, torch.zeros_like(kept_AV))
     return order_AV.gather(1, _invert_cdf(kept_AV, uniform_A).unsqueeze(1)).squeeze(1)
+
+
+def draw_rows(
+    logits_AV: Tensor,
+    uniform_A: npt.NDArray[np.float64],
+    kind_A: npt.NDArray[np.int64],
+    kinds: Sequence[SamplingParams],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Token, log-prob and entropy of one draw per row, row i by ``kinds[kind_A[i]]``; see :func:`draw_tokens`."""
+    device = logits_AV.device
+    uniform = torch.from_numpy(uniform_A).to(device)
+    drawn_3A = np.empty((3, len(kind_A)), dtype=np.float64)  # holds any token id and any float32
+    for kind in sorted(set(kind_A.tolist())):
+        params = kinds[kind]
+        chosen = np.flatnonzero(kind_A == kind)
+        index = slice(None) if len(chosen) == len(kind_A) else torch.from_numpy(chosen).to(device)
+        draw = draw_tokens(
+            logits_AV[index],
+            uniform_A=uniform[index],
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+        )
+        # one copy from the device
+        drawn_3A[:, chosen] = torch.stack([part.double() for part in draw]).cpu().numpy()
+    return drawn_3A[0].astype(np.int64), drawn_3A[1].astype(np.float32), drawn_3A[2].astype(np.float32)

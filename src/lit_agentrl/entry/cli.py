@@ -42,7 +42,8 @@ def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
     try:
         num_failed = command(argv)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        if ranks.is_first():
+            print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         _tell(error, "traceback=true" in (text.lower() for text in argv))
@@ -56,7 +57,12 @@ def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
 def _tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
     if with_traceback:
         traceback.print_exception(error)
-    report(prefix + explain(error))
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # from where torchrun tells causes at its end
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
+    if not getattr(error, "is_told", False):
+        report(prefix + explain(error))
 
 
 def _train(argv: list[str]) -> int:
@@ -164,7 +170,12 @@ def _join() -> int:
         return 1
     from lit_agentrl.entry.training import train
 
-    train(job.cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume)
+    load_task = composition.task_loader(job.folders)
+    try:
+        train(job.cfg, load_task, command=job.command, is_resume=job.is_resume)
+    except Exception as error:
+        _tell(error, job.cfg.traceback, f"rank {ranks.number()}: ")
+        return 1
     return 0
 
 

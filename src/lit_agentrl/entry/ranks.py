@@ -53,6 +53,13 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
+def number() -> int:
+    """Of this process among those of the run."""
+    from lightning.pytorch.utilities import rank_zero_only
+
+    return int(getattr(rank_zero_only, "rank", 0))
+
+
 def processes_launched() -> tuple[int, int] | None:
     """Processes of each machine and number of machines, where torchrun or srun started them; else None."""
     environ = os.environ

@@ -58,15 +58,16 @@ def train(
         is_complete = run.trainer.current_epoch >= planned
         tracker.close_totals()  # loading the best checkpoint below also loads its older totals
         _measure_end(run, tracker)
-        if hasattr(run.trainer.strategy, "finish"):
-            run.trainer.strategy.finish()
+        if (finish := getattr(run.trainer.strategy, "finish", None)) is not None:
+            finish()
         result = tracker.finish("completed" if is_complete else "stopped")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
         tracker.finish("stopped", error="interrupted")
-        raise
+        raise KeyboardInterrupt from error
     except Exception as error:
-        tracker.finish("failed", error=(str(error) or type(error).__name__).splitlines()[0])
-        raise
+        cause = failed(error) if (failed := getattr(run.trainer.strategy, "failed", None)) else error
+        tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
+        raise cause from (None if cause is error else error)
     if not is_first:
         return result
     console = Console()

@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_agentrl.rl.masked import masked_sum
 
 T = TypeVar("T")
+_ORDER = "order of rows"
 
 
 def world_size() -> int:
@@ -59,11 +60,24 @@ def gather_objects(items: list[T]) -> list[T]:
     return [item for part in parts for item in part]
 
 
-def gather_rows(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], slice]:
-    """The rows of all ranks under each name, in rank order, and which of them are this rank's.
+def gather_rows(
+    tensors: Mapping[str, Tensor], order_B: Tensor | None = None
+) -> tuple[dict[str, Tensor], slice | Tensor]:
+    """The rows of all ranks under each name, and which of them are this rank's.
 
     Columns are padded with zeros to the widest rank, so statistics over rows are global.
+
+    Args:
+        tensors: this rank's rows, which may be none.
+        order_B: one number a row, by which the gathered rows are sorted, so that first come is the same on any
+            number of ranks; a single process has them in order.  Without one, rows come in rank order.
     """
+    if order_B is not None and world_size() > 1:
+        everyone, mine = gather_rows({**tensors, _ORDER: order_B})
+        order = torch.argsort(everyone.pop(_ORDER), stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        return {name: tensor[order] for name, tensor in everyone.items()}, place[mine]
     if world_size() == 1:
         first = next(iter(tensors.values()))
         return dict(tensors), slice(0, first.shape[0])
@@ -87,3 +101,17 @@ def gather_rows(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], slice
         )
     start = sum(sizes[: rank()])
     return gathered, slice(start, start + rows)
+
+
+def send_rows(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """What the ranks send to this one of their rows, in rank order.
+
+    Args:
+        rows: this rank's, those for rank 0 first; as wide on all ranks.
+        sent: rows for each rank.
+        received: rows from each rank.
+    """
+    plain = rows.to(torch.uint8) if rows.dtype == torch.bool else rows
+    got = plain.new_empty((sum(received), *plain.shape[1:]))
+    dist.all_to_all_single(got, plain.contiguous(), received, sent)
+    return got.to(rows.dtype)

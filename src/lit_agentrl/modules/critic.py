@@ -14,6 +14,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from lit_agentrl.models.logprobs import at_least_float32, hidden_before
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.collective import gather_rows
 from lit_agentrl.modules.settings import OptimSettings
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.masked import masked_sum
@@ -130,12 +131,14 @@ class Critic(nn.Module):
 
 
 def explained(tensors: dict[str, Tensor]) -> float:
-    """Explained variance of the values that the advantages were computed from."""
+    """Explained variance of the values that the advantages were computed from, over the rows of all ranks."""
+    names = ("old_value_BT", "return_BT", "is_value_target_BT")
+    everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
     return float(
         explained_variance(
-            value_BT=tensors["old_value_BT"],
-            return_BT=tensors["return_BT"],
-            is_value_target_BT=tensors["is_value_target_BT"],
+            value_BT=everyone["old_value_BT"],
+            return_BT=everyone["return_BT"],
+            is_value_target_BT=everyone["is_value_target_BT"],
         )
     )
 

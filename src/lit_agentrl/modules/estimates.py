@@ -23,7 +23,7 @@ def advantages(algorithm: Algorithm, tensors: Tensors, *, with_targets: bool) ->
     given["is_action_BT"] = tensors["is_action_BT"]
     if algorithm.needs_fresh_advantages:
         given["logp_BT"] = tensors.get("logp_BT", tensors["old_logp_BT"])
-    everyone, mine = gather_rows(given)
+    everyone, mine = gather_rows(given, tensors["trajectory_B"])
     result: Advantage = bind(algorithm.advantage, everyone)
     width = tensors["is_action_BT"].shape[1]
     found = {"advantage_BT": result.advantage_BT[mine, :width].detach()}
@@ -43,7 +43,8 @@ def kept_tokens(algorithm: Algorithm, tensors: Tensors) -> tuple[Tensors, float]
     """
     if algorithm.tokens is None:
         return {}, 1.0
-    everyone, mine = gather_rows({name: tensors[name] for name in tensor_names(algorithm.tokens)})
+    given = {name: tensors[name] for name in tensor_names(algorithm.tokens)}
+    everyone, mine = gather_rows(given, tensors["trajectory_B"])
     is_kept_BT: Tensor = bind(algorithm.tokens, everyone)
     share = float(is_kept_BT.sum() / everyone["is_action_BT"].sum().clamp(min=1))
     return {"is_kept_BT": is_kept_BT[mine, : tensors["is_action_BT"].shape[1]]}, share

@@ -30,7 +30,9 @@ class EvaluatedModule(LightningModule):
 
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         for episode_task in sorted({episode.task_name for episode in batch.episodes}):
-            metrics = self.eval_metrics.setdefault(episode_task, EpisodeMetrics().to(self.device))
+            # every rank holds the episodes of all
+            new = EpisodeMetrics(is_shared=False).to(self.device)
+            metrics = self.eval_metrics.setdefault(episode_task, new)
             metrics.update([e for e in batch.episodes if e.task_name == episode_task])
 
     def on_validation_epoch_end(self) -> None:

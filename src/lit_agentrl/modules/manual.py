@@ -11,6 +11,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from lit_agentrl.modules.collective import max_over_ranks
+from lit_agentrl.modules.dealing import minibatches
 from lit_agentrl.modules.evaluated import EvaluatedModule
 from lit_agentrl.modules.settings import UpdateSettings
 
@@ -24,7 +25,7 @@ class ManualModule(EvaluatedModule):
 
     - ``shard(trained, frozen)`` cuts networks up over ranks, in place, before optimizers are made;
     - ``in_use(network)`` is entered around the use of a frozen network;
-    - ``deal(tensors) -> tensors`` deals the selected rows out over ranks anew, by their load;
+    - ``deal(loads=, parts=, ranks=, world_size=)`` says which rank trains on each trajectory; see `minibatches`;
     - ``block_backward_sync()``, of Lightning's own DDP, is entered for all but the last backward of a step;
     - ``clip_gradient_norm(parameters, limit) -> norm`` clips gradients that are sharded.
 
@@ -61,10 +62,14 @@ class ManualModule(EvaluatedModule):
         with hold(network) if hold is not None else nullcontext():
             yield network if hold is not None else network.to(self.device)
 
-    def _dealt(self, tensors: Tensors) -> Tensors:
-        """The rows that this rank trains on; those selected here where the strategy does not deal."""
-        deal = self._of_strategy("deal")
-        return tensors if deal is None else cast(Tensors, deal(tensors))
+    def _minibatches(
+        self, tensors: Tensors, units: str, generator: torch.Generator
+    ) -> tuple[Tensors, list[Tensor]]:
+        """The rows that this rank trains on in an epoch, and which of them belong to each minibatch."""
+        return minibatches(
+            tensors, count=self.update.minibatches, units=units, generator=generator,
+            deal=self._of_strategy("deal"),
+        )  # fmt: skip
 
     def _synchronised(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Around one backward: gradients are exchanged between ranks at the last one of a step alone."""

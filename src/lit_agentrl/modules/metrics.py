@@ -24,13 +24,20 @@ class EpisodeMetrics(nn.Module):
     ``surplus_actions`` (per turn, named beyond a budget), ``entropy`` (nats per action token),
     ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (points,
     ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes`` and ``failed`` (counts).
+
+    Args:
+        is_shared: whether each rank has seen episodes of its own, so that they are to be added up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_shared: bool = True) -> None:
         super().__init__()
         # ordered lists of names: torchmetrics objects reduce themselves over ranks at compute()
-        self.means = nn.ModuleDict({name: MeanMetric() for name in (*_PER_EPISODE, *_OTHER, *_PER_GROUP)})
-        self.counts = nn.ModuleDict({name: SumMetric() for name in ("episodes", "failed")})
+        names = (*_PER_EPISODE, *_OTHER, *_PER_GROUP)
+        self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
+        self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
+        self.counts = nn.ModuleDict(
+            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed")}
+        )
 
     def update(self, episodes: Sequence[Episode]) -> None:
         played = [episode for episode in episodes if episode.end is not EndReason.ERROR]
@@ -53,13 +60,22 @@ class EpisodeMetrics(nn.Module):
     def compute(self) -> dict[str, float]:
         """The means of what was seen; a key whose weight is zero is left out."""
         result = {name: float(self._count(name).compute()) for name in self.counts}
-        for name in self.means:
-            if float(self._mean(name).weight) > 0:
-                result[name] = float(self._mean(name).compute())
+        for metric in [*self.means.values(), *self.weights.values()]:
+            if not cast(MeanMetric, metric).update_called:  # which torchmetrics would warn of
+                metric.update(0.0, 0.0) if isinstance(metric, MeanMetric) else cast(SumMetric, metric).update(
+                    0.0
+                )
+        for name in self.means:  # every rank computes every one, also where it has seen nothing itself
+            value, weight = float(self._mean(name).compute()), float(self._weight(name).compute())
+            if weight > 0:
+                result[name] = value
         return result
 
     def _mean(self, name: str) -> MeanMetric:
         return cast(MeanMetric, self.means[name])
+
+    def _weight(self, name: str) -> SumMetric:
+        return cast(SumMetric, self.weights[name])
 
     def _count(self, name: str) -> SumMetric:
         return cast(SumMetric, self.counts[name])
@@ -67,6 +83,7 @@ class EpisodeMetrics(nn.Module):
     def _add(self, name: str, value: float, weight: float) -> None:
         if weight > 0:
             self._mean(name).update(value, weight)
+            self._weight(name).update(weight)
 
     def _add_turns(self, episode: Episode) -> None:
         taken = [turn for turn in episode.turns if turn.reply_tokens]

@@ -56,15 +56,28 @@ def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Genera
     return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
 
 
-def kept_rows(tensors: Mapping[str, Tensor], keep_B: Tensor, *, at_least: int) -> dict[str, Tensor]:
+def kept_rows(
+    tensors: Mapping[str, Tensor],
+    keep_B: Tensor,
+    *,
+    at_least: int,
+    among: tuple[Tensor, Tensor] | None = None,
+) -> dict[str, Tensor]:
     """The rows where ``keep_B`` is True of each tensor; where they are too few, also some without weight.
 
-    A rank, or a minibatch, must not be left without trajectories: dropped ones stay, with neither action tokens
-    nor value targets, until there are ``at_least`` as many, or none is left.
+    A minibatch must not be left without trajectories: dropped ones stay, with neither action tokens nor value
+    targets, until there are ``at_least`` as many, or none is left.
+
+    Args:
+        tensors: rows under each name.
+        keep_B: of these rows.
+        at_least: trajectories.
+        among: ``trajectory_B`` and ``keep_B`` of the rows of all ranks, where there are several.
     """
     trajectory_B = tensors["trajectory_B"]
-    kept = torch.unique(trajectory_B[keep_B])
-    dropped = list(dict.fromkeys(trajectory_B[~keep_B].tolist()))[: max(0, at_least - len(kept))]
+    all_B, all_keep_B = among or (trajectory_B, keep_B)
+    kept = torch.unique(all_B[all_keep_B])
+    dropped = list(dict.fromkeys(all_B[~all_keep_B].tolist()))[: max(0, at_least - len(kept))]
     stays = torch.cat([kept, kept.new_tensor(dropped)])
     rows = torch.isin(trajectory_B, stays).nonzero().squeeze(1)
     found = {name: tensor[rows] for name, tensor in tensors.items()}

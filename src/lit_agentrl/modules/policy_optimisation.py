@@ -19,7 +19,7 @@ from lit_agentrl.modules.collective import gather_rows, max_over_ranks, mean_ove
 from lit_agentrl.modules.critic import Critic, explained
 from lit_agentrl.modules.estimates import kept_tokens
 from lit_agentrl.modules.manual import Tensors
-from lit_agentrl.modules.microbatches import kept_rows, split_trajectories
+from lit_agentrl.modules.microbatches import kept_rows
 from lit_agentrl.modules.optimise import SteppingModule
 from lit_agentrl.modules.reference import frozen
 from lit_agentrl.modules.scoring import value_rows
@@ -80,16 +80,15 @@ class PolicyModule(SteppingModule):
         started = time.perf_counter()
         if not batch.episodes and batch.trajectories is None:
             raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
-        if self._is_empty(batch.trajectories is None, "filter kept no group"):
+        trajectories = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed()
+        if self._is_empty(trajectories.num_rows == 0, "filter kept no group"):
             return
-        assert batch.trajectories is not None
-        trajectories = batch.trajectories.to(self.device).trimmed()
         tensors = self._shaped(self._with_old_scores(trajectories))
         tensors |= self._advantages(tensors)
         tensors |= self._kept_tokens(tensors)
         if (selected := self._selected(tensors)) is None:
             return
-        tensors = self._dealt(selected)
+        tensors = selected
         self._adapt_entropy(tensors)
         is_warming_up = self.critic is not None and batch.iteration < self.critic.warmup_iterations
         totals: Tensors = {}
@@ -97,8 +96,8 @@ class PolicyModule(SteppingModule):
             generator = torch.Generator().manual_seed(
                 seeds.key(self.seed, "minibatch", batch.iteration, epoch)
             )
-            units_B = tensors["group_B" if self.algorithm.needs_fresh_advantages else "trajectory_B"]
-            parts = split_trajectories(units_B.cpu(), self.update.minibatches, generator)
+            units = "group_B" if self.algorithm.needs_fresh_advantages else "trajectory_B"
+            tensors, parts = self._minibatches(tensors, units, generator)
             for step, rows in enumerate(parts):
                 is_fresh = epoch == 0 and step == 0
                 totals = add_metrics(
@@ -159,15 +158,16 @@ class PolicyModule(SteppingModule):
     def _selected(self, tensors: Tensors) -> Tensors | None:
         """The rows to train on, chosen among those of all ranks; None where none is left."""
         names = {*tensor_names(self.algorithm.rows), "trajectory_B"}
-        everyone, mine = gather_rows({name: tensors[name] for name in names})
+        everyone, mine = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
         keep_B: Tensor = bind(self.algorithm.rows, everyone)
         self.row["train/kept_row_share"] = float(keep_B.float().mean())
         if self._is_empty(not bool(keep_B.any()), "algo.rows kept no row"):
             return None
-        return kept_rows(tensors, keep_B[mine], at_least=self.update.minibatches)
+        among = (everyone["trajectory_B"], keep_B)
+        return kept_rows(tensors, keep_B[mine], at_least=self.update.minibatches, among=among)
 
     def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
-        loss = float(sum_over_ranks(totals.pop("loss"))[0])
+        loss = float(sum_over_ranks(totals.pop("loss")[0]))
         totals = {
             n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
         }

@@ -76,6 +76,7 @@ class EpisodeInPlay:
         """Record a reply, play its actions, and either open the next turn or end the episode."""
         episode, turn = self.episode, self.episode.turns[-1]
         episode.num_prefilled += result.num_prefilled
+        episode.num_shared += result.num_shared
         if result.error:
             self._end(EndReason.ERROR, error=result.error)
             return

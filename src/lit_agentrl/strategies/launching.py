@@ -19,7 +19,16 @@ LAUNCH_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WO
 
 
 class RankFailed(RuntimeError):
-    """A process of the run ended with an error."""
+    """Another process of the run stopped it.
+
+    Args:
+        message: the cause, in one line.
+        is_told: whether another process prints it.
+    """
+
+    def __init__(self, message: str, *, is_told: bool = False) -> None:
+        super().__init__(message)
+        self.is_told = is_told
 
 
 class Launcher(_SubprocessScriptLauncher):
@@ -40,12 +49,12 @@ class Launcher(_SubprocessScriptLauncher):
         _set_num_threads_if_needed(num_processes=self.num_processes)
         return function(*args, **kwargs)
 
-    def failed(self) -> str | None:
-        """What became of a started process that ended with an error, if one did."""
+    def failed(self) -> tuple[int, str] | None:
+        """The first started process that ended with an error, counted from this one, and how; None without."""
         for local_rank, process in enumerate(self.procs, start=1):
             if code := process.poll():
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-                return f"local rank {local_rank} {how}"
+                return local_rank, how
         return None
 
     def join(self, timeout_s: float) -> None:
@@ -63,7 +72,12 @@ class Launcher(_SubprocessScriptLauncher):
         is_late = any(process.poll() is None for process in self.procs)
         self.end()
         if cause or is_late:
-            raise RankFailed(cause or f"a process had not ended {timeout_s:g} s after the first")
+            how = (
+                f"process {cause[0]} of this machine {cause[1]}"
+                if cause
+                else f"a process outlived the first by {timeout_s:g} s"
+            )
+            raise RankFailed(how)
 
     def end(self, grace_s: float = 0.0) -> None:
         """End what still runs after ``grace_s`` seconds, and make ready for another launch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -130,15 +131,15 @@ class ChatRenderer:
     def _prefix(self, text: str, bounds: Sequence[tuple[int, Segment]]) -> Prefix:
         """Tokenise; a token has the segment of the first bound it starts before, FORCED after the last."""
         tokens, starts = self._encode(text)
-        segments = [
-            int(next((segment for bound, segment in bounds if start < bound), Segment.FORCED))
-            for start in starts
-        ]
-        return Prefix(tokens, segments)
+        segments: list[int] = []
+        for bound, segment in bounds:  # starts and bounds ascend
+            segments += [int(segment)] * (bisect_left(starts, bound) - len(segments))
+        return Prefix(tokens, segments + [int(Segment.FORCED)] * (len(tokens) - len(segments)))
 
     def _encode(self, text: str) -> tuple[list[int], list[int]]:
-        encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(encoding["input_ids"]), [start for start, _ in encoding["offset_mapping"]]
+        # the library's own call: transformers' wrapping of it costs as much again
+        encoding = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
 
     def _render(self, messages: Sequence[Mapping[str, str]], *, header: bool) -> str:
         try:

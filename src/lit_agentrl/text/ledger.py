@@ -62,22 +62,18 @@ def reply_segments(
 class AnswerStop:
     """Tells, token by token, when a reply has just completed ``</answer>`` (in any ASCII case).
 
-    The state of a row is the lower-cased tail of its text, one byte shorter than the tag: enough to join a
-    tag that is spread over tokens, too short to report the same tag twice.  A row starts with ``""``.
+    The state of a row is the part of the tag that its lower-cased text ends in, so there are as many states
+    as the tag has bytes.  A row starts with ``""``.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._piece_of = pieces_of(tokenizer)
-        self._lowered: dict[int, str] = {}
 
     def update(self, row_state: str, token_id: int) -> tuple[str, bool]:
         """Add one sampled token: the new state, and whether this token completed the tag."""
-        piece = self._lowered.get(token_id)
-        if piece is None:
-            piece = self._piece_of(token_id).lower().decode("latin-1")
-            self._lowered[token_id] = piece
-        text = row_state + piece
-        return text[1 - len(ANSWER_END) :], ANSWER_END in text
+        text = row_state + self._piece_of(token_id).lower().decode("latin-1")
+        begun = next(size for size in range(len(ANSWER_END) - 1, -1, -1) if text.endswith(ANSWER_END[:size]))
+        return ANSWER_END[:begun], ANSWER_END in text
 
 
 def check_ledger(episode: Episode) -> None:

@@ -1,0 +1,48 @@
+"""Which rank trains on which trajectory, so that all carry equal loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def longest_first(
+    *, loads: Sequence[int], parts: Sequence[int], ranks: Sequence[int], world_size: int
+) -> list[int]:
+    """The rank of each trajectory: greedy, longest first, each to the rank that carries least.
+
+    Graham (1969), "Bounds on multiprocessing timing anomalies": the heaviest rank carries at most 4/3 - 1/(3W) of
+    the best possible.  Minibatches are dealt one after the other, since ranks wait for each other at each; equal
+    loads go to the rank with the lesser sum over minibatches, then to where the trajectory lies already.
+
+    Args:
+        loads: tokens of each trajectory, all its rows together.
+        parts: minibatch of each.
+        ranks: where each lies now.
+        world_size: number of ranks (W).
+
+    >>> longest_first(loads=[5, 4, 3, 2], parts=[0] * 4, ranks=[0, 0, 1, 1], world_size=2)
+    [0, 1, 1, 0]
+    """
+    total = [0] * world_size
+    dealt = list(ranks)
+    for part in sorted(set(parts)):
+        carried = [0] * world_size
+        members = [u for u, of in enumerate(parts) if of == part]
+        for unit in sorted(members, key=lambda u: (-loads[u], u)):
+            choice = min(range(world_size), key=lambda r: (carried[r], total[r], r != ranks[unit], r))
+            dealt[unit] = choice
+            carried[choice] += loads[unit]
+            total[choice] += loads[unit]
+    return dealt
+
+
+def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> float:
+    """Share of the ranks' time that is spent waiting for the heaviest: ``1 - mean / max`` of what they carry.
+
+    >>> idle_share([4, 2], [0, 1], 2)
+    0.25
+    """
+    carried = [0] * world_size
+    for load, at in zip(loads, dealt, strict=True):
+        carried[at] += load
+    return 1 - sum(carried) / (world_size * max(carried)) if any(carried) else 0.0

@@ -1,0 +1,126 @@
+"""The first failure of any process of a run, told to all of them, so that they stop together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from lit_agentrl.strategies.launching import Launcher
+
+_KEY = "lit_agentrl/fault"
+LOOK_EVERY_S = 0.5
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong first, in one line, and the rank that tells it."""
+
+    by: int
+    cause: str
+
+
+class FaultWatch:
+    """Tells the others of a failure here, and ends this process when another fails and it cannot notice.
+
+    The process group's own store holds the first failure.  A thread looks there, at the processes that this
+    one has started, and whether the store is still served.
+
+    Args:
+        rank: of this process.
+        launcher: of the processes that this one may have started.
+        grace_s: for this process to stop by itself once another has failed; one that hangs does not.
+    """
+
+    def __init__(self, rank: int, launcher: Launcher | None, grace_s: float) -> None:
+        self._rank = rank
+        self._grace_s = grace_s
+        self._launcher = launcher
+        # a connection of its own: the process group's may be waiting for something
+        shared: Any = dist.distributed_c10d._get_default_store()
+        self._store: dist.Store = shared.clone()
+        self._fault: Fault | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True, name="fault-watch")
+        self._thread.start()
+
+    def report(self, cause: str) -> Fault:
+        """This process has failed; returns the failure that was first."""
+        if self._fault is None:
+            self._fault = self._told(Fault(self._rank, f"rank {self._rank}: {cause}"))
+        return self._fault
+
+    def first(self, wait_s: float = 0.0) -> Fault | None:
+        """The first failure of the run, as soon as it is known here, or after ``wait_s`` seconds None."""
+        deadline = time.monotonic() + wait_s
+        while self._fault is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._fault
+
+    def close(self) -> None:
+        """The run is over: what ends from now on has not failed."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _told(self, mine: Fault) -> Fault:
+        try:
+            text = self._store.compare_set(_KEY, "", json.dumps(asdict(mine)))
+        except (RuntimeError, dist.DistError):  # nobody is left to be told
+            return mine
+        return Fault(**json.loads(text))
+
+    def _look(self) -> None:
+        while not self._is_over.wait(LOOK_EVERY_S):
+            self._fault = self._fault or self._found()
+            if self._fault is not None:
+                break
+        if self._fault is None or self._is_over.wait(self._grace_s):
+            return
+        if self._fault.by == self._rank:
+            print(f"error: {self._fault.cause}", file=sys.stderr, flush=True)
+        if self._launcher is not None:
+            self._launcher.end()
+        os._exit(1)  # the main thread hangs where no exception reaches it
+
+    def _found(self) -> Fault | None:
+        try:
+            if self._store.check([_KEY]):
+                return Fault(**json.loads(self._store.get(_KEY)))
+        except (RuntimeError, dist.DistError):
+            return Fault(self._rank, "the first process of the run is gone")
+        failed = self._launcher.failed() if self._launcher is not None else None
+        if failed is None:
+            return None
+        local_rank, how = failed
+        return self._told(Fault(self._rank, f"rank {self._rank + local_rank} {how}"))
+
+
+_BROKEN = ("closed by peer", "Connection reset", "Broken pipe", "Connection refused", "Socket Timeout")
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Whether an error says no more than that another process is gone or late."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "monitoredBarrier" in text or "Timed out waiting" in text or any(part in text for part in _BROKEN)
+    )
+
+
+def explain(error: BaseException, timeout_s: float) -> str:
+    """One line about an error, also where it is torch's about a process that does not come."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if not is_secondary(error):
+        return text if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {text}"
+    if late := re.search(r"Rank (\d+) failed to pass monitoredBarrier", text):
+        return f"rank {late[1]} did not come within strategy.timeout_s={timeout_s:g} seconds"
+    if any(part in text for part in _BROKEN):
+        return "the connection to another rank broke"
+    return f"another rank did not come within strategy.timeout_s={timeout_s:g} seconds"
