@@ -126,5 +126,8 @@ def train(
     trainer.fit(module, OneBatch(make), ckpt_path=None if resume is None else str(resume), weights_only=True)
     if save is not None:
         trainer.save_checkpoint(save, weights_only=False)
+    watch = getattr(strategy, "_watch", None)
+    if watch is not None:  # there will be another strategy in this process group
+        watch.close()
     weights = {name: whole(value) for name, value in module.state_dict().items()}
     return {"gradients": recorder.gradients, "rows": recorder.rows, "weights": weights}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.pytorch.plugins.precision import HalfPrecision
 
 from lit_agentrl.strategies.ddp import DDP
 from lit_agentrl.strategies.fsdp import FSDP
@@ -83,14 +84,6 @@ def half_precision(folder: Path) -> None:
         assert torch.cosine_similarity(x, y, dim=0) > 0.99
 
 
-def idle_options(folder: Path) -> None:
-    """What has no effect in this run is refused on every rank before anything is trained."""
-    with pytest.raises(ValueError, match="offload_frozen=true has no effect: without a reference"):
-        train("dapo", FSDP(offload_frozen=True))
-    with pytest.raises(ValueError, match="offload_frozen=true has no effect: training is on the CPU"):
-        train(WITH_REFERENCE, FSDP(offload_frozen=True))
-
-
 def frozen_networks_are_put_away(folder: Path) -> None:
     """Between uses the reference's share is moved to the CPU; its scores stay the same."""
     moves: list[str] = []
@@ -108,7 +101,7 @@ def frozen_networks_are_put_away(folder: Path) -> None:
 
 
 CHECKS: list[Check] = [
-    *(AsOneProcess(name) for name in ALGORITHMS), crossing_over, half_precision, idle_options,
+    *(AsOneProcess(name) for name in ALGORITHMS), crossing_over, half_precision,
     frozen_networks_are_put_away,
 ]  # fmt: skip
 
@@ -143,6 +136,19 @@ def test_the_harness_trains_on_both_ranks_and_with_a_critic_and_a_reference() ->
     assert module_of("ppo").critic is not None
     assert module_of(WITH_REFERENCE).frozen_networks
     assert not dist.is_initialized()
+
+
+def test_options_without_effect_are_refused() -> None:
+    strategy = FSDP(offload_frozen=True)
+    strategy.parallel_devices = [torch.device("cpu")]
+    with pytest.raises(ValueError, match="offload_frozen=true has no effect: without a reference"):
+        strategy._refuse_idle_options([])
+    with pytest.raises(ValueError, match="offload_frozen=true has no effect: training is on the CPU"):
+        strategy._refuse_idle_options([torch.nn.Linear(1, 1)])
+    strategy = FSDP(compute_dtype="bfloat16")
+    strategy.precision_plugin = HalfPrecision("bf16-true")
+    with pytest.raises(ValueError, match="compute_dtype=bfloat16 and trainer.precision=bf16-true both"):
+        strategy._refuse_idle_options([])
 
 
 @pytest.mark.parametrize("option", ["compute_dtype", "reduce_dtype"])
