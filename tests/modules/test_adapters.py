@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.modules.adapters import check_base
 from lit_agentrl.modules.critic import CriticOptim, separate, shared
 from lit_agentrl.modules.policy_optimisation import PolicyModule
-from lit_agentrl.modules.scoring import score_rows
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl import kl, value_loss
 from lit_agentrl.rl.critic_advantages import gae_token
@@ -59,12 +59,15 @@ def test_the_reference_is_the_base_and_costs_nothing():
     plain, _ = step(policy=adapted(), optim=ADAM)
     assert bytes_of(module) == bytes_of(plain)
     assert module._reference[0] is module.network
-    rows = {name: getattr(recorded()[1], name) for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
-    given = {"temperature": 1.0, "tokens_per_microbatch": 500}
-    frozen_BT = score_rows(tiny_policy().network, rows, **given)
-    with adapters_off(module.network):
-        torch.testing.assert_close(score_rows(module.network, rows, **given), frozen_BT, rtol=0, atol=1e-6)
-    assert float((score_rows(module.network, rows, **given) - frozen_BT).abs().max()) > 1e-3
+    batch = recorded()[1]
+    rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
+    with torch.no_grad():
+        frozen_BT = score_tokens(tiny_policy().network, **rows).logp_BT
+        with adapters_off(module.network):
+            base_BT = score_tokens(module.network, **rows).logp_BT
+        now_BT = score_tokens(module.network, **rows).logp_BT
+    torch.testing.assert_close(base_BT, frozen_BT, rtol=0, atol=1e-6)
+    assert float((now_BT - frozen_BT).abs().max()) > 1e-3
     assert module.row["train/ref_kl"] > 0
 
 

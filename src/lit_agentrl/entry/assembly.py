@@ -26,7 +26,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy_optimisation import PolicyModule
 from lit_agentrl.rollout.rehearsal import rehearse
-from lit_agentrl.strategies.single import single
+from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
@@ -108,12 +108,13 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     """Lightning's trainer; what the program must decide is set here, the rest by ``trainer``.
 
     Raises:
-        ValueError: several devices under a strategy of one.
+        ValueError: several devices under a strategy of one, or an accelerator that cannot do.
     """
     strategy: str | Strategy = instantiate(cfg.strategy)
     trainer: pl.Trainer = instantiate(
         cfg.trainer,
         strategy=strategy,
+        accelerator=accelerator(cfg.trainer.get("accelerator", "auto")),
         callbacks=list(callbacks),
         logger=list(loggers),
         default_root_dir=str(cfg.run_dir),

@@ -16,6 +16,7 @@ from rich.table import Table
 from lit_agentrl.callbacks.checkpoints import checkpoint_exists
 from lit_agentrl.callbacks.rollout import Evaluation
 from lit_agentrl.entry.assembly import Run, build
+from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import TaskLoader, eval_params
 from lit_agentrl.envs.levels import lookup
@@ -133,6 +134,8 @@ def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Pa
         elif saved.test.envs is None and saved.val.envs is not None:
             saved.test.envs = saved.val.envs
         saved.trainer.enable_progress_bar = False
+        saved.strategy = load_option("strategy", "single")  # however it was trained
+        saved.trainer.devices = saved.trainer.num_nodes = 1
     return build(saved, load_task)
 
 

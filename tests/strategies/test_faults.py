@@ -1,0 +1,167 @@
+"""A process that raises, dies or stalls: all end in time, with one cause on the screen, and the run continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from tests.conftest import ROOT
+from tests.integration.conftest import TINY, command, environment
+
+DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", *TINY, "filter=none"]
+TROUBLE = '''
+import errno, os, signal, time
+from lit_agentrl.callbacks import atomic_io
+from lit_agentrl.envs.bandit import Bandit
+
+def full(checkpoint, path):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+class Trouble(Bandit):
+    """A bandit that does what TROUBLE says on one rank once there is a checkpoint."""
+
+    def reset(self, *, seed=None, options=None):
+        what, rank = os.environ["TROUBLE"].split(":")
+        is_due = self.split == "train" and os.path.exists(os.environ["TROUBLE_AFTER"])
+        if is_due and rank == os.environ.get("LOCAL_RANK", "0"):
+            if what == "raise":
+                raise RuntimeError("the arm fell off")
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "stall":
+                time.sleep(600)
+            if what == "disk":
+                atomic_io._write_synced = full
+        return super().reset(seed=seed, options=options)
+'''
+
+
+def _config(folder: Path) -> list[str]:
+    """A folder of configs with the game ``trouble``."""
+    (folder / "conf" / "env").mkdir(parents=True)
+    (folder / "trouble.py").write_text(TROUBLE)
+    task = OmegaConf.load(ROOT / "conf" / "env" / "bandit.yaml")
+    task.game._target_ = "trouble.Trouble"
+    OmegaConf.save(task, folder / "conf" / "env" / "trouble.yaml")
+    return ["--config-dir", str(folder / "conf")]
+
+
+def _variables(folder: Path, trouble: str) -> dict[str, str]:
+    found = {**environment(), "TROUBLE": trouble, "TROUBLE_AFTER": str(folder / "run/checkpoints/last.ckpt")}
+    found["PYTHONPATH"] += os.pathsep + str(folder)
+    return found
+
+
+def _run(folder: Path, trouble: str, *more: str, torchrun: bool = False) -> tuple[int, str, float]:
+    """Exit code, standard error and seconds of a run with this trouble."""
+    flags = _config(folder)
+    overrides = [o for o in DDP if not o.startswith("env=")] + [
+        "env=trouble",
+        f"hydra.run.dir={folder / 'run'}",
+    ]
+    arguments = command(*flags, *overrides, *more)
+    if torchrun:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        arguments = [*launcher, *arguments[1:]]
+    else:
+        arguments.append("trainer.devices=2")
+    variables = _variables(folder, trouble)
+    started = time.monotonic()
+    done = subprocess.run(arguments, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stderr, time.monotonic() - started
+
+
+def _causes(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("error: ")]
+
+
+def _summary(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "run" / "summary.json").read_text())
+    return found
+
+
+def _continues(folder: Path, *more: str) -> None:
+    """The run goes on from its last checkpoint to its end."""
+    variables = _variables(folder, "none:9")
+    arguments = command(f"resume={folder / 'run'}", *more)
+    done = subprocess.run(arguments, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert _summary(folder)["status"] == "completed"
+    assert len((folder / "run" / "metrics.csv").read_text().splitlines()) == 5
+
+
+def _nothing_is_left(folder: Path) -> None:
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert str(folder).encode() not in process.read_bytes(), process
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+@pytest.mark.slow
+def test_games_that_raise_on_one_rank(tmp_path: Path) -> None:
+    """All ranks count the failures of all, so that each knows the first; the run then continues on one rank."""
+    code, printed, _ = _run(tmp_path, "raise:1", "rollout.max_failed_share=0")
+    assert code == 1
+    (cause,) = _causes(printed)
+    assert "episodes failed, more than rollout.max_failed_share=0" in cause
+    assert "of rank 1, game " in cause and "the arm fell off" in cause
+    assert _summary(tmp_path)["status"] == "failed"
+    assert "the arm fell off" in str(_summary(tmp_path)["error"])
+    _nothing_is_left(tmp_path)
+    _continues(tmp_path, "strategy=single", "trainer.devices=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
+    code, printed, _ = _run(tmp_path, f"kill:{rank}")
+    (cause,) = _causes(printed)
+    if rank == 1:
+        assert code == 1 and "rank 1 was killed by SIGKILL" in cause
+        assert _summary(tmp_path)["error"] == "rank 1 was killed by SIGKILL"
+    else:  # the one that would tell is dead: another does
+        assert code == -signal.SIGKILL
+        assert "the first process of the run is gone" in cause or "connection to another rank broke" in cause
+    time.sleep(15 if rank == 0 else 0)  # the other has its grace
+    _nothing_is_left(tmp_path)
+    if rank == 1:
+        _continues(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
+    """It is ended as well, though its main thread sleeps for ten minutes."""
+    code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=4")
+    assert code != 0 and seconds < 200
+    (cause,) = _causes(printed)
+    assert "did not come within strategy.timeout_s=4 seconds" in cause
+    assert rank == 0 or "rank 1" in cause
+    _nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up(tmp_path: Path) -> None:
+    """The rank that does not write waits no longer than the one that does."""
+    code, printed, _ = _run(tmp_path, "disk:0")
+    assert code == 1
+    (cause,) = _causes(printed)
+    assert "No space left on device; earlier checkpoints are intact" in cause
+    _nothing_is_left(tmp_path)
+    _continues(tmp_path)
+
+
+@pytest.mark.slow
+def test_torchrun_tells_the_cause(tmp_path: Path) -> None:
+    code, printed, _ = _run(tmp_path, "raise:1", "rollout.max_failed_share=0", torchrun=True)
+    assert code == 1 and "the arm fell off" in printed
+    _nothing_is_left(tmp_path)
