@@ -113,7 +113,9 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
         enable_progress_bar=False, enable_model_summary=False, callbacks=[watch],
     )  # fmt: skip
     trainer.fit(module, OneBatch(batch))
-    return watch
+    found = Watch()  # without what Lightning hung on to the other, which cannot be sent
+    found.gradients, found.rows, found.forwards = watch.gradients, watch.rows, watch.forwards
+    return found
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,9 @@ def test_two_processes_are_one(algo: str, strategy: str, tmp_path: Path) -> None
     """GRPO, PPO with its critic, DAPO whose filter empties the second rank, GSPO; several minibatches."""
     lengths_B = recorded(algo).is_real_BT.sum(1)
     assert lengths_B.max() > 5 * lengths_B.min()
-    assert bool((recorded(algo).group_B % 2 == 1).any()) == (algo != "dapo")  # whose second rank is empty
+    assert bool((recorded(algo).group_B % 2 == 1).any()) == (
+        algo not in ("dapo", "grpo")
+    )  # whose second rank is empty
     alone = trained(algo, CASES[algo], "auto")
     both = on_ranks(trained, tmp_path, algo, CASES[algo], strategy)
     assert both[0].forwards == both[1].forwards > 0
