@@ -11,9 +11,11 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ORACLE := .venv-oracle
 ORACLE_STAMP := $(ORACLE)/.installed
+PEER := .venv-trl
+PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test test-slow oracle lint bench clean
+.PHONY: setup train test test-slow oracle lint bench bench-trl clean
 
 setup: $(STAMP)
 
@@ -53,10 +55,24 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 # all but the helpers and those beside a peer, which needs an environment of its own
-BENCHES := $(filter-out benchmarks/common.py benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
+BENCH_HELPERS := benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
+BENCHES := $(filter-out $(BENCH_HELPERS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
 bench: $(STAMP)
 	for script in $(BENCHES); do $(BIN)/python $$script $(ARGS) || exit 1; done
 
+bench-trl: $(PEER_STAMP)
+	$(PEER)/bin/python benchmarks/vs_trl_single_turn.py $(ARGS)
+	$(PEER)/bin/python benchmarks/vs_trl_multi_turn.py $(ARGS)
+
+# ours and trl in one environment, which is not that of the oracle: that one holds the trl whose losses it compares
+$(PEER_STAMP): pyproject.toml constraints.txt benchmarks/requirements-trl.txt
+	$(CHECK_PYTHON)
+	test -x $(PEER)/bin/python || $(PYTHON) -m venv $(PEER)
+	$(PEER)/bin/python -m pip install --quiet $(TORCH) $(TORCH_INSTALL_ARGS)
+	$(PEER)/bin/python -m pip install --quiet -c constraints.txt -e .
+	$(PEER)/bin/python -m pip install --quiet --no-deps -r benchmarks/requirements-trl.txt
+	touch $@
+
 clean:
-	rm -rf .venv $(ORACLE) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -50,20 +50,45 @@ class Spread:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
 
 
-def alternate(sides: Mapping[str, Side], *, repeats: int, warmups: int = 1) -> list[Round]:
+def alternate(
+    sides: Mapping[str, Side], *, repeats: int, warmups: int = 1, keep: Callable[[Round], bool] | None = None
+) -> list[Round]:
     """Run all sides ``repeats`` times after ``warmups`` that are thrown away; the order is reversed each time.
 
-    Repetitions are numbered from 0, warm-ups before them from -warmups.
+    Repetitions are numbered from 0, warm-ups before them from -warmups.  One that ``keep`` refuses, whatever
+    it measured, is run again, as often as there are repetitions in all; then the rest is kept as it is.
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats} must be >= 1")
-    rounds = []
-    for number in range(-warmups, repeats):
+    rounds: list[Round] = []
+    number, spare = -warmups, repeats
+    while len(rounds) < repeats:
         names = list(sides) if number % 2 == 0 else list(sides)[::-1]
         found = {name: sides[name](number) for name in names}
         if number >= 0:
-            rounds.append({name: found[name] for name in sides})
+            again = keep is not None and spare > 0 and not keep(found)
+            print(_line(len(rounds), found) + " (disturbed: once more)" * again, flush=True)
+            if again:
+                spare -= 1
+            else:
+                rounds.append({name: found[name] for name in sides})
+        number += 1
     return rounds
+
+
+def _line(number: int, measured: Round) -> str:
+    """One repetition, so that a run that is cut short has said what it saw."""
+    names = ("rollout", "update", "whole", "foreign_share")
+    sides = (
+        " ".join([side, *(f"{name} {found[name]:.2f}" for name in names if name in found)])
+        for side, found in measured.items()
+    )
+    return f"repetition {number}: {'; '.join(sides)}"
+
+
+def is_undisturbed(measured: Round, most: float = 0.1) -> bool:
+    """Whether other programs took at most this share of the machine while each side ran."""
+    return all(side.get("foreign_share", 0.0) <= most for side in measured.values())
 
 
 def spread(rounds: Sequence[Round], side: str, quantity: str) -> Spread:

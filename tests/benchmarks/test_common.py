@@ -87,3 +87,17 @@ def test_an_option_out_of_range_is_refused(common: ModuleType, option: str, caps
     with pytest.raises(SystemExit):
         common.parse(common.parser_for("figures.py", None), [option])
     assert "must be >= 1" in capsys.readouterr().err
+
+
+def test_a_disturbed_repetition_is_run_again_but_not_for_ever(common: ModuleType) -> None:
+    shares = iter([0.0, 0.5, 0.0, 0.5, 0.5, 0.5])  # the first belongs to the warm-up
+
+    def side(number: int) -> dict[str, float]:
+        return {"whole": 1.0, "foreign_share": next(shares)}
+
+    rounds = common.alternate({"ours": side}, repeats=2, warmups=1, keep=common.is_undisturbed)
+    assert [measured["ours"]["foreign_share"] for measured in rounds] == [
+        0.0,
+        0.5,
+    ]  # one was replaced by none better
+    assert common.is_undisturbed({"ours": {"whole": 1.0}})  # where nothing is known of other programs

@@ -1,0 +1,48 @@
+"""Training loops that run one iteration at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def lockstep(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    import lockstep
+
+    yield lockstep
+    for name in ("lockstep", "common", "loops"):
+        sys.modules.pop(name, None)
+
+
+def test_two_loops_take_turns_one_iteration_at_a_time(lockstep: ModuleType) -> None:
+    import loops
+
+    sides = [lockstep.Lockstep(loops.counting, first) for first in (0, 100)]
+    found = [side(number) for number in range(2) for side in sides]
+    assert [measured["doubled"] for measured in found] == [0, 200, 2, 202]
+    for measured in found:
+        assert 0 <= measured["doubling"] <= measured["whole"] and measured["foreign_share"] >= 0
+    for side in sides:
+        side.close()
+
+
+@pytest.mark.parametrize("name, steps, why", [
+    ("failing", 1, "the second iteration is wrong"), ("counting", 3, "ended by itself"),
+])  # fmt: skip
+def test_a_loop_that_fails_or_ends_says_so(lockstep: ModuleType, name: str, steps: int, why: str) -> None:
+    import loops
+
+    side = lockstep.Lockstep(getattr(loops, name), *([0] if name == "counting" else []))
+    for _ in range(steps):
+        side()
+    with pytest.raises(RuntimeError, match=why):
+        side()
+    side.close()

@@ -1,0 +1,79 @@
+"""Ours and TRL's trainer are given the same tokens to read: what can be told of that without TRL."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lit_agentrl.engines.base import TurnResult
+from lit_agentrl.envs.base import Task
+from lit_agentrl.models.policy import load_nano
+from lit_agentrl.rollout.play import EpisodeInPlay
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.types import Episode
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+REPLIES = (
+    "<think>box</think><answer>Up || Left</answer>",
+    "nothing at all",  # invalid on both sides
+    "<answer>Down</answer> Up # # O",  # runs on after its answer, as replies of fixed length do
+)
+
+
+@pytest.fixture
+def sides(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import trl_sides
+
+    yield trl_sides
+    for name in ("trl_sides", "trl_games", "lockstep", "common"):
+        sys.modules.pop(name, None)
+
+
+def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
+    games, tokenizer = sides.trl_games, load_nano().tokenizer
+    chat, turns, budget = ChatRenderer(tokenizer), 4, 4 * sides.trl_games.ACTIONS_PER_TURN
+    env = partial(games.EndlessSokoban, **games.SOLUTIONS)
+    task = Task(games.NAME, env, max_turns=turns, max_actions=budget)
+    prompt = games.ConstantPrompt(style="compact")
+    ours = EpisodeInPlay(Episode(0, 0, 0, 0, games.NAME, 7), task, task.make("train"), prompt, chat)
+    ours.begin(noise_seed=0)
+
+    tokenizer.chat_template = sides.CHAT_TEMPLATE
+    theirs = sides.Environment(turns)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": theirs.reset(seed="7")}]
+    render = partial(tokenizer.apply_chat_template, return_dict=False, add_generation_prompt=True)
+    assert render(messages) == ours.episode.turns[0].prefix_tokens
+    for reply in REPLIES:
+        tokens = tokenizer(reply, add_special_tokens=False)["input_ids"]
+        ours.answer(TurnResult(0, tokens, [0.0] * len(tokens), [0.0] * len(tokens)))
+        # as trl does: what a dialogue of two messages and the tool's grows by, after its last end marker
+        call = {"type": "function", "function": {"name": "reply", "arguments": {}}}
+        dummy = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        before = render(dummy, add_generation_prompt=False)
+        after = render([*dummy, {"role": "tool", "name": "reply", "content": theirs.reply(reply)}])
+        assert after[: len(before)] == before and before[-1] == tokenizer.eos_token_id
+        assert after[len(before) :] == ours.episode.turns[-1].prefix_tokens
+    assert ours.episode.total_reward == pytest.approx(theirs._game.points)
+
+
+def test_every_reply_is_one_call_of_the_tool(sides: ModuleType) -> None:
+    tokenizer = load_nano().tokenizer
+    tokenizer.response_template = sides.RESPONSE_TEMPLATE
+    for reply in REPLIES:
+        tokens = tokenizer(reply, add_special_tokens=False)["input_ids"]
+        prefix = tokenizer("<|user|>turns<|end|><|assistant|>", add_special_tokens=False)["input_ids"]
+        (call,) = tokenizer.parse_response(tokens, prefix=prefix)["tool_calls"]
+        assert call["function"] == {"name": "reply", "arguments": {"text": tokenizer.decode(tokens)}}
+
+
+def test_unequal_work_is_refused(sides: ModuleType) -> None:
+    same = {"turns": 4.0, "action_tokens": 64.0, "read_tokens": 100.0}
+    sides.check_equal({"ours": same, "trl": dict(same)})
+    with pytest.raises(ValueError, match="read_tokens differ: 100 on our side, 99 on trl's"):
+        sides.check_equal({"ours": same, "trl": {**same, "read_tokens": 99.0}})
