@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+
+from lit_agentrl.models.packing import ATTENTION, Segments
 
 
 class TokenScores(NamedTuple):
@@ -14,7 +20,7 @@ class TokenScores(NamedTuple):
 
     logp_BT: Tensor  # nats, of token t at position t
     entropy_BT: Tensor | None  # nats, of the distribution that token t was drawn from
-    hidden_AD: Tensor | None = None  # last hidden state before each of the A action tokens, row by row
+    hidden_AD: Tensor | None = None  # what the head reads before each of the A action tokens, row by row
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -30,12 +36,17 @@ def score_tokens(
     temperature: float = 1.0,
     with_entropy: bool = False,
     with_hidden: bool = False,
+    entropy_grad: bool = True,
+    logits_chunk: int | None = None,
+    lengths: list[int] | None = None,
+    is_checked: bool = False,
 ) -> TokenScores:
     r"""Log-probability of every action token under ``network``, from one parallel forward.
 
     ``logp[b, t] = log softmax(z[b, t-1] / temperature)[tokens[b, t]]``, float32 unless the network's
     precision is float64.  Rows must be right-padded: under causal attention padding cannot reach real tokens,
-    so no mask is passed and the fused causal kernel is used.
+    so no mask is passed and the fused causal kernel is used.  The head sees the hidden states before action
+    tokens alone: logits are (A, V) for the A action tokens, never (B, T, V).
 
     Args:
         network: causal LM; gradient flows into its parameters unless grad mode is off.
@@ -44,41 +55,165 @@ def score_tokens(
         temperature: the sampling temperature (> 0).
         with_entropy: also return the entropy (costs one more pass over the vocabulary).
         with_hidden: also return the hidden states that the logits were read from, for a value head.
+        entropy_grad: whether the entropy carries gradient.
+        logits_chunk: largest number of tokens whose logits exist at a time; more are scored in chunks, whose
+            logits are computed again in the backward pass.  None: all at once.
+        lengths: real tokens of each row, at least 1: the rows go through a network prepared by `enable_packing`
+            as one row without padding.
+        is_checked: the caller knows that no action is at position 0 (asking waits for a GPU).
 
     Raises:
-        ValueError: an action token at position 0.
+        ValueError: an action token at position 0; chunks wanted of a network whose logits are not its output
+            embedding of the last hidden state.
     """
-    if bool(is_action_BT[:, 0].any()):
+    if not is_checked and bool(is_action_BT[:, 0].any()):
         raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
     # the last column is never a predecessor
-    output = network(input_ids=tokens_BT[:, :-1], use_cache=False, output_hidden_states=with_hidden)
     chosen = is_action_BT[:, 1:]
-    logits_AV = at_least_float32(output.logits[chosen]) / temperature
-    log_probs_AV = torch.log_softmax(logits_AV, dim=-1)
-    logp_A = log_probs_AV.gather(1, tokens_BT[:, 1:][chosen].unsqueeze(1)).squeeze(1)
+    place = torch.nonzero(chosen, as_tuple=True)
+    inputs, chosen_place = _inputs(network, tokens_BT, chosen, place, lengths)
+    count = len(place[0])
+    is_chunked = logits_chunk is not None and count > logits_chunk
+    logits, hidden_AD, head = _forward(network, inputs, chosen_place, only_first=is_chunked)
+    target_A = tokens_BT[:, 1:][place]
+    score = functools.partial(
+        _scores_of, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
+    )
+    if is_chunked:
+        assert logits_chunk is not None
+        logp_A, entropy_A = _in_chunks(score, head, logits, hidden_AD, target_A, logits_chunk)
+    else:
+        logp_A, entropy_A = score(logits, target_A)
 
     def scatter(values_A: Tensor) -> Tensor:
         out_BT = torch.zeros(tokens_BT.shape, dtype=values_A.dtype, device=tokens_BT.device)
-        index = torch.nonzero(is_action_BT, as_tuple=True)
-        return out_BT.index_put(index, values_A)
+        return out_BT.index_put((place[0], place[1] + 1), values_A)
 
-    entropy_BT = scatter(-(log_probs_AV.exp() * log_probs_AV).sum(-1)) if with_entropy else None
-    hidden_AD = output.hidden_states[-1][chosen] if with_hidden else None
-    return TokenScores(scatter(logp_A), entropy_BT, hidden_AD)
+    return TokenScores(
+        scatter(logp_A),
+        None if entropy_A is None else scatter(entropy_A),
+        hidden_AD if with_hidden else None,
+    )
 
 
-def hidden_before(network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+def hidden_before(
+    network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, lengths: list[int] | None = None
+) -> Tensor:
     """The last hidden state before each action token, (A, D), row by row; gradient into the trunk.
 
-    Args:
-        network: a trunk, or a causal LM.  Of the latter the whole is called, if with one position for its head:
-            where it is cut up over ranks, its trunk cannot compute alone.
-        tokens_BT: right-padded rows of ids.
-        is_action_BT: where hidden states are wanted.
+    Of a causal LM the whole is called, if with one position for its head: where it is cut up over ranks, its trunk
+    cannot compute alone.
     """
-    trunk = cast(nn.Module, getattr(network, "base_model", network))
+    chosen = is_action_BT[:, 1:]
+    inputs, place = _inputs(network, tokens_BT, chosen, torch.nonzero(chosen, as_tuple=True), lengths)
+    trunk: Any = getattr(network, "base_model", network)
     kept: list[Tensor] = []
     with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):
-        only_last = {} if trunk is network else {"logits_to_keep": 1}
-        network(input_ids=tokens_BT[:, :-1], use_cache=False, **only_last)
-    return kept[0][is_action_BT[:, 1:]]
+        network(**inputs, **({} if trunk is network else {"logits_to_keep": 1}))
+    return kept[0][place]
+
+
+def _inputs(
+    network: Any, tokens_BT: Tensor, chosen: Tensor, place: tuple[Tensor, ...], lengths: list[int] | None
+) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    """What the network takes, and where in it the predecessors of action tokens lie."""
+    if lengths is None or network.config._attn_implementation != ATTENTION:
+        return {"input_ids": tokens_BT[:, :-1], "use_cache": False}, place
+    device = tokens_BT.device
+    shorter = [max(1, length - 1) for length in lengths]
+    segments = Segments.of(shorter, device)
+    column_T = torch.arange(chosen.shape[1], device=device)
+    is_real_BT = column_T[None] < torch.diff(segments.bounds)[:, None]
+    row_A, column_A = place
+    packed_A = segments.bounds[row_A].long() + column_A
+    inputs = segments.inputs(tokens_BT[:, :-1], is_real_BT)
+    return {**inputs, "use_cache": False}, (torch.zeros_like(packed_A), packed_A)
+
+
+def _forward(
+    network: PreTrainedModel, inputs: dict[str, Any], place: tuple[Tensor, ...], *, only_first: bool
+) -> tuple[Tensor, Tensor, nn.Module]:
+    """Logits at ``place``, or at the first of them alone, what the head read at all, and the head.
+
+    The network's own forward runs, with whatever it does to logits; its head is handed less to read.
+    """
+    head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+    read: list[Tensor] = []
+
+    def gather(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        read.append(arguments[0][place])
+        return (read[-1][:1] if only_first else read[-1], *arguments[1:])
+
+    handle = head.register_forward_pre_hook(gather)
+    try:
+        logits = network(**inputs).logits
+    finally:
+        handle.remove()
+    if not read:
+        raise ValueError(
+            f"{type(network).__name__} does not call its output embeddings as a module: its logits cannot be "
+            "restricted to action tokens"
+        )
+    return logits, read[0], head
+
+
+def _in_chunks(
+    score: Any, head: nn.Module, first: Tensor, hidden_AD: Tensor, target_A: Tensor, size: int
+) -> tuple[Tensor, Tensor | None]:
+    """Scores in chunks whose logits are made again in the backward pass."""
+    with torch.no_grad():
+        own = head(hidden_AD[:1])
+        if not torch.equal(own, first):
+            raise ValueError(
+                f"update.logits_chunk={size} does not fit this model, which changes its logits after the output "
+                "embeddings (a cap or a scale); use update.logits_chunk=null and fewer "
+                "update.tokens_per_microbatch"
+            )
+
+    def one(hidden_CD: Tensor, target_C: Tensor) -> Any:
+        return score(head(hidden_CD), target_C)
+
+    found = [
+        checkpoint(one, h, t, use_reentrant=False, preserve_rng_state=False)
+        for h, t in zip(torch.split(hidden_AD, size), torch.split(target_A, size), strict=True)
+    ]
+    logp, entropy = zip(*found, strict=True)
+    return torch.cat(logp), None if entropy[0] is None else torch.cat(entropy)
+
+
+def _scores_of(
+    logits_AV: Tensor, target_A: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
+) -> tuple[Tensor, Tensor | None]:
+    log_probs_AV = torch.log_softmax(at_least_float32(logits_AV) / temperature, dim=-1)
+    logp_A = log_probs_AV.gather(1, target_A.unsqueeze(1)).squeeze(1)
+    if not with_entropy:
+        return logp_A, None
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        return logp_A, -(log_probs_AV.exp() * log_probs_AV).sum(-1)
+
+
+@contextmanager
+def recomputed(network: nn.Module) -> Iterator[None]:
+    """Layers run inside keep their inputs alone and run again in the backward pass.
+
+    transformers' own switch acts in training mode only, which would also turn dropout on.
+
+    Raises:
+        ValueError: the network marks no layers that can be run again.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [each for each in network.modules() if isinstance(each, GradientCheckpointingLayer)]
+    if not layers:
+        raise ValueError(
+            f"update.checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
+        )
+    try:
+        for layer in layers:
+            layer.forward = functools.partial(
+                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+            )
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward

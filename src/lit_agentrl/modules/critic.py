@@ -92,6 +92,7 @@ class Critic(nn.Module):
         tokens_BT: Tensor,
         is_action_BT: Tensor,
         hidden_AD: Tensor | None = None,
+        lengths: list[int] | None = None,
     ) -> Tensor:
         """``value_BT``, 0 where not an action; gradient into head and trunk; precision as in `score_tokens`.
 
@@ -100,11 +101,13 @@ class Critic(nn.Module):
             tokens_BT: right-padded rows of ids.
             is_action_BT: where values are wanted.
             hidden_AD: the policy's hidden states before its action tokens, where they are at hand.
+            lengths: real tokens of each row, where rows are to be packed.
         """
-        if self.trunk is not None:
-            hidden_AD = hidden_before(self.trunk, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
-        elif hidden_AD is None:
-            hidden_AD = hidden_before(policy, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
+        if self.trunk is not None or hidden_AD is None:
+            network = policy if self.trunk is None else self.trunk
+            hidden_AD = hidden_before(
+                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, lengths=lengths
+            )
         value_A = at_least_float32(self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1))
         value_BT = torch.zeros(tokens_BT.shape, dtype=value_A.dtype, device=tokens_BT.device)
         return value_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), value_A)

@@ -33,6 +33,27 @@ def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: flo
     return [torch.tensor(part) for part in parts]
 
 
+def split_packed(lengths_B: Tensor, tokens_per_microbatch: int) -> list[Tensor]:
+    """Row indices of micro-batches whose real tokens are within the budget: longest rows first, first fit.
+
+    A row longer than the budget stands alone.
+
+    >>> [m.tolist() for m in split_packed(torch.tensor([5, 9, 6, 8]), 15)]
+    [[1, 2], [3, 0]]
+    """
+    parts: list[list[int]] = []
+    room: list[int] = []
+    for row in torch.argsort(lengths_B, descending=True, stable=True).tolist():
+        length = max(1, int(lengths_B[row]))
+        place = next((i for i, left in enumerate(room) if length <= left), len(parts))
+        if place == len(parts):
+            parts.append([])
+            room.append(tokens_per_microbatch)
+        parts[place].append(row)
+        room[place] -= length
+    return [torch.tensor(part) for part in parts]
+
+
 def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Generator | None) -> list[Tensor]:
     """Row indices of ``count`` minibatches of near-equal numbers of whole trajectories.
 
@@ -89,9 +110,12 @@ def kept_rows(
 
 @torch.no_grad()
 def micro_batched(
-    score: Callable[..., Tensor], tensors: Mapping[str, Tensor], tokens_per_microbatch: int
+    score: Callable[..., Tensor],
+    tensors: Mapping[str, Tensor],
+    tokens_per_microbatch: int,
+    is_packed: bool = False,
 ) -> Tensor:
-    """``score(tokens_BT=, is_action_BT=)`` of every row, a micro-batch at a time; (B, T), no gradient.
+    """``score(tokens_BT=, is_action_BT=, lengths=)`` of every row, a micro-batch at a time; (B, T), no gradient.
 
     Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
 
@@ -99,18 +123,20 @@ def micro_batched(
         score: gives a (B, T) tensor for right-padded rows.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
         tokens_per_microbatch: padded tokens of one call.
+        is_packed: pass ``lengths``, for rows that are to be packed; else it is None, and padding counts.
     """
     lengths_B = tensors["is_real_BT"].sum(1).cpu()
     out_BT = torch.zeros(tensors["tokens_BT"].shape, device=tensors["tokens_BT"].device)
-    parts = split_by_tokens(lengths_B, tokens_per_microbatch)
+    split = split_packed if is_packed else split_by_tokens
+    parts = split(lengths_B, tokens_per_microbatch)
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
     for rows in parts:
         width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
         given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
-        scored = score(**given)
+        scored = score(**given, lengths=lengths_B[rows].tolist() if is_packed else None)
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
         out_BT[index, :width] = scored
     nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
     for _ in range(most - len(parts)):  # another rank has more
-        score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool())
+        score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), lengths=[2] if is_packed else None)
     return out_BT

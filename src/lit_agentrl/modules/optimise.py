@@ -13,8 +13,8 @@ from lit_agentrl.modules.collective import max_over_ranks, sum_over_ranks, world
 from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.estimates import advantages
 from lit_agentrl.modules.manual import ManualModule, Tensors
-from lit_agentrl.modules.microbatches import split_by_tokens
-from lit_agentrl.modules.scoring import score_rows
+from lit_agentrl.modules.microbatches import split_by_tokens, split_packed
+from lit_agentrl.modules.scoring import memory_saved, pack_networks, score_rows
 from lit_agentrl.modules.settings import UpdateSettings
 from lit_agentrl.rl.aggregation import Weights, divide
 from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, policy_loss
@@ -49,11 +49,28 @@ class SteppingModule(ManualModule):
         self.critic = critic
         self.temperature = temperature
         self.version = 0  # optimizer steps taken: the version of the weights
+        self._is_packed: bool | None = None
+        if update.packing is True:  # a network that cannot is refused at once
+            self._packs()
+        with memory_saved(update.checkpoint_activations, self.network, self._own_trunk):
+            pass  # and one whose layers cannot be run again
+
+    @property
+    def _own_trunk(self) -> Any:
+        return None if self.critic is None else self.critic.trunk
+
+    def _packs(self) -> bool:
+        """Whether rows go through the networks without padding."""
+        if self._is_packed is None:
+            networks = [self.network, self._own_trunk, *getattr(self, "_reference", ())]
+            networks = [each for each in networks if each is not None]
+            self._is_packed = pack_networks(networks, self.update.packing, is_cuda=self.device.type == "cuda")
+        return self._is_packed
 
     def _scored(self, network: Any, tensors: Tensors) -> Tensor:
         return score_rows(
-            network, tensors, temperature=self.temperature,
-            tokens_per_microbatch=self.update.tokens_per_microbatch,
+            network, tensors, temperature=self.temperature, is_packed=self._packs(),
+            tokens_per_microbatch=self.update.tokens_per_microbatch, logits_chunk=self.update.logits_chunk,
         )  # fmt: skip
 
     def _advantages(self, tensors: Tensors) -> Tensors:
@@ -90,55 +107,64 @@ class SteppingModule(ManualModule):
         if self._is_usable(norm):
             for optimizer in self._optimizers()[1 if is_warming_up else 0 :]:
                 optimizer.step()
+            # Lightning holds one autocast region around the whole training step, and within a region torch casts
+            # a weight to half precision once: the next minibatch must not see the weights of before this step
+            torch.clear_autocast_cache()
             self.version += not is_warming_up
         return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
 
     def _accumulate(self, minibatch: Tensors, weight_BT: Tensor, denominator: Tensor | None) -> Tensors:
         """Gradients of the minibatch, in micro-batches; every rank does equally many."""
         lengths_B = minibatch["is_real_BT"].sum(1).cpu()
-        parts = split_by_tokens(lengths_B, self.update.tokens_per_microbatch)
+        is_packed = self._packs()
+        parts = (split_packed if is_packed else split_by_tokens)(lengths_B, self.update.tokens_per_microbatch)
         most = int(max_over_ranks(torch.tensor(len(parts), device=self.device)))
         totals: Tensors = {}
+        padded = 0
         for number in range(most):
             is_extra = number >= len(parts)  # another rank has more: run along with weight zero
-            index = (parts[0][:1] if is_extra else parts[number]).to(self.device)
-            width = int(lengths_B[index.cpu()].max())
+            rows = parts[0][:1] if is_extra else parts[number]
+            lengths = lengths_B[rows].tolist()
+            index, width = rows.to(self.device, non_blocking=True), max(lengths)
             part = {n: t[index, :width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()}
             part_weight_BT = weight_BT[index, :width]
             if is_extra:
                 part_weight_BT = part_weight_BT * 0
                 part |= {n: t * 0 for n, t in part.items() if n == "value_weight_BT"}
             with self._synchronised(is_last=number == most - 1):
-                loss, metrics = self._microbatch(part, part_weight_BT, denominator)
+                loss, metrics = self._microbatch(
+                    part, part_weight_BT, denominator, lengths if is_packed else None
+                )
                 self.manual_backward(loss * world_size())  # gradients are averaged over ranks
             if not is_extra:
-                padded = torch.tensor(float(index.numel() * width), device=self.device)
-                metrics["padding_share"] = torch.stack([padded - lengths_B[index.cpu()].sum(), padded])
+                padded += sum(lengths) if is_packed else len(lengths) * width
                 totals = add_metrics(totals, metrics)
-        return totals
+        shares = torch.tensor([float(padded - int(lengths_B.sum())), float(padded)])
+        return totals | {"padding_share": shares.to(self.device, non_blocking=True)}
 
     def _microbatch(
-        self, part: Tensors, weight_BT: Tensor, denominator: Tensor | None
+        self, part: Tensors, weight_BT: Tensor, denominator: Tensor | None, lengths: list[int] | None
     ) -> tuple[Tensor, Tensors]:
-        scores = score_tokens(
-            self.network,
-            tokens_BT=part["tokens_BT"],
-            is_action_BT=part["is_action_BT"],
-            temperature=self.temperature,
-            with_entropy=True,
-            with_hidden=self.critic is not None and self.critic.is_shared,
-        )
+        """Loss of a micro-batch and its metrics; ``lengths`` of its rows where they are to be packed."""
+        is_shared = self.critic is not None and self.critic.is_shared
+        rows: dict[str, Any] = {
+            "tokens_BT": part["tokens_BT"],
+            "is_action_BT": part["is_action_BT"],
+            "lengths": lengths,
+        }
+        with memory_saved(self.update.checkpoint_activations, self.network):
+            scores = score_tokens(
+                self.network, **rows, temperature=self.temperature, with_entropy=True, with_hidden=is_shared,
+                entropy_grad=self.algorithm.needs_entropy, logits_chunk=self.update.logits_chunk,
+                is_checked=True,
+            )  # fmt: skip
         assert scores.entropy_BT is not None
-        part["logp_BT"] = scores.logp_BT
-        keep = self.algorithm.needs_entropy
-        part["entropy_BT"] = scores.entropy_BT if keep else scores.entropy_BT.detach()
+        part |= {"logp_BT": scores.logp_BT, "entropy_BT": scores.entropy_BT}
         loss_sum, metrics = policy_loss(self.algorithm, tensors=part, weight_BT=weight_BT)
         loss = policy_share = divide(loss_sum, denominator)
         if self.critic is not None:
-            value_BT = self.critic(
-                self.network, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"],
-                hidden_AD=scores.hidden_AD,
-            )  # fmt: skip
+            with memory_saved(self.update.checkpoint_activations, self._own_trunk):
+                value_BT = self.critic(self.network, **rows, hidden_AD=scores.hidden_AD)
             value_loss, value_metrics = self.critic.value_loss(value_BT, part)
             loss = loss + self.critic.coef * value_loss
             metrics |= value_metrics

@@ -111,6 +111,8 @@ class PolicyModule(SteppingModule):
 
     def _with_old_scores(self, trajectories: TrajectoryBatch) -> Tensors:
         """All tensors that parts may ask for; old log-probs are the sampler's own (no second forward)."""
+        if bool(trajectories.is_action_BT[:, :1].any()):
+            raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
         names = trajectories.__dataclass_fields__
         tensors = {name: getattr(trajectories, name) for name in names}
         tensors["old_logp_BT"] = trajectories.sampler_logp_BT
@@ -121,8 +123,9 @@ class PolicyModule(SteppingModule):
                 tensors["ref_logp_BT"] = self._scored(reference, tensors)
         if self.critic is not None:
             values_BT = value_rows(
-                self.critic, self.network, tensors, tokens_per_microbatch=self.update.tokens_per_microbatch
-            )
+                self.critic, self.network, tensors, is_packed=self._packs(),
+                tokens_per_microbatch=self.update.tokens_per_microbatch,
+            )  # fmt: skip
             tensors["value_BT"] = tensors["old_value_BT"] = values_BT
         return tensors
 

@@ -1,20 +1,48 @@
-"""Scores of rows without gradient: log-probs of a network, values of a critic."""
+"""Scores of rows: log-probs of a network, values of a critic, and how rows go through them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.logprobs import recomputed, score_tokens
+from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.microbatches import micro_batched
 
+log = logging.getLogger(__name__)
+
+
+def pack_networks(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> bool:
+    """Prepares networks for packed rows where ``update.packing`` wants them; returns whether rows are packed.
+
+    Raises:
+        ValueError: packed rows are demanded of a network that cannot take them.
+    """
+    if packing is False or (packing == "auto" and not is_cuda):
+        return False
+    reasons = [reason for network in networks if (reason := enable_packing(network))]
+    if reasons and packing is True:
+        raise ValueError(
+            f"update.packing=true does not fit this model: {reasons[0]}; use update.packing=false"
+        )
+    if reasons:
+        log.warning("rows are padded, not packed: %s", reasons[0])
+    return not reasons
+
 
 def score_rows(
-    network: Any, tensors: Mapping[str, Tensor], *, temperature: float, tokens_per_microbatch: int
+    network: Any,
+    tensors: Mapping[str, Tensor],
+    *,
+    temperature: float,
+    tokens_per_microbatch: int,
+    logits_chunk: int | None = None,
+    is_packed: bool = False,
 ) -> Tensor:
     """Log-probs (nats) of every action token under ``network``, (B, T), without gradient.
 
@@ -22,19 +50,41 @@ def score_rows(
         network: causal LM.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
         temperature: of the sampling.
-        tokens_per_microbatch: padded tokens of a forward and backward; without backward, twice as many fit.
+        tokens_per_microbatch: tokens of a forward and backward; without backward, twice as many fit.
+        logits_chunk: see `score_tokens`.
+        is_packed: see `micro_batched`.
     """
 
-    def scored(tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    def scored(**rows: Any) -> Tensor:
         return score_tokens(
-            network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, temperature=temperature
+            network, **rows, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
         ).logp_BT
 
-    return micro_batched(scored, tensors, 2 * tokens_per_microbatch)
+    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, is_packed)
 
 
 def value_rows(
-    critic: Critic, network: Any, tensors: Mapping[str, Tensor], *, tokens_per_microbatch: int
+    critic: Critic,
+    network: Any,
+    tensors: Mapping[str, Tensor],
+    *,
+    tokens_per_microbatch: int,
+    is_packed: bool = False,
 ) -> Tensor:
     """Values (points) before every action token, (B, T), without gradient; arguments as of `score_rows`."""
-    return micro_batched(partial(critic, network), tensors, 2 * tokens_per_microbatch)
+
+    def scored(**rows: Any) -> Tensor:
+        values_BT: Tensor = critic(network, **rows)
+        return values_BT
+
+    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, is_packed)
+
+
+@contextmanager
+def memory_saved(is_on: bool, *networks: nn.Module | None) -> Iterator[None]:
+    """Layers of the networks are run again in the backward pass, where wanted."""
+    with ExitStack() as stack:
+        for network in networks if is_on else ():
+            if network is not None:
+                stack.enter_context(recomputed(network))
+        yield

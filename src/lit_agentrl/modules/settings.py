@@ -20,6 +20,11 @@ class UpdateSettings:
         epochs: passes over the batch.
         minibatches: optimizer steps per pass.
         tokens_per_microbatch: padded tokens of one forward and backward; memory, not mathematics.
+        logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are computed
+            again in the backward pass.  None: all action tokens of a micro-batch at once.
+        packing: rows one after the other without padding: True, False, or ``auto``, on CUDA where the network's
+            attention allows it.
+        checkpoint_activations: keep only what enters each layer, and run layers again in the backward pass.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
@@ -33,6 +38,9 @@ class UpdateSettings:
     epochs: int = 1
     minibatches: int = 1
     tokens_per_microbatch: int = 2048
+    logits_chunk: int | None = 1024
+    packing: bool | str = "auto"
+    checkpoint_activations: bool = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5
@@ -42,6 +50,14 @@ class UpdateSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"update.{name}={value} must be a whole number >= 1")
+        if self.logits_chunk is not None and (type(self.logits_chunk) is not int or self.logits_chunk < 1):
+            raise ValueError(f"update.logits_chunk={self.logits_chunk} must be a whole number >= 1, or null")
+        if not isinstance(self.packing, bool) and self.packing != "auto":
+            raise ValueError(f"update.packing={self.packing} is unknown; valid: auto, true, false")
+        if not isinstance(self.checkpoint_activations, bool):
+            raise ValueError(
+                f"update.checkpoint_activations={self.checkpoint_activations} must be true or false"
+            )
         for name in ("grad_clip", "max_logp_gap"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"update.{name}={getattr(self, name)} must be > 0")
