@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,6 +146,7 @@ class RolloutCallback(Callback):
         self._seed = seed
         self._rewards = rewards or RewardPipeline()
         self._engine: Engine | None = None
+        self._whole: Callable[[Any], AbstractContextManager[Any]] = nullcontext
         self._samplers: dict[tuple[str, SamplingParams], Sampler] = {}
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
         self.test_episodes: list[Episode] = []
@@ -156,6 +158,7 @@ class RolloutCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, once it lies on its device."""
+        self._whole = getattr(trainer.strategy, "gathered", nullcontext)
         self._engine = self._make_engine(
             network=pl_module.network,
             stop=AnswerStop(self._chat.tokenizer),
@@ -278,8 +281,9 @@ class RolloutCallback(Callback):
                 probes=self._rewards.probes if split == "train" else None,
             )  # fmt: skip
         prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
-        return self._samplers[split, params].play(
-            EpisodeSpec(batch.iteration, group, member, task, seed, wave)
-            for group, task, seed in prompts
-            for member in range(members)
-        )
+        with self._whole(pl_module.network):  # ranks decode different numbers of steps: no collective within
+            return self._samplers[split, params].play(
+                EpisodeSpec(batch.iteration, group, member, task, seed, wave)
+                for group, task, seed in prompts
+                for member in range(members)
+            )
