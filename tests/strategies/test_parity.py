@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from lit_agentrl.modules.policy_optimisation import PolicyModule
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.strategies.ddp import DDP
+from lit_agentrl.strategies.fsdp import FSDP
 from lit_agentrl.types import StepBatch, TrajectoryBatch
 from tests.conftest import ROOT
 from tests.modules.bare import gpt2
 from tests.rl.ragged import config_of, ragged
 from tests.strategies.processes import on_ranks
+from tests.strategies.recorded import whole
 
 CASES = {  # algorithm and what is changed of the update
     "grpo": {},
@@ -32,8 +35,13 @@ CASES = {  # algorithm and what is changed of the update
     "dapo": {"minibatches": 2},
     "gspo": {"epochs": 2},
 }
-EMPTIED = ("grpo", "dapo")  # whose filter leaves nothing of the second rank
 ITERATIONS = 5
+EMPTIED = ("grpo", "dapo")  # whose filter leaves nothing of the second rank
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "auto": lambda: "auto",
+    "ddp": lambda: DDP(timeout_s=60),
+    "fsdp": lambda: FSDP(timeout_s=60),
+}
 
 
 def recorded(algo: str) -> TrajectoryBatch:
@@ -71,7 +79,7 @@ class Watch(pl.Callback):
         self.forwards += torch.is_grad_enabled()
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
-        grads = [p.grad.detach().flatten() for group in optimizer.param_groups for p in group["params"]]
+        grads = [whole(p.grad).flatten() for group in optimizer.param_groups for p in group["params"]]
         self.gradients.append(torch.cat(grads).clone())
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
@@ -93,30 +101,38 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
         update=UpdateSettings(tokens_per_microbatch=150, max_logp_gap=1e9, **update),
         optim=OptimSettings(optimizer=adamw, lr=0.003),
     )  # fmt: skip
-    whole, watch = recorded(algo), Watch()
+    rows, watch = recorded(algo), Watch()
     iteration = iter(range(ITERATIONS))
 
     def batch() -> StepBatch:
-        mine = whole.select(whole.group_B % world_size() == rank())
+        mine = rows.select(rows.group_B % world_size() == rank())
         return StepBatch(next(iteration), [], [], [], mine if mine.num_rows else None, [None])  # type: ignore[list-item]
 
     trainer = pl.Trainer(
         max_epochs=ITERATIONS, accelerator="cpu", devices=1 if strategy == "auto" else 2, logger=False,
-        strategy="auto" if strategy == "auto" else DDP(timeout_s=60), enable_checkpointing=False,
+        strategy=STRATEGIES[strategy](), enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[watch],
     )  # fmt: skip
     trainer.fit(module, OneBatch(batch))
-    return watch
+    found = Watch()  # without what Lightning hung on to the other, which cannot be sent
+    found.gradients, found.rows, found.forwards = watch.gradients, watch.rows, watch.forwards
+    return found
 
 
-@pytest.mark.parametrize("algo", ["grpo", pytest.param("ppo", marks=pytest.mark.slow), "dapo", "gspo"])
-def test_two_processes_are_one(algo: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "strategy"),
+    [
+        ("grpo", "ddp"), pytest.param("ppo", "ddp", marks=pytest.mark.slow), ("dapo", "ddp"), ("gspo", "ddp"),
+        *(pytest.param(algo, "fsdp", marks=pytest.mark.slow) for algo in CASES),
+    ],
+)  # fmt: skip
+def test_two_processes_are_one(algo: str, strategy: str, tmp_path: Path) -> None:
     """GRPO, PPO with its critic, DAPO whose filter empties the second rank, GSPO; several minibatches."""
     lengths_B = recorded(algo).is_real_BT.sum(1)
     assert lengths_B.max() > 5 * lengths_B.min()
     assert bool((recorded(algo).group_B % 2 == 1).any()) == (algo not in EMPTIED)
     alone = trained(algo, CASES[algo], "auto")
-    both = on_ranks(trained, tmp_path, algo, CASES[algo], "ddp")
+    both = on_ranks(trained, tmp_path, algo, CASES[algo], strategy)
     assert both[0].forwards == both[1].forwards > 0
     first = both[0].gradients
     assert len(first) == len(alone.gradients) >= ITERATIONS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,25 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lit_agentrl.callbacks.atomic_io import LEFTOVERS, AtomicIO, CheckpointError, checkpoint_exists
+from lit_agentrl.callbacks.atomic_io import (
+    LEFTOVERS,
+    AtomicIO,
+    CheckpointError,
+    checkpoint_exists,
+    progress_of,
+    remove_checkpoint,
+)
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.files import recover_folder, replace_folder
 
-__all__ = ["AtomicIO", "BestCheckpoint", "CheckpointError", "LastCheckpoint", "checkpoint_exists"]
+__all__ = [
+    "AtomicIO",
+    "BestCheckpoint",
+    "CheckpointError",
+    "LastCheckpoint",
+    "checkpoint_exists",
+    "progress_of",
+]
 
 
 def _check_keep(option: str, keep: int) -> int:
@@ -45,7 +60,7 @@ class LastCheckpoint(Checkpoint):
         if stage == "fit" and trainer.is_global_zero and self.path.parent.is_dir():
             for leftover in self.path.parent.glob("*.ckpt.*"):
                 if leftover.suffix in LEFTOVERS:
-                    leftover.unlink()
+                    remove_checkpoint(leftover)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Know which iteration is on disk already."""
@@ -132,6 +147,9 @@ class BestCheckpoint(Checkpoint):
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
         export = getattr(pl_module, "export", None)
+        gather = getattr(trainer.strategy, "whole_network", None)
+        if export is not None and gather is not None:
+            export = partial(export, network=gather(pl_module.network))  # all ranks take part
         if export is not None and trainer.is_global_zero:
             try:
                 replace_folder(self.export_folder, export)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,6 +96,7 @@ class RolloutCallback(Callback):
                 device=settings.overlap_device, threads=settings.overlap_threads,
                 patience=settings.overlap_patience or 600.0,
             )  # fmt: skip
+        self._whole: Callable[[Any], AbstractContextManager[Any]] = nullcontext
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
         self.test_episodes: list[Episode] = []
 
@@ -104,6 +106,7 @@ class RolloutCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, once it lies on its device."""
+        self._whole = getattr(trainer.strategy, "gathered", nullcontext)
         self._player.open(pl_module.network, trainer.precision_plugin.forward_context)  # type: ignore[arg-type]
         if self._ahead is not None:
             require_whole_weights(trainer.strategy)
@@ -269,7 +272,8 @@ class RolloutCallback(Callback):
         return self._play(pl_module, _request(how.split, batch, how.members, how.params))
 
     def _play(self, pl_module: LightningModule, request: PlayRequest) -> list[Episode]:
-        return self._player.play(request, version=int(getattr(pl_module, "version", 0)))
+        with self._whole(pl_module.network):  # ranks decode different numbers of steps: no collective within
+            return self._player.play(request, version=int(getattr(pl_module, "version", 0)))
 
 
 def _request(

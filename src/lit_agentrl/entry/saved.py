@@ -66,6 +66,6 @@ def run_folder_of(path: Path) -> Path:
     """
     if path.suffix != ".ckpt":
         return path
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"run={path} does not exist; give a run folder, or one of its .ckpt files")
     return path.resolve().parent.parent

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from lit_agentrl.callbacks.checkpoints import AtomicIO, BestCheckpoint, checkpoint_exists
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, checkpoint_exists, progress_of
 from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.overlap import add_correction
@@ -82,7 +82,7 @@ def train(
 
 def _require_iterations_left(last: Path, totals: record.Totals, planned: int) -> None:
     """Look into the checkpoint before the summary of the earlier launch is touched."""
-    done = AtomicIO().load_checkpoint(last)["callbacks"][totals.state_key]["counts"]["iterations"]
+    done = progress_of(last)["callbacks"][totals.state_key]["counts"]["iterations"]
     if planned < done:
         raise ValueError(
             f"trainer.max_epochs={planned} is less than the {done} iterations that this run has behind it; "

@@ -97,13 +97,20 @@ def score_tokens(
 
 
 def hidden_before(
-    trunk: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, lengths: list[int] | None = None
+    network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, lengths: list[int] | None = None
 ) -> Tensor:
-    """The trunk's last hidden state before each action token, (A, D), row by row; gradient into the trunk."""
+    """The last hidden state before each action token, (A, D), row by row; gradient into the trunk.
+
+    Of a causal LM the whole is called, if with one position for its head: where it is cut up over ranks, its trunk
+    cannot compute alone.
+    """
     chosen = is_action_BT[:, 1:]
-    inputs, place = _inputs(trunk, tokens_BT, chosen, torch.nonzero(chosen, as_tuple=True), lengths)
-    hidden_BTD: Tensor = trunk(**inputs).last_hidden_state
-    return hidden_BTD[place]
+    inputs, place = _inputs(network, tokens_BT, chosen, torch.nonzero(chosen, as_tuple=True), lengths)
+    trunk: Any = getattr(network, "base_model", network)
+    kept: list[Tensor] = []
+    with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):
+        network(**inputs, **({} if trunk is network else {"logits_to_keep": 1}))
+    return kept[0][place]
 
 
 def _inputs(

@@ -104,8 +104,10 @@ class Critic(nn.Module):
             lengths: real tokens of each row, where rows are to be packed.
         """
         if self.trunk is not None or hidden_AD is None:
-            trunk = policy.base_model if self.trunk is None else self.trunk
-            hidden_AD = hidden_before(trunk, tokens_BT=tokens_BT, is_action_BT=is_action_BT, lengths=lengths)
+            network = policy if self.trunk is None else self.trunk
+            hidden_AD = hidden_before(
+                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, lengths=lengths
+            )
         value_A = at_least_float32(self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1))
         value_BT = torch.zeros(tokens_BT.shape, dtype=value_A.dtype, device=tokens_BT.device)
         return value_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), value_A)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -21,8 +21,10 @@ Tensors = dict[str, Tensor]
 class ManualModule(EvaluatedModule):
     """A module that steps its optimizers itself, and counts the steps that it has to skip.
 
-    Strategies may offer three methods; without them one process, or plain DDP, is assumed:
+    Strategies may offer these methods; without them one process, or plain DDP, is assumed:
 
+    - ``shard(trained, frozen)`` cuts networks up over ranks, in place, before optimizers are made;
+    - ``in_use(network)`` is entered around the use of a frozen network;
     - ``deal(loads=, parts=, ranks=, world_size=)`` says which rank trains on each trajectory; see `minibatches`;
     - ``block_backward_sync()``, of Lightning's own DDP, is entered for all but the last backward of a step;
     - ``clip_gradient_norm(parameters, limit) -> norm`` clips gradients that are sharded.
@@ -41,6 +43,24 @@ class ManualModule(EvaluatedModule):
     # ------------------------------------------------------------------ doors of the strategy
     def _of_strategy(self, name: str) -> Any:
         return getattr(getattr(self.trainer, "strategy", None), name, None)
+
+    def configure_model(self) -> None:
+        """Lets the strategy cut the networks up; Lightning calls it before every fit and evaluation."""
+        if (shard := self._of_strategy("shard")) is not None:
+            trained = [n for name in ("network", "critic") if (n := getattr(self, name, None)) is not None]
+            shard(trained, [n for n in self.frozen_networks if all(n is not each for each in trained)])
+
+    @property
+    def frozen_networks(self) -> Sequence[nn.Module]:
+        """Networks that are read but not trained, and are no part of checkpoints."""
+        return ()
+
+    @contextmanager
+    def _in_use(self, network: nn.Module) -> Iterator[nn.Module]:
+        """Around the use of a frozen network, which lies on the module's device within."""
+        hold = self._of_strategy("in_use")
+        with hold(network) if hold is not None else nullcontext():
+            yield network if hold is not None else network.to(self.device)
 
     def _minibatches(
         self, tensors: Tensors, units: str, generator: torch.Generator

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from lit_agentrl.modules.collective import max_over_ranks
+
 
 def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6) -> list[Tensor]:
     """Row indices of micro-batches: rows sorted by length, each padded micro-batch within the budget.
@@ -115,6 +117,8 @@ def micro_batched(
 ) -> Tensor:
     """``score(tokens_BT=, is_action_BT=, lengths=)`` of every row, a micro-batch at a time; (B, T), no gradient.
 
+    Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
+
     Args:
         score: gives a (B, T) tensor for right-padded rows.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
@@ -124,10 +128,15 @@ def micro_batched(
     lengths_B = tensors["is_real_BT"].sum(1).cpu()
     out_BT = torch.zeros(tensors["tokens_BT"].shape, device=tensors["tokens_BT"].device)
     split = split_packed if is_packed else split_by_tokens
-    for rows in split(lengths_B, tokens_per_microbatch):
+    parts = split(lengths_B, tokens_per_microbatch)
+    most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
+    for rows in parts:
         width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
         given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
         scored = score(**given, lengths=lengths_B[rows].tolist() if is_packed else None)
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
         out_BT[index, :width] = scored
+    nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
+    for _ in range(most - len(parts)):  # another rank has more
+        score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), lengths=[2] if is_packed else None)
     return out_BT

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -118,8 +119,7 @@ class PolicyModule(SteppingModule):
         if self.algorithm.correction is not None:
             tensors["old_logp_BT"] = self._scored(self.network, tensors)
         if self._reference:
-            reference = cast(nn.Module, self._reference[0]).to(self.device)
-            with adapters_off(reference):
+            with self._in_use(self._reference[0]) as reference, adapters_off(reference):
                 tensors["ref_logp_BT"] = self._scored(reference, tensors)
         if self.critic is not None:
             values_BT = value_rows(
@@ -185,6 +185,10 @@ class PolicyModule(SteppingModule):
         }
 
     # ------------------------------------------------------------------ set-up and saving
+    @property
+    def frozen_networks(self) -> Sequence[nn.Module]:
+        return self._reference
+
     def configure_optimizers(self) -> Any:
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         iterations = self.trainer.max_epochs or 1
@@ -222,6 +226,11 @@ class PolicyModule(SteppingModule):
         self._bad_steps = checkpoint["policy"]["bad_steps"]
         self.algorithm.load_state_dict(checkpoint["policy"].get("coefficients", {}))
 
-    def export(self, folder: str | Path) -> None:
-        """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads."""
-        self.policy.save(folder)
+    def export(self, folder: str | Path, network: Any = None) -> None:
+        """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads.
+
+        Args:
+            folder: to write to.
+            network: the policy's network put together again, where this rank holds a share of it alone.
+        """
+        (self.policy if network is None else replace(self.policy, network=network)).save(folder)

@@ -1,0 +1,187 @@
+"""Cutting networks up over ranks with PyTorch's FSDP2, and putting them together again; knows no Lightning."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._composable import checkpoint
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+State = dict[str, Any]
+
+
+def blocks_of(network: nn.Module) -> list[nn.Module]:
+    """The repeated layers of a network, by what its own class says must not be split over devices.
+
+    None of one without repeated layers, such as a value head.
+
+    Raises:
+        ValueError: the class does not say.
+    """
+    names = {name for m in network.modules() for name in getattr(m, "_no_split_modules", None) or ()}
+    found = [m for m in network.modules() if type(m).__name__ in names]
+    if not found and any(isinstance(m, nn.ModuleList) for m in network.modules()):
+        raise ValueError(
+            f"strategy=fsdp cannot cut up {type(network).__name__}: its class names no blocks in _no_split_modules; "
+            "choose strategy=ddp"
+        )
+    return found
+
+
+def shard(
+    network: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    precision: MixedPrecisionPolicy,
+    reshard_after_forward: bool = True,
+    recompute_activations: bool = False,
+) -> None:
+    """Leave on each rank its share of every parameter, in place: one unit a block, and one of all the rest.
+
+    A unit is gathered as a whole when it computes.  Embeddings belong to the rest, together with an output head
+    that shares their weights.  A network that is cut up already is left as it is.
+
+    Args:
+        network: on any device; afterwards on the mesh's.
+        mesh: one dimension, the ranks.
+        precision: of gathered weights and of the exchange of gradients.
+        reshard_after_forward: free gathered blocks until the backward needs them again.
+        recompute_activations: keep a block's input alone and compute the block again in the backward.
+
+    Raises:
+        ValueError: see `blocks_of`.
+    """
+    if isinstance(network, FSDPModule):
+        return
+    for block in blocks_of(network):
+        if recompute_activations:
+            checkpoint(block)
+        fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard_after_forward)
+    fully_shard(network, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
+
+
+def units_of(network: nn.Module) -> list[FSDPModule]:
+    """The network's units, the outermost first."""
+    return [module for module in network.modules() if isinstance(module, FSDPModule)]
+
+
+@contextmanager
+def gathered(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[None]:
+    """Within, every rank holds the whole network and calls it as often as it likes, without a collective.
+
+    Entering is one: all ranks must.  For calls without gradient; weights must not change within.
+
+    Args:
+        network: cut up by `shard`; any other is left alone.
+        reshard_after_forward: what it was cut up with.
+    """
+    units = units_of(network)
+    handles = [unit.unshard(async_op=True) for unit in units]  # the later travel while the first are unpacked
+    for unit, handle in zip(units, handles, strict=True):
+        if handle is not None:
+            handle.wait()
+        unit.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for number, unit in enumerate(units):
+            unit.set_reshard_after_forward(reshard_after_forward and number > 0, recurse=False)
+            unit.reshard()
+
+
+@contextmanager
+def unsynchronised(networks: list[nn.Module]) -> Iterator[None]:
+    """Within, backwards add up whole gradients on each rank instead of exchanging them."""
+    units = [unit for network in networks for unit in units_of(network)]
+    for unit in units:
+        unit.set_requires_gradient_sync(False, recurse=False)
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.set_requires_gradient_sync(True, recurse=False)
+
+
+# ---------------------------------------------------------------------- whole tensors and shares of them
+def state_of(module: nn.Module) -> State:
+    """``module.state_dict()``, in which weights that are one tensor stay one."""
+    seen: dict[int, Tensor] = {}
+    state = module.state_dict(keep_vars=True)
+    return {name: seen.setdefault(id(value), value.detach()) for name, value in state.items()}
+
+
+def whole(state: Any, *, keep: bool = True) -> Any:
+    """A copy of nested dicts and lists with every share replaced by the whole tensor on the CPU; a collective.
+
+    Args:
+        state: as a module or an optimizer returns it.
+        keep: False on ranks that only take part; they get None in place of what was cut up.
+    """
+    seen: dict[int, Tensor | None] = {}
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: visit(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [visit(item) for item in value]
+        if not isinstance(value, DTensor):
+            return value
+        if id(value) not in seen:
+            tensor = value.full_tensor()
+            seen[id(value)] = tensor.cpu() if keep else None
+        return seen[id(value)]
+
+    return visit(state)
+
+
+def share_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """This rank's share of ``tensor``, as ``like`` is cut up; every rank holds the whole, so none is sent."""
+    if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
+        return tensor
+    own = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return own
+
+
+def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
+    """An optimizer's saved state with what belongs to a parameter cut up as the parameter is."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    ids = [number for group in state["param_groups"] for number in group["params"]]
+    if len(parameters) != len(ids):
+        return state  # the optimizer's own check says it best
+    owner = dict(zip(ids, parameters, strict=True))
+
+    def visit(number: Any, value: Any) -> Any:
+        is_cut = isinstance(value, Tensor) and value.shape == owner[number].shape
+        return share_like(value, owner[number]) if is_cut else value
+
+    per_parameter = {
+        number: {name: visit(number, value) for name, value in entries.items()}
+        for number, entries in state["state"].items()
+    }
+    return {**state, "state": per_parameter}
+
+
+def hollow(network: nn.Module) -> nn.Module:
+    """A copy of the structure whose parameters hold no data, made before the network is cut up."""
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
+        for p in network.parameters()
+    }
+    return copy.deepcopy(network, memo)
+
+
+def filled(structure: nn.Module, network: nn.Module, *, keep: bool) -> nn.Module | None:
+    """``structure`` with the whole weights of ``network``; a collective; None on ranks that do not keep it."""
+    state = whole(state_of(network), keep=keep)
+    if not keep:
+        return None
+    full = copy.deepcopy(structure)
+    full.load_state_dict(state, assign=True)
+    return full
