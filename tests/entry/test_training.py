@@ -78,6 +78,7 @@ def test_metrics_have_the_promised_names(mixed_run: Path) -> None:
         assert [name for name in promised if not row[name]] == []
     assert float(first["speed/prefill_reuse"]) == 1.0
     assert float(first["speed/shared_prefill"]) > 0  # the members of a group begin alike
+    assert 0 < float(first["train/logp_gap_max"]) < 1e-4  # nats: what was recorded is what training computes
     assert float(second["train/kept_group_share"]) == pytest.approx(2 / 3)
 
 

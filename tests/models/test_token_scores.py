@@ -143,9 +143,13 @@ def test_entropy_carries_gradient_only_where_asked() -> None:
         assert scores.entropy_BT is not None and scores.entropy_BT.requires_grad == wanted
 
 
-def test_chunks_are_refused_where_logits_are_changed_after_the_head() -> None:
-    with pytest.raises(ValueError, match="update.logits_chunk=3 does not fit this model"):
-        score_tokens(granite(), **rows(), logits_chunk=3)
+def test_logits_changed_after_the_head_are_not_made_in_chunks(caplog: pytest.LogCaptureFixture) -> None:
+    network, given = granite(), rows()
+    for _ in range(2):
+        chunked = score_tokens(network, **given, logits_chunk=3)
+        assert torch.equal(chunked.logp_BT, score_tokens(network, **given).logp_BT)
+    (message,) = [record.getMessage() for record in caplog.records]  # said once
+    assert "update.logits_chunk has no effect" in message
 
 
 def test_packing_is_refused_where_attention_does_not_allow_it() -> None:

@@ -138,6 +138,13 @@ def test_the_harness_trains_on_both_ranks_and_with_a_critic_and_a_reference() ->
     assert not dist.is_initialized()
 
 
+def test_adapters_are_refused() -> None:
+    network = torch.nn.Linear(2, 2)
+    network.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="strategy=fsdp does not shard adapters"):
+        FSDP().shard([network], [])
+
+
 def test_options_without_effect_are_refused() -> None:
     strategy = FSDP(offload_frozen=True)
     strategy.parallel_devices = [torch.device("cpu")]

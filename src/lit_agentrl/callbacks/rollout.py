@@ -12,7 +12,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import seeds
+from lit_agentrl.callbacks.overlap import PlayAhead, require_whole_weights
 from lit_agentrl.callbacks.rollout_row import of_all_ranks, rollout_row, stop_if_failing
+from lit_agentrl.callbacks.rollout_settings import RolloutSettings
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.modules.collective import gather_objects, gather_rows, rank, sum_over_ranks
@@ -20,70 +22,12 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.batch import pack, trajectory_id
-from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.player import Player, PlayRequest
+from lit_agentrl.rollout.process import Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
-from lit_agentrl.text.ledger import AnswerStop
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.types import EndReason, Episode, StepBatch
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutSettings:
-    """How an iteration's episodes are played.
-
-    Args:
-        prompts: groups per iteration (P).
-        members: episodes per group (N).
-        temperature, top_p, top_k, max_reply_tokens, max_context_tokens: see ``SamplingParams``.
-        allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
-            recorded log-probs those of another distribution than the one sampled from.
-        max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
-        max_waves: how often an iteration's prompts may be drawn for a filter that asks for more groups.
-
-    Raises:
-        ValueError: a value out of range, naming the option.
-    """
-
-    prompts: int
-    members: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_reply_tokens: int = 64
-    max_context_tokens: int = 1024
-    allow_truncated_sampling: bool = False
-    max_failed_share: float = 0.1
-    max_waves: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("prompts", "members", "max_waves"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
-        if not self.temperature > 0:
-            raise ValueError(
-                f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore"
-            )
-        if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
-            raise ValueError(
-                f"rollout.top_p={self.top_p} rollout.top_k={self.top_k}: truncated sampling makes training "
-                "off-policy; set rollout.allow_truncated_sampling=true to accept that"
-            )
-        if not 0 <= self.max_failed_share <= 1:
-            raise ValueError(f"rollout.max_failed_share={self.max_failed_share} must be in [0, 1]")
-
-    @property
-    def params(self) -> SamplingParams:
-        try:
-            return SamplingParams(
-                temperature=self.temperature,
-                top_p=self.top_p,
-                top_k=self.top_k,
-                max_reply_tokens=self.max_reply_tokens,
-                max_context_tokens=self.max_context_tokens,
-            )
-        except ValueError as error:
-            raise ValueError(f"rollout.{error}") from error
 
 
 @dataclass(frozen=True)
@@ -132,11 +76,6 @@ class RolloutCallback(Callback):
         rewards: RewardPipeline | None = None,
     ) -> None:
         try_out("filter", select_groups, Selection)
-        self._tasks = tasks
-        self._make_engine = engine
-        self._prompt = prompt
-        self._chat = chat
-        self._context = context
         self.settings = settings
         self._select_groups = select_groups
         self._further_wave = further_wave
@@ -145,28 +84,32 @@ class RolloutCallback(Callback):
         self._test = Evaluation("test", test_params)
         self._seed = seed
         self._rewards = rewards or RewardPipeline()
-        self._engine: Engine | None = None
+        self._tasks = tasks
+        self._player = Player(
+            tasks=tasks, engine=engine, prompt=prompt, chat=chat, context=context, seed=seed,
+            max_context_tokens=settings.max_context_tokens, probes=self._rewards.probes,
+        )  # fmt: skip
+        self._ahead: PlayAhead | None = None
+        if settings.overlap:
+            self._ahead = PlayAhead(
+                self._player, lambda iteration: self._wave_of(further_wave(iteration, 0), 0),
+                device=settings.overlap_device, threads=settings.overlap_threads,
+                patience=settings.overlap_patience or 600.0,
+            )  # fmt: skip
         self._whole: Callable[[Any], AbstractContextManager[Any]] = nullcontext
-        self._samplers: dict[tuple[str, SamplingParams], Sampler] = {}
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
         self.test_episodes: list[Episode] = []
 
     def set_test(self, evaluation: Evaluation) -> None:
         """How later tests are played."""
         self._test = evaluation
-        self._samplers = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, once it lies on its device."""
         self._whole = getattr(trainer.strategy, "gathered", nullcontext)
-        self._engine = self._make_engine(
-            network=pl_module.network,
-            stop=AnswerStop(self._chat.tokenizer),
-            end_of_turn_ids=self._chat.end_of_turn_ids,
-            max_context_tokens=self.settings.max_context_tokens,
-            forward_context=trainer.precision_plugin.forward_context,
-        )
-        self._samplers = {}
+        self._player.open(pl_module.network, trainer.precision_plugin.forward_context)  # type: ignore[arg-type]
+        if self._ahead is not None:
+            require_whole_weights(trainer.strategy)
 
     def state_dict(self) -> dict[str, Any]:
         """What the reward parts have learnt; empty without any that learn."""
@@ -175,6 +118,37 @@ class RolloutCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
         self._rewards.load_state_dict(state_dict)
+
+    # ------------------------------------------------------------------ overlap
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._ahead is not None:
+            self._ahead.begin(trainer, pl_module)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        if self._ahead is not None:
+            self._ahead.update_is_over()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._ahead is not None:
+            self._ahead.end()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._ahead is not None:
+            self._ahead.end()
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._ahead is not None:
+            self._ahead.save(pl_module, checkpoint)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._ahead is not None:
+            self._ahead.load(checkpoint)
 
     # ------------------------------------------------------------------ training
     def on_train_batch_start(
@@ -206,20 +180,37 @@ class RolloutCallback(Callback):
         batch.trajectories = pack(trained, baselines) if trained else None
         row |= rollout_row(
             batch, [task.name for task in self._tasks], seconds=time.perf_counter() - started,
-            device=pl_module.device,
+            device=pl_module.device, playing_seconds=row.get("time/ahead"),
         )  # fmt: skip
+        if self._ahead is not None:
+            row["train/staleness"] = self._staleness(pl_module, batch)
+            self._ahead.go_on(trainer, pl_module)
 
     def _play_wave(
         self, pl_module: LightningModule, prompts: StepBatch, batch: StepBatch, wave: int = 0
     ) -> list[Episode]:
         """The episodes of these prompts; greedy ones go to ``batch.greedy_episodes``."""
-        params = self.settings.params
-        episodes = self._play("train", pl_module, prompts, self.settings.members, params, wave)
-        if self._with_greedy:
-            greedy = replace(params, temperature=0.0, top_p=1.0, top_k=0)
-            batch.greedy_episodes.extend(self._play("train", pl_module, prompts, 1, greedy, wave))
+        requests = self._wave_of(prompts, wave)
+        played = self._ahead.take(requests) if self._ahead is not None else None
+        if played is None:
+            found = [self._play(pl_module, request) for request in requests]
+        else:
+            found = played.episodes
+            row: dict[str, float] = pl_module.row  # type: ignore[assignment]
+            row["time/ahead"] = row.get("time/ahead", 0.0) + played.seconds
+        episodes = found[0]
+        batch.greedy_episodes.extend(episode for more in found[1:] for episode in more)
         stop_if_failing([*episodes, *batch.greedy_episodes], self.settings.max_failed_share)
         return episodes
+
+    def _wave_of(self, prompts: StepBatch, wave: int) -> Wave:
+        """What is played for these prompts: the members of each group, then the greedy episodes."""
+        params = self.settings.params
+        requests: Wave = (_request("train", prompts, self.settings.members, params, wave),)
+        if self._with_greedy:
+            greedy = replace(params, temperature=0.0, top_p=1.0, top_k=0)
+            requests += (_request("train", prompts, 1, greedy, wave),)
+        return requests
 
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
         """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
@@ -242,6 +233,17 @@ class RolloutCallback(Callback):
         batch.num_kept_groups = len(keep)
         return keep, selection.want_more
 
+    def _staleness(self, pl_module: LightningModule, batch: StepBatch) -> float:
+        """Optimizer steps since the weights that sampled, mean over the tokens trained on."""
+        if (trajectories := batch.trajectories) is None:
+            pair = torch.zeros(2)
+        else:
+            lag_BT = int(getattr(pl_module, "version", 0)) - trajectories.policy_version_BT
+            is_action_BT = trajectories.is_action_BT
+            pair = torch.stack([(lag_BT * is_action_BT).sum(), is_action_BT.sum()]).float()
+        total, count = sum_over_ranks(pair.to(pl_module.device)).tolist()
+        return float(total / max(count, 1.0))
+
     # ------------------------------------------------------------------ evaluation
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.val_episodes = []
@@ -254,8 +256,7 @@ class RolloutCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         started = time.perf_counter()
-        played = self._play(self._val.split, pl_module, batch, self._val.members, self._val.params)
-        batch.episodes = of_all_ranks(played)
+        batch.episodes = of_all_ranks(self._evaluate(pl_module, batch, self._val))
         self.val_episodes.extend(batch.episodes)
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["time/validate"] = row.get("time/validate", 0.0) + time.perf_counter() - started
@@ -264,26 +265,19 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        played = self._play(self._test.split, pl_module, batch, self._test.members, self._test.params)
-        batch.episodes = of_all_ranks(played)
+        batch.episodes = of_all_ranks(self._evaluate(pl_module, batch, self._test))
         self.test_episodes.extend(batch.episodes)
 
-    def _play(
-        self, split: str, pl_module: LightningModule, batch: StepBatch, members: int, params: SamplingParams,
-        wave: int = 0,
-    ) -> list[Episode]:  # fmt: skip
-        assert self._engine is not None, "setup() comes before rollouts"
-        self._engine.sync_weights(int(getattr(pl_module, "version", 0)))
-        if (split, params) not in self._samplers:
-            self._samplers[split, params] = Sampler(
-                self._engine, tasks=self._tasks, split=split, prompt=self._prompt, chat=self._chat,
-                params=params, seed=self._seed, context=self._context,
-                probes=self._rewards.probes if split == "train" else None,
-            )  # fmt: skip
-        prompts = zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
+    def _evaluate(self, pl_module: LightningModule, batch: StepBatch, how: Evaluation) -> list[Episode]:
+        return self._play(pl_module, _request(how.split, batch, how.members, how.params))
+
+    def _play(self, pl_module: LightningModule, request: PlayRequest) -> list[Episode]:
         with self._whole(pl_module.network):  # ranks decode different numbers of steps: no collective within
-            return self._samplers[split, params].play(
-                EpisodeSpec(batch.iteration, group, member, task, seed, wave)
-                for group, task, seed in prompts
-                for member in range(members)
-            )
+            return self._player.play(request, version=int(getattr(pl_module, "version", 0)))
+
+
+def _request(
+    split: str, batch: StepBatch, members: int, params: SamplingParams, wave: int = 0
+) -> PlayRequest:
+    prompts = tuple(zip(batch.group_P, batch.task_P, batch.seed_P, strict=True))
+    return PlayRequest(split, batch.iteration, prompts, members, params, wave)

@@ -36,7 +36,12 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
 
 
 def rollout_row(
-    batch: StepBatch, task_names: Sequence[str], *, seconds: float, device: torch.device
+    batch: StepBatch,
+    task_names: Sequence[str],
+    *,
+    seconds: float,
+    device: torch.device,
+    playing_seconds: float | None = None,
 ) -> dict[str, float]:
     """``rollout/*``, ``speed/*`` and ``time/rollout`` of an iteration, counted over all ranks.
 
@@ -45,6 +50,7 @@ def rollout_row(
         task_names: of all games, in the order of ``Episode.task``.
         seconds: that this rank took; the slowest counts.
         device: of the collectives.
+        playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
     """
     metrics = EpisodeMetrics().to(device)
     metrics.update(batch.episodes)
@@ -68,13 +74,14 @@ def rollout_row(
     actions, given, prefilled, shared, number, greedy, num_greedy = sum_over_ranks(counts).tolist()
     if num_greedy:
         row["rollout/greedy_return"] = greedy / num_greedy
-    seconds = float(max_over_ranks(torch.tensor(seconds, dtype=torch.float64)))
+    playing = seconds if playing_seconds is None else playing_seconds
+    seconds, playing = max_over_ranks(torch.tensor([seconds, playing], dtype=torch.float64)).tolist()
     return row | {
         "rollout/action_tokens": actions,
         "rollout/prefilled_tokens": prefilled,
         "time/rollout": seconds,
-        "speed/action_tokens_per_s": actions / seconds,
-        "speed/episodes_per_s": number / seconds,
+        "speed/action_tokens_per_s": actions / playing,
+        "speed/episodes_per_s": number / playing,
         "speed/prefill_reuse": given / max(prefilled + shared, 1.0),
         "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
     }

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.entry import composition, ranks
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
+from lit_agentrl.entry.overlap import refuse_no_correction
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
 from lit_agentrl.entry.saved import run_folder_of, saved_config
 from lit_agentrl.entry.signatures import check_targets
@@ -129,17 +130,16 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
     check_overrides(overrides, is_multirun=is_multirun)
     folders = flag_values(flags, "--config-dir", "-cd")
     search = composition.search_path(folders)
-    jobs = [
-        composition.compose_job("train", job, search)
-        for job in (expand(overrides) if is_multirun else [list(overrides)])
-    ]
+    listed = expand(overrides) if is_multirun else [list(overrides)]
+    jobs = [composition.compose_job("train", job, search) for job in listed]
     composition.check_run_folder(jobs[0], is_multirun=is_multirun)
     if flag_values(flags, "--cfg", "-c", "--info", "-i") or "--info" in flags or "-i" in flags:
         return
     from lit_agentrl.entry.parts import build_parts
 
     has_critic = False
-    for cfg in jobs:
+    for job, cfg in zip(listed, jobs, strict=True):
+        refuse_no_correction(job, cfg)
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra chooses it when the run begins

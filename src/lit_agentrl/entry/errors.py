@@ -13,7 +13,7 @@ from rich.text import Text
 
 WHERE = "add traceback=true to see where"
 # errors whose messages are written for users; by name, so that a typing error need not wait for torch
-_FOR_USERS = ("CheckpointError", "MisconfigurationException", "RankFailed")
+_FOR_USERS = ("CheckpointError", "MisconfigurationException", "PlayingError", "RankFailed")
 
 
 class UserError(ValueError):

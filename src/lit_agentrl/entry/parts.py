@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
@@ -74,6 +75,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_int("val.every", cfg.val.every, 1)
     require_int("val.episodes", cfg.val.episodes, 1)
     require_int("test.episodes", cfg.test.episodes, 0)
+    add_correction(cfg)
     algorithm: Algorithm = instantiate(cfg.algo)
     rollout: RolloutSettings = instantiate(cfg.rollout)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig

@@ -11,6 +11,7 @@ from rich.console import Console
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, checkpoint_exists, progress_of
 from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
+from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import TaskLoader
 from lit_agentrl.report import summary as reports
 
@@ -35,7 +36,10 @@ def train(
     if is_first:
         record.require_writable(folder)
     totals = record.Totals()
+    note = add_correction(cfg)
     run = build(cfg, load_task, extra_callbacks=[totals])
+    if note and run.trainer.is_global_zero:
+        print(note)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
         folder, run.games, totals, command=command, seed=cfg.seed, planned=planned, is_writing=is_first

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from lit_agentrl.models.packing import ATTENTION, Segments
+
+_log = logging.getLogger(__name__)
+_WHOLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be had in chunks
 
 
 class TokenScores(NamedTuple):
@@ -58,13 +64,13 @@ def score_tokens(
         entropy_grad: whether the entropy carries gradient.
         logits_chunk: largest number of tokens whose logits exist at a time; more are scored in chunks, whose
             logits are computed again in the backward pass.  None: all at once.
+            A network whose head cannot be asked for a part goes without chunks, which the log says once.
         lengths: real tokens of each row, at least 1: the rows go through a network prepared by `enable_packing`
             as one row without padding.
         is_checked: the caller knows that no action is at position 0 (asking waits for a GPU).
 
     Raises:
-        ValueError: an action token at position 0; chunks wanted of a network whose logits are not its output
-            embedding of the last hidden state.
+        ValueError: an action token at position 0.
     """
     if not is_checked and bool(is_action_BT[:, 0].any()):
         raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
@@ -73,15 +79,22 @@ def score_tokens(
     place = torch.nonzero(chosen, as_tuple=True)
     inputs, chosen_place = _inputs(network, tokens_BT, chosen, place, lengths)
     count = len(place[0])
-    is_chunked = logits_chunk is not None and count > logits_chunk
+    is_chunked = logits_chunk is not None and count > logits_chunk and network not in _WHOLE
     logits, hidden_AD, head = _forward(network, inputs, chosen_place, only_first=is_chunked)
+    if is_chunked and (reason := _why_whole(head, hidden_AD, logits)):
+        _WHOLE.add(network)
+        _log.warning(
+            "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
+        )
+        is_chunked = False
+        logits, hidden_AD, head = _forward(network, inputs, chosen_place, only_first=False)
     target_A = tokens_BT[:, 1:][place]
     score = functools.partial(
         _scores_of, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
     )
     if is_chunked:
         assert logits_chunk is not None
-        logp_A, entropy_A = _in_chunks(score, head, logits, hidden_AD, target_A, logits_chunk)
+        logp_A, entropy_A = _in_chunks(score, head, hidden_AD, target_A, logits_chunk)
     else:
         logp_A, entropy_A = score(logits, target_A)
 
@@ -157,18 +170,20 @@ def _forward(
     return logits, read[0], head
 
 
+@torch.no_grad()
+def _why_whole(head: nn.Module, hidden_AD: Tensor, first: Tensor) -> str:
+    """Why logits cannot be had from the head a chunk at a time; empty if they can."""
+    if any(isinstance(parameter, DTensor) for parameter in head.parameters()):
+        return "has its output embeddings cut up over ranks"
+    if not torch.equal(head(hidden_AD[:1]), first):
+        return "changes its logits after the output embeddings (a cap or a scale)"
+    return ""
+
+
 def _in_chunks(
-    score: Any, head: nn.Module, first: Tensor, hidden_AD: Tensor, target_A: Tensor, size: int
+    score: Any, head: nn.Module, hidden_AD: Tensor, target_A: Tensor, size: int
 ) -> tuple[Tensor, Tensor | None]:
     """Scores in chunks whose logits are made again in the backward pass."""
-    with torch.no_grad():
-        own = head(hidden_AD[:1])
-        if not torch.equal(own, first):
-            raise ValueError(
-                f"update.logits_chunk={size} does not fit this model, which changes its logits after the output "
-                "embeddings (a cap or a scale); use update.logits_chunk=null and fewer "
-                "update.tokens_per_microbatch"
-            )
 
     def one(hidden_CD: Tensor, target_C: Tensor) -> Any:
         return score(head(hidden_CD), target_C)

@@ -39,7 +39,7 @@ class UpdateSettings:
     minibatches: int = 1
     tokens_per_microbatch: int = 2048
     logits_chunk: int | None = 1024
-    packing: bool | str = "auto"
+    packing: bool | str = False
     checkpoint_activations: bool = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01

@@ -215,7 +215,7 @@ def policy_loss(
         The sum of weighted losses, still to be divided by the denominator over all ranks
         (``aggregation.divide``), and metrics for `add_metrics`, detached: ``approx_kl`` (nats, ``-delta``),
         ``clip_share_low``, ``clip_share_high``, ``ratio_max``, and ``entropy``, ``ref_kl`` (nats, k3) where
-        their tensors are given.
+        their tensors are given, ``correction`` (weight) and ``correction_max`` where there is one.
 
     Raises:
         ValueError: if shapes disagree or a part lacks a tensor.
@@ -230,7 +230,8 @@ def policy_loss(
     clipped = bind(algorithm.clip, clean)
     loss_BT = clipped.loss_BT
     if algorithm.correction is not None:
-        loss_BT = loss_BT * bind(algorithm.correction, clean)
+        clean["correction_BT"] = bind(algorithm.correction, clean)
+        loss_BT = loss_BT * clean["correction_BT"]
     if "is_kept_BT" in clean:
         loss_BT = torch.where(clean["is_kept_BT"], loss_BT, torch.zeros_like(loss_BT))
     if isinstance(algorithm.kl, KLInLoss | KLToOld):
@@ -255,6 +256,8 @@ def _metrics(clean: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]
     values = {"clip_share_low": clipped.is_clipped_low_BT, "clip_share_high": clipped.is_clipped_high_BT}
     if "old_logp_BT" in clean:
         values["approx_kl"] = clean["old_logp_BT"] - clean["logp_BT"]
+    if "correction_BT" in clean:
+        values["correction"] = clean["correction_BT"]
     if "entropy_BT" in clean:
         values["entropy"] = clean["entropy_BT"]
     if "ref_logp_BT" in clean:
@@ -264,6 +267,8 @@ def _metrics(clean: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]
         name: torch.stack([masked_sum(value.to(ratio_BT.dtype), is_action_BT), count])
         for name, value in values.items()
     }
+    if "correction_BT" in clean:
+        metrics["correction_max"] = torch.cat([clean["correction_BT"].flatten(), ratio_BT.new_zeros(1)]).max()
     highest = torch.where(is_action_BT, ratio_BT, torch.zeros_like(ratio_BT)).flatten()
     metrics["ratio_max"] = torch.cat([highest, highest.new_zeros(1)]).max()
     return metrics

@@ -100,8 +100,12 @@ class FSDP(Cooperative, ModelParallelStrategy):
         """Cut these networks up, in place, the first time they are seen; the module calls it in ``configure_model``.
 
         Raises:
-            ValueError: an option of this strategy has no effect in this run.
+            ValueError: an option of this strategy has no effect in this run, or a trained network has adapters.
         """
+        if any(not parameter.requires_grad for network in trained for parameter in network.parameters()):
+            raise ValueError(
+                "strategy=fsdp does not shard adapters (model/lora) yet; use strategy=ddp, or model/lora=none"
+            )
         self._refuse_idle_options(frozen)
         mesh = self.device_mesh["data_parallel"]
         for network in (*trained, *frozen):

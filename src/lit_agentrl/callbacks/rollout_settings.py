@@ -1,0 +1,102 @@
+"""How training episodes are played: numbers, sampling, overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from lit_agentrl.engines.base import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings:
+    """How an iteration's episodes are played.
+
+    Args:
+        prompts: groups per iteration (P).
+        members: episodes per group (N).
+        temperature, top_p, top_k, max_reply_tokens, max_context_tokens: see ``SamplingParams``.
+        allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
+            recorded log-probs those of another distribution than the one sampled from.
+        max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
+        max_waves: how often an iteration's prompts may be drawn for a filter that asks for more groups.
+        overlap: play the next iteration in another process while this one trains; see `PlayAhead`.
+        overlap_device: of that process, such as ``cuda:1``; None for the trainer's.
+        overlap_threads: that it uses; None for half of the trainer's, which keeps the rest while it trains.
+        overlap_patience: seconds without a finished reply after which it counts as hung; None for 600.
+
+    Raises:
+        ValueError: a value out of range, or one that nothing would read, naming the option.
+    """
+
+    prompts: int
+    members: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_reply_tokens: int = 64
+    max_context_tokens: int = 1024
+    allow_truncated_sampling: bool = False
+    max_failed_share: float = 0.1
+    max_waves: int = 10
+    overlap: bool = False
+    overlap_device: str | None = None
+    overlap_threads: int | None = None
+    overlap_patience: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "members", "max_waves"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
+        if not self.temperature > 0:
+            raise ValueError(
+                f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore"
+            )
+        if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
+            raise ValueError(
+                f"rollout.top_p={self.top_p} rollout.top_k={self.top_k}: truncated sampling makes training "
+                "off-policy; set rollout.allow_truncated_sampling=true to accept that"
+            )
+        if not 0 <= self.max_failed_share <= 1:
+            raise ValueError(f"rollout.max_failed_share={self.max_failed_share} must be in [0, 1]")
+        self._check_overlap()
+
+    def _check_overlap(self) -> None:
+        if not isinstance(self.overlap, bool):
+            raise ValueError(f"rollout.overlap={self.overlap} must be true or false")
+        given = {name: getattr(self, f"overlap_{name}") for name in ("device", "threads", "patience")}
+        given = {name: value for name, value in given.items() if value is not None}
+        if given and not self.overlap:
+            name, value = next(iter(given.items()))
+            raise ValueError(
+                f"rollout.overlap_{name}={value} has no effect without rollout.overlap=true; set it, or leave out "
+                f"rollout.overlap_{name}"
+            )
+        threads, patience = self.overlap_threads, self.overlap_patience
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise ValueError(f"rollout.overlap_threads={threads} must be a whole number >= 1")
+        if patience is not None and (not isinstance(patience, int | float) or not patience > 0):
+            raise ValueError(f"rollout.overlap_patience={patience} must be a number > 0, in seconds")
+        if self.overlap_device is not None:
+            try:
+                torch.zeros(1, device=self.overlap_device).item()
+            except (RuntimeError, AssertionError, NotImplementedError) as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(
+                    f"rollout.overlap_device={self.overlap_device} cannot be used here ({reason}); null stands for "
+                    "the trainer's device"
+                ) from error
+
+    @property
+    def params(self) -> SamplingParams:
+        try:
+            return SamplingParams(
+                temperature=self.temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
+                max_reply_tokens=self.max_reply_tokens,
+                max_context_tokens=self.max_context_tokens,
+            )
+        except ValueError as error:
+            raise ValueError(f"rollout.{error}") from error

@@ -1,0 +1,48 @@
+"""What ``rollout.overlap=true`` asks of an algorithm: a correction of weights that are one update old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lit_agentrl.entry.composition import CONFIG_DIR
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.overrides import parse
+
+_NONE = "lit_agentrl.rl.correction.none"
+
+
+def add_correction(cfg: DictConfig) -> str:
+    """Choose ``algo/correction=truncated`` where episodes are played ahead and no correction is chosen.
+
+    The config is changed in place, so that what is recorded of the run names it.
+
+    Returns:
+        A line for the user; empty if nothing was changed.
+    """
+    if cfg.rollout.get("overlap") is not True or cfg.algo.correction.get("_target_") != _NONE:
+        return ""
+    truncated = OmegaConf.load(CONFIG_DIR / "algo" / "correction" / "truncated.yaml")
+    with open_dict(cfg):
+        cfg.algo.correction = truncated
+    return (
+        f"rollout.overlap=true: episodes are one update old, so algo/correction=truncated (cap {truncated.cap:g}) "
+        "is applied"
+    )
+
+
+def refuse_no_correction(overrides: Sequence[str], cfg: DictConfig) -> None:
+    """Refuse ``algo/correction=none`` where it was asked for, rather than change it.
+
+    Raises:
+        UserError: naming the remedy.
+    """
+    if cfg.rollout.get("overlap") is True and any(
+        override.key_or_group == "algo/correction" and override.value() == "none"
+        for override in parse(overrides)
+    ):
+        raise UserError(
+            "algo/correction=none leaves the episodes of rollout.overlap=true, one update old, without a correction; "
+            "use algo/correction=truncated or masked, or rollout.overlap=false"
+        )

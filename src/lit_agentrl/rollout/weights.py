@@ -1,0 +1,93 @@
+"""A snapshot of a network's weights in memory that two processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_ALIGNMENT = 64  # bytes
+
+
+def named_weights(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that are shared between modules once."""
+    return {name: tensor.detach() for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+
+
+def shared_bytes(size: int) -> Tensor:
+    """Memory that child processes see as well, of zeros.
+
+    Raises:
+        ValueError: the machine has no shared memory of that size left.
+    """
+    try:
+        shared: Tensor = torch.zeros(max(size, 1), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise ValueError(
+            f"rollout.overlap=true needs {size / 1e6:.0f} MB of shared memory for a copy of the weights "
+            f"({str(error).splitlines()[0]}); make /dev/shm larger, or set rollout.overlap=false"
+        ) from error
+    return shared
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shape: torch.Size
+    dtype: torch.dtype
+    start: int  # bytes
+
+    @property
+    def size(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+
+class SharedWeights:
+    """One buffer of shared memory with room for the weights of a network.
+
+    One buffer, since every shared tensor costs a file descriptor.  A pickled copy that reaches a child process of
+    ``multiprocessing`` shows the same memory.
+
+    Args:
+        network: gives names, shapes and types; nothing is copied yet.
+
+    Raises:
+        ValueError: the machine has no shared memory of that size left.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._entries: dict[str, _Entry] = {}
+        total = 0
+        for name, tensor in named_weights(network).items():
+            self._entries[name] = entry = _Entry(tensor.shape, tensor.dtype, total)
+            total += -(-entry.size // _ALIGNMENT) * _ALIGNMENT
+        self._bytes = shared_bytes(total)
+
+    def views(self) -> dict[str, Tensor]:
+        """The snapshot; what is read later is what has been written by then."""
+        return {
+            name: self._bytes[entry.start : entry.start + entry.size].view(entry.dtype).view(entry.shape)
+            for name, entry in self._entries.items()
+        }
+
+    def write(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy weights in; those not named keep their value."""
+        views = self.views()
+        for name, tensor in weights.items():
+            views[name].copy_(tensor)
+
+    @torch.no_grad()
+    def read_into(self, network: nn.Module) -> None:
+        """Copy the snapshot into a network of the same shape."""
+        weights = named_weights(network)
+        for name, view in self.views().items():
+            weights[name].copy_(view)
+
+    def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of what in the snapshot is not equal to these weights: what training has moved since."""
+        return {
+            name: view.clone()
+            for name, view in self.views().items()
+            if not torch.equal(view, weights[name].cpu())
+        }

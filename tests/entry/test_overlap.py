@@ -1,0 +1,107 @@
+"""Overlap and its correction: what is chosen, what is said, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
+from omegaconf import DictConfig
+
+from lit_agentrl.callbacks.overlap import require_whole_weights
+from lit_agentrl.callbacks.rollout import RolloutSettings
+from lit_agentrl.entry.cli import main_train
+from lit_agentrl.entry.composition import task_loader
+from lit_agentrl.entry.overlap import add_correction
+from lit_agentrl.entry.parts import build_parts
+from lit_agentrl.entry.record import hyperparameters
+from lit_agentrl.rl.correction import masked, truncated
+from tests.conftest import ROOT
+
+ALGORITHMS = sorted(file.stem for file in (ROOT / "conf" / "algo").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def hydra() -> Iterator[None]:
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        yield
+
+
+def config(*overrides: str) -> DictConfig:
+    cfg = compose("train", overrides=["env=bandit", *overrides])
+    cfg.run_dir = "."
+    return cfg
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
+    algorithm = build_parts(config(f"algo={algo}", "rollout.overlap=true"), task_loader()).algorithm
+    assert algorithm.correction is not None and algorithm.correction.func is truncated  # type: ignore[attr-defined]
+
+
+def test_the_choice_is_said_once_and_recorded() -> None:
+    cfg = config("rollout.overlap=true")
+    assert "algo/correction=truncated (cap 2) is applied" in add_correction(cfg)
+    assert add_correction(cfg) == ""
+    assert hyperparameters(dict(cfg))["algo.correction"] == "truncated"
+
+
+def test_a_correction_of_the_users_stays() -> None:
+    cfg = config("rollout.overlap=true", "algo/correction=masked")
+    assert add_correction(cfg) == ""
+    assert instantiate(cfg.algo).correction.func is masked
+    capped = config("rollout.overlap=true", "algo/correction=truncated", "algo.correction.cap=5")
+    assert build_parts(capped, task_loader()).algorithm.correction.keywords == {"cap": 5}  # type: ignore[union-attr]
+
+
+def test_without_overlap_nothing_is_added() -> None:
+    cfg = config()
+    assert add_correction(cfg) == "" and build_parts(cfg, task_loader()).algorithm.correction is None
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *overrides: str) -> str:
+    with pytest.raises(SystemExit):
+        main_train(["env=bandit", f"hydra.run.dir={folder / 'run'}", *overrides])
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error and not (folder / "run").exists()
+    return error
+
+
+def test_no_correction_is_refused_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    error = refused(capsys, tmp_path, "rollout.overlap=true", "algo/correction=none")
+    assert "use algo/correction=truncated or masked, or rollout.overlap=false" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overlap": 1}, r"rollout\.overlap=1 must be true or false"),
+        ({"overlap_threads": 2}, r"rollout\.overlap_threads=2 has no effect without rollout\.overlap=true"),
+        ({"overlap_device": "cpu"}, r"rollout\.overlap_device=cpu has no effect without"),
+        ({"overlap_patience": 5}, r"rollout\.overlap_patience=5 has no effect without"),
+        ({"overlap": True, "overlap_threads": 0}, r"rollout\.overlap_threads=0 must be a whole number >= 1"),
+        ({"overlap": True, "overlap_threads": 1.5}, r"rollout\.overlap_threads=1\.5 must be a whole number"),
+        ({"overlap": True, "overlap_patience": 0}, r"rollout\.overlap_patience=0 must be a number > 0"),
+        ({"overlap": True, "overlap_device": "gpu"}, r"rollout\.overlap_device=gpu cannot be used here \(.*gpu"),
+        ({"overlap": True, "overlap_device": "cuda:99"}, r"rollout\.overlap_device=cuda:99 cannot be used here"),
+        ({"overlap": True, "overlap_device": "meta"}, r"rollout\.overlap_device=meta cannot be used here"),
+    ],
+)  # fmt: skip
+def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RolloutSettings(prompts=1, members=1, **options)
+    RolloutSettings(prompts=1, members=1, overlap=True, overlap_device="cpu", overlap_threads=1)
+
+
+def test_strategies_that_shard_weights_are_refused() -> None:
+    for strategy in (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()):
+        require_whole_weights(strategy)
+    with pytest.raises(ValueError, match=r"FSDPStrategy shards them; use strategy=single or ddp"):
+        require_whole_weights(FSDPStrategy())

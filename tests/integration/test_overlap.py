@@ -1,0 +1,189 @@
+"""Playing ahead in whole runs: always one update old, corrected, and as exact as without."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_agentrl.callbacks.transcripts import read as read_transcripts
+from lit_agentrl.entry.cli import main_train
+from tests.conftest import ROOT
+from tests.integration.conftest import TINY, assert_equal_runs, command, environment, launch, outcome, run
+
+AHEAD = "rollout.overlap=true"
+EVERY = "callbacks.transcripts.every=1"
+TINIER = [option for option in TINY if not option.startswith("callbacks.")]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # trainer and playing process then compute alike
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(folder: Path, iterations: int, *options: str) -> list[dict[str, str]]:
+    main_train([*TINIER, EVERY, *options, f"trainer.max_epochs={iterations}", f"hydra.run.dir={folder}"])
+    return outcome(folder)[1]
+
+
+def rollouts(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{name: row[name] for name in row if name.startswith("rollout/")} for row in rows]
+
+
+@pytest.mark.slow
+def test_episodes_are_those_of_the_weights_one_update_ago(tmp_path: Path) -> None:
+    """Iteration 2 is played with the start weights, as a run that learns nothing plays it; iteration 3 is not."""
+    options = ("update.epochs=2", "update.minibatches=2", "optim.lr=1e-3")
+    ahead = train(tmp_path / "ahead", 3, AHEAD, *options)
+    plain = train(tmp_path / "plain", 3, "algo/correction=truncated", *options)
+    frozen = train(tmp_path / "frozen", 3, "algo/correction=truncated", *options[:2], "optim.lr=1e-30")
+    assert [row["train/staleness"] for row in ahead[1:]] == ["0.0", "4.0", "4.0"]
+    assert rollouts(ahead)[:3] == rollouts(frozen)[:3]
+    assert rollouts(plain)[1] == rollouts(ahead)[1] and rollouts(plain)[2] != rollouts(ahead)[2]
+    assert rollouts(ahead)[3] not in (rollouts(plain)[3], rollouts(frozen)[3])
+    versions: dict[int, set[int]] = {}
+    for iteration, episode in read_transcripts(tmp_path / "ahead" / "transcripts" / "train.jsonl"):
+        versions.setdefault(iteration, set()).update(turn.policy_version for turn in episode.turns)
+    assert versions == {1: {0}, 2: {0}, 3: {4}}
+    # the first iteration is fresh, its update that of a run without overlap; later ones are weighted
+    assert ahead[1]["val/success"] == plain[1]["val/success"]
+    assert float(ahead[1]["train/correction_max"]) == pytest.approx(1.0, abs=1e-5)
+    for row in ahead[2:]:
+        assert 1.001 < float(row["train/correction_max"]) <= 2.0
+        assert float(row["train/correction"]) == pytest.approx(1.0, abs=0.2)
+        assert float(row["train/logp_gap"]) > 1e-4
+    assert "train/staleness" not in plain[1]
+
+
+@pytest.mark.slow
+def test_the_correction_acts_and_its_cap_holds(tmp_path: Path) -> None:
+    """Equal episodes in iteration 2; a tighter cap leads to other weights, and is what the largest weight is."""
+    options = (AHEAD, "algo/correction=truncated", "optim.lr=1e-3")
+    loose, tight = tmp_path / "loose", tmp_path / "tight"
+    rows_loose = train(loose, 2, *options)
+    rows_tight = train(tight, 2, *options, "algo.correction.cap=1.0")
+    assert rollouts(rows_loose) == rollouts(rows_tight)
+    assert float(rows_loose[2]["train/correction_max"]) > 1.001
+    assert rows_tight[2]["train/correction_max"] == "1.0"
+    assert float(rows_tight[2]["train/correction"]) < float(rows_loose[2]["train/correction"])
+    assert rows_loose[2]["train/loss"] != rows_tight[2]["train/loss"]
+    weights_loose, weights_tight = outcome(loose)[0], outcome(tight)[0]
+    assert any(not torch.equal(weights_loose[name], weights_tight[name]) for name in weights_loose)
+
+
+def test_a_playing_process_that_fails_ends_the_run_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's file is broken for the process that starts after the run has loaded it."""
+    (tmp_path / "fragile.py").write_text(
+        "from lit_agentrl.engines.native import NativeEngine\n"
+        "class Fragile(NativeEngine):\n"
+        "    import multiprocessing\n"
+        "    if multiprocessing.parent_process() is not None:\n"
+        "        raise OSError('the licence server is away')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", 2, AHEAD, "engine._target_=fragile.Fragile")
+    error = capsys.readouterr().err.strip().splitlines()
+    assert error[-1].startswith(
+        "error: the process that plays ahead (rollout.overlap=true) failed: OSError: the lic"
+    )
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed" and "the licence server is away" in summary["error"]
+
+
+CASES = {
+    "grpo": [],
+    "greedy episodes and minibatches": ["algo=remax", "update=four_minibatches"],
+    "waves and parts that learn": [
+        "env=frozen_lake", "rollout.max_context_tokens=300", "filter=dynamic_sampling", "rollout.max_waves=3",
+        "reward=[count,rnd,delta,potential]",
+    ],
+    "a mixture and a window": [
+        "env=mixture", "env.weights={bandit: 1.0, frozen_lake: 2.0, sokoban: 0}", "context=window",
+        "rollout.max_context_tokens=300", "algo/ratio=token",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_same_seed_same_bits_and_resume_after_a_finished_run(case: str, tmp_path: Path) -> None:
+    """Five iterations straight equal three, then a longer target through resume=."""
+    given = {option.split("=")[0] for option in CASES[case]}
+    options = [AHEAD, "optim.lr=1e-3", *CASES[case]]
+    tiny = [option for option in TINY if option.split("=")[0] not in given]
+    straight, extended = tmp_path / "straight", tmp_path / "extended"
+    for folder, iterations in ((straight, 5), (extended, 3)):
+        done = run(command(*tiny, *options, f"trainer.max_epochs={iterations}", f"hydra.run.dir={folder}"))
+        assert done.returncode == 0, done.stderr
+    done = run(command(f"resume={extended}", "trainer.max_epochs=5"))
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(straight, extended)
+    rows = outcome(straight)[1]
+    steps = 4.0 if "update=four_minibatches" in options else 1.0
+    assert [float(row["train/staleness"]) for row in rows[1:]] == [0.0, *[steps] * 4]
+    if "filter=dynamic_sampling" in options:
+        assert max(float(row["rollout/waves"]) for row in rows[2:]) > 1
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    """SIGKILL at four instants, also while the process plays; nothing is left running."""
+    reference, generator = tmp_path / "reference", random.Random(0)
+    options = (AHEAD, "optim.lr=1e-3", "trainer.max_epochs=6")
+    assert run(launch(reference, *options)).returncode == 0
+    for number in range(4):
+        folder = tmp_path / f"killed{number}"
+        after = generator.randint(1, 4)  # rows written
+        process = subprocess.Popen(
+            launch(folder, *options), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while process.poll() is None and _rows(folder) < 1 + after:
+            time.sleep(0.005)
+        time.sleep(generator.uniform(0, 0.2))
+        was_running = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if not was_running:
+            shutil.rmtree(folder)
+            continue
+        resumed = run(command(f"resume={folder}"))
+        assert resumed.returncode == 0, resumed.stderr
+        assert_equal_runs(reference, folder)
+
+
+def _rows(folder: Path) -> int:
+    file = folder / "metrics.csv"
+    return len(file.read_text().splitlines()) - 1 if file.exists() else 0
+
+
+@pytest.mark.slow
+def test_the_better_arm_is_learnt(tmp_path: Path) -> None:
+    """As in test_learning, with episodes that are one update old."""
+    folder = tmp_path / "run"
+    main_train(
+        [
+            "env=bandit", "env.game.payoff=expected", "test.episodes=256", "val.episodes=8", "val.every=1000",
+            "callbacks.transcripts.every=1000", "optim.lr=2e-4", AHEAD, "trainer.max_epochs=25",
+            f"hydra.run.dir={folder}",
+        ]
+    )  # fmt: skip
+    games = json.loads((folder / "summary.json").read_text())["games"]
+    (game,) = [each for each in games if each["split"] == "test"]
+    start, last = game["start"]["success"], game["last"]["success"]
+    print(f"{start['mean']:.3f} -> {last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}]")
+    assert last["mean"] >= start["mean"] + 0.15 and last["low"] > start["high"]

@@ -1,0 +1,218 @@
+"""The playing process: what it plays is what this process would play, and no way of failing goes unheard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.rollout.player import Player, PlayRequest
+from lit_agentrl.rollout.process import PlayingError, PlayingProcess
+from lit_agentrl.rollout.weights import SharedWeights, named_weights
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.prompts import Prompt
+from tests.conftest import ROOT, load_task_yaml, nano_tokenizer, tiny_network
+
+PARAMS = SamplingParams(max_reply_tokens=12, max_context_tokens=300)
+
+
+class Broken(NativeEngine):
+    """Raises what a user's engine might."""
+
+    def poll(self, timeout: float | None = None) -> Any:
+        raise OSError("no GPU left\nand more lines")
+
+
+class Hanging(NativeEngine):
+    """Never answers."""
+
+    def poll(self, timeout: float | None = None) -> Any:
+        time.sleep(3600)
+
+
+def player(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Player:
+    options: dict[str, Any] = {
+        "tasks": [load_task_yaml("frozen_lake")], "engine": partial(engine, num_slots=4), "seed": 3,
+        "prompt": Prompt("compact"), "chat": ChatRenderer(nano_tokenizer()), "max_context_tokens": 300,
+    }  # fmt: skip
+    return Player(**{**options, **changes})
+
+
+def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0) -> PlayingProcess:
+    return PlayingProcess(
+        player(engine),
+        tiny_network(),
+        torch.no_grad,
+        device=torch.device("cpu"),
+        threads=1,
+        patience=patience,
+    )
+
+
+def wave(iteration: int = 0) -> tuple[PlayRequest, ...]:
+    prompts = ((0, 0, 11), (1, 0, 12))
+    sampled = PlayRequest("train", iteration, prompts, 3, PARAMS)
+    greedy = PlayRequest("train", iteration, prompts, 1, SamplingParams(0.0, 1.0, 0, 12, 300))
+    return (sampled, greedy)
+
+
+@pytest.fixture(scope="module")
+def playing() -> Iterator[PlayingProcess]:
+    made = process()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the process
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: int) -> None:
+    network = tiny_network(seed=seed)
+    playing.load(named_weights(network), version=5 + seed)
+    playing.submit(wave())
+    for parameter in network.parameters():  # what training does meanwhile
+        parameter.data.add_(1.0)
+    there = playing.take(wave())
+    here = player()
+    here.open(tiny_network(seed=seed))
+    assert there.episodes == [here.play(request, version=5 + seed) for request in wave()]
+    assert [len(episodes) for episodes in there.episodes] == [6, 2] and there.seconds > 0
+    assert {turn.policy_version for e in there.episodes[0] for turn in e.turns} == {5 + seed}
+    assert playing.is_idle
+    # a wave that was not played ahead is played when it is asked for, with the same weights
+    assert playing.take(wave(1)).episodes == [here.play(request, version=5 + seed) for request in wave(1)]
+
+
+@pytest.mark.slow
+def test_what_was_played_ahead_must_be_what_is_wanted(playing: PlayingProcess) -> None:
+    playing.submit(wave(1))
+    with pytest.raises(RuntimeError, match="played ahead"):
+        playing.take(wave(2))
+    with pytest.raises(AssertionError):
+        playing.load({}, version=0)
+    playing.take(wave(1))
+
+
+@pytest.mark.slow
+def test_an_error_is_told_with_its_cause() -> None:
+    made = process(Broken)
+    with pytest.raises(PlayingError, match=r"^the process .* failed: OSError: no GPU left$") as caught:
+        made.take(wave())
+    assert "in poll" in str(caught.value.__cause__)  # the stack of the other process
+    assert not _is_running(made.pid)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_told() -> None:
+    made = process(Hanging)
+    made.submit(wave())
+    os.kill(made.pid, signal.SIGKILL)
+    with pytest.raises(PlayingError, match=r"died \(SIGKILL\); the machine may be out of memory"):
+        made.take(wave())
+    with pytest.raises(PlayingError, match="died"):
+        made.submit(wave()) if made.is_idle else made.take(wave())
+    made.stop()
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_ended() -> None:
+    made = process(Hanging, patience=5.0)
+    with pytest.raises(PlayingError, match=r"finished no reply for 5 s; .*raise rollout\.overlap_patience"):
+        made.take(wave())
+    assert not _is_running(made.pid)
+
+
+PARENT = """
+import os, signal, torch
+from tests.rollout.test_process import Hanging, process, wave
+
+if __name__ == "__main__":
+    made = process(Hanging)
+    made.submit(wave())
+    print(made.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_killed_trainer(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 120
+    while _is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _is_running(pid)
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        ("env", {"tasks": [lambda: None]}),
+        ("engine", {"engine": lambda **kwargs: None}),
+        ("reward", {"probes": {"x": lambda env, observation: 0.0}}),
+    ],
+)
+def test_what_cannot_be_sent_is_named(option: str, changes: dict[str, Any]) -> None:
+    player().require_picklable()
+    with pytest.raises(ValueError, match=rf"and {option} cannot be sent there .*top level of a module"):
+        player(**changes).require_picklable()
+
+
+def test_a_snapshot_keeps_what_was_written() -> None:
+    network, other = tiny_network("gpt2"), tiny_network("gpt2", seed=1)
+    assert network.lm_head.weight is network.transformer.wte.weight  # tied: once in the snapshot
+    shared = SharedWeights(network)
+    assert "lm_head.weight" not in shared.views()
+    shared.write(named_weights(network))
+    network.lm_head.weight.data[3] += 1.0
+    moved = shared.differing(named_weights(network))
+    assert set(moved) == {"transformer.wte.weight"}
+    assert torch.equal(moved["transformer.wte.weight"][3] + 1.0, network.lm_head.weight.data[3])
+    shared.read_into(other)
+    tokens = torch.arange(6)[None]
+    with torch.no_grad():
+        assert torch.equal(other(tokens).logits, tiny_network("gpt2")(tokens).logits)
+
+
+def test_a_snapshot_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("unable to write to file </torch_1>: No space left on device (28)\nstack")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(
+        ValueError, match=r"needs 0 MB of shared memory .*No space left on device \(28\)\); make"
+    ):
+        SharedWeights(tiny_network())
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

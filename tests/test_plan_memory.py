@@ -1,0 +1,96 @@
+"""The memory calculator: its terms by hand, and its peak against what PyTorch allocates."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import LlamaForCausalLM
+
+from lit_agentrl.models.lora import LoRA
+from tests.conftest import load_script
+
+NARROW = "--shape 3,64,4,2,160,300 --tokens 512 --slots 4 --context 128"
+LARGER = "--shape 12,512,8,4,1376,8192 --tokens 1024 --slots 8 --context 512"  # 43 million
+
+
+def terms(command: str) -> dict[str, float]:
+    return load_script("plan_memory").main(command.split())
+
+
+def test_terms_by_hand():
+    found = terms(f"{NARROW} --reference --critic shared")
+    layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 160 + 2 * 64
+    parameters = 3 * layer + 2 * 300 * 64 + 64
+    assert found["weights"] == found["gradients"] == found["reference"] == 4 * parameters
+    assert found["optimizer"] == 8 * parameters
+    assert (
+        found["kv cache"] == 4 * 128 * 2 * 3 * 32 * 4
+    )  # slots, context, keys and values, layers, width, bytes
+    assert found["critic"] == 16 * 65
+    assert found["logits"] == 4 * 4 * 256 * 300  # half of the tokens are scored
+    halved = terms(f"{NARROW} --precision bfloat16 --reference")
+    assert [halved[n] * 2 for n in ("weights", "optimizer", "kv cache", "reference")] == [
+        found[n] for n in ("weights", "optimizer", "kv cache", "reference")
+    ]
+
+
+def test_ranks():
+    fsdp = "--strategy fsdp --ranks 4"
+    one, ddp, cut = (
+        terms(f"{NARROW} {s}") for s in ("", "--strategy ddp --ranks 4", f"{fsdp} --accumulate-sharded")
+    )
+    assert ddp["gradients"] == 2 * one["gradients"] and ddp["optimizer"] == one["optimizer"]
+    for name in ("weights", "gradients", "optimizer"):
+        assert cut[name] == one[name] / 4
+    assert cut["gathered"] == one["weights"] and one["gathered"] == 0
+    assert terms(f"{NARROW} {fsdp}")["gradients"] == cut["gradients"] + one["gradients"]
+    assert terms(f"{NARROW} {fsdp} --reference")["reference"] == one["weights"] / 4
+    assert terms(f"{NARROW} {fsdp} --reference --offload-frozen")["reference"] == 0
+
+
+def test_adapters_are_counted_as_they_are_attached():
+    plan = load_script("plan_memory")
+    args = plan.parse(f"{NARROW} --lora 3".split())
+    network = LlamaForCausalLM(plan.read_config(args))
+    LoRA(r=3).attach(network, "random")
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    found = terms(f"{NARROW} --lora 3 --reference")
+    assert found["gradients"] == 4 * trained and found["optimizer"] == 8 * trained
+    assert found["reference"] == 0
+    assert found["weights"] == 4 * sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "", "--tied --logits-chunk 64 --action-share 1", "--checkpointing", "--lora 8 --reference",
+        "--lora 8 --targets q_proj,v_proj", "--critic separate --reference", "--lora 8 --critic separate",
+        "--precision bfloat16",
+    ],
+)  # fmt: skip
+def test_the_estimate_is_within_15_percent_of_what_is_allocated(options):
+    found = terms(f"{NARROW} {options} --measure")
+    assert found["peak of update"] == pytest.approx(found["measured"], rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["", "--lora 16 --reference"])
+def test_43_million_parameters(options):
+    found = terms(f"{LARGER} {options} --measure")
+    assert found["peak of update"] == pytest.approx(found["measured"], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("", "give --model FOLDER_OR_HUB_ID or --shape"),
+        ("--shape 3,64", "--shape 3,64 must be six whole numbers"),
+        ("--model /no/such", "--model /no/such: "),
+        (f"{NARROW} --ranks 2", "--ranks 2 with --strategy single; use ddp or fsdp"),
+        (f"{NARROW} --strategy fsdp --ranks 2 --measure", "--measure runs --strategy single"),
+        (f"{NARROW} --offload-frozen", "--offload-frozen needs --strategy fsdp"),
+        (f"{NARROW} --lora 4 --targets w", "target_modules=w is no linear layer"),
+    ],
+)
+def test_mistakes_are_told(command, message):
+    with pytest.raises(ValueError, match=message):
+        terms(command)
