@@ -119,7 +119,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
 
     run = build(cfg, task_loader(), extra_callbacks=[_Boundary(meter)])
     # every turn adds the same tokens, also after a reply that happens to end in the end marker
-    run.rollouts._chat._marker = None
+    run.rollouts._player._chat._marker = None
     run.rollouts.on_train_batch_start = meter.timed(  # type: ignore[method-assign]
         "rollout", run.rollouts.on_train_batch_start
     )

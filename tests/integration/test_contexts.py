@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.callbacks import rollout
 from lit_agentrl.callbacks.transcripts import read
 from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.rollout import player
 from lit_agentrl.rollout.sampler import Sampler
 from lit_agentrl.text.context import Window
 from lit_agentrl.types import Segment
@@ -31,7 +31,7 @@ def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytes
         made.append(options["context"])
         return Sampler(*args, **options)
 
-    monkeypatch.setattr(rollout, "Sampler", spied)
+    monkeypatch.setattr(player, "Sampler", spied)
     folder = tmp_path / "run"
     options = ["trainer.max_epochs=1", "algo=gigpo", "context=window", "context.turns=1"]
     main_train([*SMALL, *options, f"hydra.run.dir={folder}"])

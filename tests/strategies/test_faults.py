@@ -141,11 +141,11 @@ def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
     """It is ended as well, though its main thread sleeps for ten minutes."""
-    code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=4")
+    code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=15")
     assert code != 0 and seconds < 200
     (cause,) = _causes(printed)
-    assert "did not come within strategy.timeout_s=4 seconds" in cause
-    assert rank == 0 or "rank 1" in cause
+    assert "did not come within strategy.timeout_s=15 seconds" in cause
+    assert f"rank {rank} did not come" in cause
     _nothing_is_left(tmp_path)
 
 

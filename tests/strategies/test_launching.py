@@ -40,7 +40,8 @@ def assert_one_run(folder: Path, printed: str) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "completed" and summary["iterations"] == 1
     assert len((folder / "metrics.csv").read_text().splitlines()) == 3
-    assert len(list((folder / "tensorboard").iterdir())) == 1
+    writers = {file.name.split(".")[-2] for file in (folder / "tensorboard").iterdir()}
+    assert len(writers) == 1  # process ids
     assert (folder / ".hydra" / "config.yaml").exists()
 
 

@@ -97,6 +97,7 @@ class RolloutCallback(Callback):
                 patience=settings.overlap_patience or 600.0,
             )  # fmt: skip
         self._whole: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+        self._meet: Callable[[str | None], None] = lambda name: None
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
         self.test_episodes: list[Episode] = []
 
@@ -107,6 +108,7 @@ class RolloutCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, once it lies on its device."""
         self._whole = getattr(trainer.strategy, "gathered", nullcontext)
+        self._meet = trainer.strategy.barrier
         self._player.open(pl_module.network, trainer.precision_plugin.forward_context)  # type: ignore[arg-type]
         if self._ahead is not None:
             require_whole_weights(trainer.strategy)
@@ -273,7 +275,9 @@ class RolloutCallback(Callback):
 
     def _play(self, pl_module: LightningModule, request: PlayRequest) -> list[Episode]:
         with self._whole(pl_module.network):  # ranks decode different numbers of steps: no collective within
-            return self._player.play(request, version=int(getattr(pl_module, "version", 0)))
+            played = self._player.play(request, version=int(getattr(pl_module, "version", 0)))
+        self._meet("played")  # a rank whose game hangs is named here, and not where its numbers are missed
+        return played
 
 
 def _request(

@@ -58,8 +58,9 @@ class Cooperative(ParallelStrategy):
             return
         limit = timedelta(seconds=self.timeout_s)
         self._watch = FaultWatch(self.global_rank, self._starter, min(GRACE_S, self.timeout_s))
-        self._meeting = dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_S))
-        dist.monitored_barrier(self._meeting, timedelta(seconds=MEET_S))
+        dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=MEET_S))
+        # all but the first wait for the first's answer as long as the group does: it names the absent before
+        self._meeting = dist.new_group(backend="gloo", timeout=limit + timedelta(seconds=GRACE_S))
         _set_pg_timeout(limit)
 
     # ------------------------------------------------------------------ on the way

@@ -121,6 +121,8 @@ def explain(error: BaseException, timeout_s: float) -> str:
         return text if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {text}"
     if late := re.search(r"Rank (\d+) failed to pass monitoredBarrier", text):
         return f"rank {late[1]} did not come within strategy.timeout_s={timeout_s:g} seconds"
+    if "successfully reached monitoredBarrier" in text and "Timed out waiting" in text:
+        return f"rank 0 did not come within strategy.timeout_s={timeout_s:g} seconds"
     if any(part in text for part in _BROKEN):
         return "the connection to another rank broke"
     return f"another rank did not come within strategy.timeout_s={timeout_s:g} seconds"
