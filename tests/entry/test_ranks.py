@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from omegaconf import OmegaConf
 
 from lit_agentrl.entry import ranks
+from lit_agentrl.entry.cli import main_train
 from lit_agentrl.entry.errors import UserError
 
 JOB = ranks.Job("seed: 7\ntrainer: {devices: 1, num_nodes: 1}\n", ["more"], "python train.py", True)
@@ -70,20 +73,46 @@ def test_job_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(find_free_network_port()))
     monkeypatch.setattr(ranks, "WAIT_S", 20.0)
+    (got,) = _received(lambda: ranks.share(JOB, num_nodes=2))
+    assert got == JOB and got.cfg.seed == 7 and Path(got.folders[0]).name == "more"
+
+
+@pytest.fixture
+def torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that torchrun started on this machine."""
+    port = str(find_free_network_port())
+    for name, value in (
+        ("TORCHELASTIC_RUN_ID", "x"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "WAIT_S", 20.0)
+
+
+def _received(first: Callable[[], None]) -> list[ranks.Job | None]:
+    """What the second process gets while the first does this."""
     got: list[ranks.Job | None] = []
     other = threading.Thread(target=lambda: got.append(ranks.receive()))
     other.start()
-    ranks.share(JOB, num_nodes=2)
+    first()
     other.join(20.0)
-    assert (
-        got == [JOB]
-        and got[0] is not None
-        and got[0].cfg.seed == 7
-        and Path(got[0].folders[0]).name == "more"
-    )
+    return got
 
 
-def test_a_job_that_could_not_be_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_could_not_be_composed(torchrun: None) -> None:
+    assert _received(ranks.release) == [None]
+
+
+def test_a_job_of_an_earlier_run_is_not_taken(torchrun: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where torchrun is started by a process that has itself run a job before."""
+    monkeypatch.setenv(ranks.JOB, '{"config": "seed: 8", "folders": [], "command": "", "is_resume": false}')
+    assert _received(lambda: ranks.share(JOB, num_nodes=1)) == [JOB]
+
+
+def test_nothing_of_a_job_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    ranks.share(JOB, num_nodes=1)
     ranks.release()
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert ranks.receive() is None
+    assert ranks.JOB not in os.environ
+    with pytest.raises(SystemExit):
+        main_train(["no_such_option=1"])
+    assert ranks.JOB not in os.environ and "no_such_option" in capsys.readouterr().err

@@ -120,14 +120,19 @@ def share(job: Job, num_nodes: int) -> None:
 
 
 def release() -> None:
-    """Called by the first process at its end: the others wait no longer for a job that will not come."""
+    """Called by every process at its end: the others wait no longer for a job that will not come.
+
+    Nothing of the job stays in the environment, from which a later run of the same process, or one that it
+    starts, would take it.
+    """
     if is_first() and JOB not in os.environ:
         share(Job("", [], "", False), num_nodes=1)
+    os.environ.pop(JOB, None)
 
 
 def receive() -> Job | None:
     """Called by every other process: the job; None where the first one could not compose it."""
-    text = os.environ.get(JOB)
+    text = os.environ.get(JOB) if processes_launched() is None else None
     if text is None:
         store = _store(is_first=False)
         text = store.get("job").decode()
