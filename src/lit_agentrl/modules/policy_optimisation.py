@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lit_agentrl import seeds
 from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.products import quick_linears
 from lit_agentrl.modules.adapters import check_base, with_base, without_base
 from lit_agentrl.modules.collective import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.modules.critic import Critic, explained
@@ -83,6 +84,11 @@ class PolicyModule(SteppingModule):
         trajectories = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed()
         if self._is_empty(trajectories.num_rows == 0, "filter kept no group"):
             return
+        networks = (self, *self._reference)
+        with quick_linears(module for network in networks for module in network.modules()):
+            self._update(trajectories, batch, started)
+
+    def _update(self, trajectories: TrajectoryBatch, batch: StepBatch, started: float) -> None:
         tensors = self._shaped(self._with_old_scores(trajectories))
         tensors |= self._advantages(tensors)
         tensors |= self._kept_tokens(tensors)
