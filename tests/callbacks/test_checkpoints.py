@@ -65,6 +65,16 @@ def test_a_checkpoint_round_trips_and_keeps_its_predecessor(tmp_path: Path) -> N
     assert sorted(os.listdir(path.parent)) == ["last.ckpt", "last.ckpt.prev"]
 
 
+def test_a_file_system_without_links_keeps_predecessors_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    test_a_checkpoint_round_trips_and_keeps_its_predecessor(tmp_path)
+
+
 def test_keep_one_has_no_predecessor(tmp_path: Path) -> None:
     io, path = AtomicIO(), tmp_path / "last.ckpt"
     for i, keep in enumerate((2, 2, 1)):

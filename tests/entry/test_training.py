@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.envs.bandit import Bandit
+from lit_agentrl.envs.base import Outcome
 from lit_agentrl.report import summary as reports
 
 SMALL = [
@@ -148,6 +150,23 @@ def test_a_prompt_without_room_for_a_reply_is_refused(
     with pytest.raises(SystemExit):
         main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
     assert "rollout.max_context_tokens=400 leaves no room for a reply" in capsys.readouterr().err
+
+
+def test_a_game_that_fails_in_validation_alone_stops_the_run_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Bandit._play
+
+    def broken(self: Bandit, action: str) -> Outcome:
+        if self.split == "val":
+            raise RuntimeError("no such level")
+        return real(self, action)
+
+    monkeypatch.setattr(Bandit, "_play", broken)
+    with pytest.raises(SystemExit):
+        main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit"])
+    error = capsys.readouterr().err.strip()
+    assert "game bandit instance seed" in error and "no such level" in error and "Traceback" not in error
 
 
 def test_a_game_that_always_fails_stops_the_run_with_its_cause(

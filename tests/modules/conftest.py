@@ -56,8 +56,9 @@ def algorithm(**parts):
 
 
 def step(
-    trajectories=None, *, alg=None, iterations=1, optim=None, policy=None, inspect=None, critic=None, **update
-):
+    trajectories=None, *, alg=None, iterations=1, optim=None, policy=None, inspect=None, critic=None,
+    kept_groups=3, **update
+):  # fmt: skip
     """Train on the recorded batch with plain SGD; returns (module, change of the weights)."""
     policy = policy or tiny_policy()
     before = copy.deepcopy(policy.network.state_dict())
@@ -75,7 +76,7 @@ def step(
             [0, 1, 2],
             trajectories=batch,
             num_groups=3,
-            num_kept_groups=3,
+            num_kept_groups=kept_groups,
         )
     )
     trainer = pl.Trainer(

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lit_agentrl.modules import microbatches
 from lit_agentrl.modules.microbatches import split_by_tokens, split_trajectories
+from lit_agentrl.rl import aggregation
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
@@ -39,3 +41,29 @@ def test_minibatches_hold_whole_trajectories_and_are_even(count, trajectories, s
 def test_more_minibatches_than_trajectories_is_an_error():
     with pytest.raises(ValueError, match="update.minibatches=4 exceeds the 3"):
         split_trajectories(torch.arange(3), 4, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_and_weights_do_not_depend_on_the_default_precision(dtype, monkeypatch):
+    """A rank without rows gives numbers of the precision that the others give, and counts stay exact."""
+    others = torch.tensor(1)  # micro-batches of another rank
+    monkeypatch.setattr(microbatches, "max_over_ranks", lambda count: torch.maximum(count, others))
+
+    def score(*, tokens_BT, is_action_BT, lengths):
+        return torch.ones(tokens_BT.shape, dtype=dtype)
+
+    def rows(count):
+        tensors = {"tokens_BT": torch.ones((count, 4), dtype=torch.int64)}
+        return tensors | {name: tensors["tokens_BT"].bool() for name in ("is_action_BT", "is_real_BT")}
+
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        empty, full = (microbatches.micro_batched(score, rows(count), 64) for count in (0, 3))
+        many = torch.ones((331, 31), dtype=torch.bool)
+        weights = aggregation.token_mean(is_action_BT=many)
+        of_rows = aggregation.seq_mean_token_mean(is_action_BT=many, trajectory_B=torch.arange(331))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert empty.dtype == full.dtype == dtype and full.eq(1).all()
+    assert float(weights.denominator) == 331 * 31 and float(of_rows.denominator) == 331
+    torch.testing.assert_close(of_rows.weight_BT, torch.full((331, 31), 1 / 31))

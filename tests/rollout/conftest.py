@@ -90,6 +90,7 @@ def play():
             params=params or SamplingParams(max_reply_tokens=40, max_context_tokens=300), seed=0,
             probes=probes, context=context,
         )  # fmt: skip
+        run.sampler = sampler
         return sampler.play(EpisodeSpec(0, g, m, 0, 7 + g) for g in range(groups) for m in range(members))
 
     return run

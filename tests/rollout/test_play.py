@@ -10,7 +10,7 @@ from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.types import EndReason, FinishReason, Segment
 from tests.conftest import nano_tokenizer
-from tests.rollout.conftest import reply
+from tests.rollout.conftest import Count, reply
 
 
 def test_a_solved_episode_records_every_token_once(play):
@@ -162,3 +162,22 @@ def test_the_sampler_measures_the_state_before_every_turn(play):
 def test_a_potential_that_fails_is_its_episodes_failure(play):
     [failed] = play(lambda e, k: reply("Up"), probes={"potential": lambda env, observation: 1 / env.count})
     assert "ZeroDivisionError" in failed.error
+
+
+def test_games_are_closed_when_they_fail_and_when_nobody_plays_them_any_more(play, monkeypatch, caplog):
+    closed = []
+    monkeypatch.setattr(Count, "close", lambda self: closed.append(self), raising=False)
+    play(lambda e, k: reply("Left") if e == 0 else reply("Down"), members=3)
+    assert len(closed) == 1  # the broken one; the other two wait for further episodes
+    play.sampler.close()
+    num_closed = len(closed)
+    assert num_closed > 1 and len(set(map(id, closed))) == num_closed
+    play.sampler.close()
+    assert len(closed) == num_closed
+
+    def fails(self):
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(Count, "close", fails, raising=False)
+    [episode] = play(lambda e, k: reply("Left"))
+    assert "the game broke" in episode.error and "the server is gone" in caplog.text

@@ -17,6 +17,7 @@ import torch
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.rollout.player import Player, PlayRequest
 from lit_agentrl.rollout.process import PlayingError, PlayingProcess
 from lit_agentrl.rollout.weights import SharedWeights, named_weights
@@ -216,3 +217,18 @@ def _is_running(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def test_a_network_that_takes_packed_rows_is_played_with() -> None:
+    """A new process knows the attention that such a network names."""
+    network = tiny_network()
+    assert not enable_packing(network)
+    made = PlayingProcess(
+        player(), network, torch.no_grad, device=torch.device("cpu"), threads=1, patience=300.0
+    )
+    try:
+        made.load(named_weights(network), version=1)
+        made.submit(wave())
+        assert len(made.take(wave()).episodes[0]) == 6
+    finally:
+        made.stop()

@@ -222,5 +222,8 @@ def _link_predecessor(target: str) -> None:
         return
     if os.path.exists(link):
         os.unlink(link)
-    os.link(target, link)
+    try:
+        os.link(target, link)
+    except OSError:  # a file system without links
+        shutil.copy2(target, link)
     os.replace(link, predecessor)

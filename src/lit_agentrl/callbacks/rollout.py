@@ -106,7 +106,7 @@ class RolloutCallback(Callback):
         self._test = evaluation
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Build the engine around the module's own network, once it lies on its device."""
+        """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
         self._whole = getattr(trainer.strategy, "gathered", nullcontext)
         self._meet = trainer.strategy.barrier
         self._player.open(pl_module.network, trainer.precision_plugin.forward_context)  # type: ignore[arg-type]
@@ -133,6 +133,7 @@ class RolloutCallback(Callback):
             self._ahead.update_is_over()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._player.close()
         if self._ahead is not None:
             self._ahead.end()
 
@@ -271,7 +272,9 @@ class RolloutCallback(Callback):
         self.test_episodes.extend(batch.episodes)
 
     def _evaluate(self, pl_module: LightningModule, batch: StepBatch, how: Evaluation) -> list[Episode]:
-        return self._play(pl_module, _request(how.split, batch, how.members, how.params))
+        played = self._play(pl_module, _request(how.split, batch, how.members, how.params))
+        stop_if_failing(played, self.settings.max_failed_share)
+        return played
 
     def _play(self, pl_module: LightningModule, request: PlayRequest) -> list[Episode]:
         with self._whole(pl_module.network):  # ranks decode different numbers of steps: no collective within

@@ -8,6 +8,8 @@ import torch
 
 from lit_agentrl.engines.base import SamplingParams
 
+MAX_WAVES = 128  # trajectory ids are whole numbers of 64 bits
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings:
@@ -49,6 +51,8 @@ class RolloutSettings:
         for name in ("prompts", "members", "max_waves"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
+        if self.max_waves > MAX_WAVES:
+            raise ValueError(f"rollout.max_waves={self.max_waves} must be <= {MAX_WAVES}")
         if not self.temperature > 0:
             raise ValueError(
                 f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore"

@@ -223,6 +223,9 @@ def recomputed(network: nn.Module) -> Iterator[None]:
         raise ValueError(
             f"update.checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
         )
+    before = [
+        layer.__dict__.get("forward") for layer in layers
+    ]  # a library's own, where it has put one there
     try:
         for layer in layers:
             layer.forward = functools.partial(
@@ -230,5 +233,8 @@ def recomputed(network: nn.Module) -> Iterator[None]:
             )
         yield
     finally:
-        for layer in layers:
-            del layer.forward
+        for layer, own in zip(layers, before, strict=True):
+            if own is None:
+                layer.__dict__.pop("forward", None)
+            else:
+                layer.forward = own

@@ -43,7 +43,7 @@ class Critic(nn.Module):
         trunk: a network of the critic's own, or None: the head then reads the policy's hidden states.
         loss: per-token value loss; see ``rl/value_loss.py``.
         optim: optimizer and schedule of the critic's own parameters.
-        coef: weight of the value loss where it flows into the policy's trunk.
+        coef: weight of the value loss where the trunk is the policy's; of the trunk's gradient and the head's.
         grad_clip: largest gradient norm of the critic's own parameters.
         warmup_iterations: first iterations in which values alone are learnt.
 

@@ -40,6 +40,17 @@ class ManualModule(EvaluatedModule):
         self.update = update
         self._bad_steps = 0
 
+    def setup(self, stage: str) -> None:
+        """Refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
+
+        Raises:
+            ValueError: ``trainer.precision=16-mixed``.
+        """
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise ValueError(
+                "trainer.precision=16-mixed scales gradients, which is not supported; use bf16-mixed"
+            )
+
     # ------------------------------------------------------------------ doors of the strategy
     def _of_strategy(self, name: str) -> Any:
         return getattr(getattr(self.trainer, "strategy", None), name, None)

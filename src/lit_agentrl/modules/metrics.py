@@ -128,7 +128,7 @@ def evaluation_row(
     """
     results = {name: metric.compute() for name, metric in metrics.items()}
     for name, result in results.items():
-        if name in levels:
+        if name in levels and "success" in result:  # where every episode failed, nothing is known
             chance, oracle = levels[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
     row: dict[str, float] = {}

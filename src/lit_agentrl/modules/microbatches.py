@@ -126,7 +126,8 @@ def micro_batched(
         is_packed: pass ``lengths``, for rows that are to be packed; else it is None, and padding counts.
     """
     lengths_B = tensors["is_real_BT"].sum(1).cpu()
-    out_BT = torch.zeros(tensors["tokens_BT"].shape, device=tensors["tokens_BT"].device)
+    shape, device = tensors["tokens_BT"].shape, tensors["tokens_BT"].device
+    out_BT = torch.zeros(shape, dtype=torch.float32, device=device)  # whatever the default of a precision is
     split = split_packed if is_packed else split_by_tokens
     parts = split(lengths_B, tokens_per_microbatch)
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
@@ -138,5 +139,8 @@ def micro_batched(
         out_BT[index, :width] = scored
     nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
     for _ in range(most - len(parts)):  # another rank has more
-        score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), lengths=[2] if is_packed else None)
+        scored = score(
+            tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), lengths=[2] if is_packed else None
+        )
+        out_BT = out_BT.to(scored.dtype)  # a rank without rows gives what the others give
     return out_BT

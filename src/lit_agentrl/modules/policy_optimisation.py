@@ -23,7 +23,7 @@ from lit_agentrl.modules.manual import Tensors
 from lit_agentrl.modules.microbatches import kept_rows
 from lit_agentrl.modules.optimise import SteppingModule
 from lit_agentrl.modules.reference import frozen
-from lit_agentrl.modules.scoring import value_rows
+from lit_agentrl.modules.scoring import log, value_rows
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.algorithm import (
     Algorithm,
@@ -95,6 +95,9 @@ class PolicyModule(SteppingModule):
         if (selected := self._selected(tensors)) is None:
             return
         tensors = selected
+        units = "group_B" if self.algorithm.needs_fresh_advantages else "trajectory_B"
+        if self._is_too_little(tensors[units], batch):
+            return
         self._adapt_entropy(tensors)
         is_warming_up = self.critic is not None and batch.iteration < self.critic.warmup_iterations
         totals: Tensors = {}
@@ -102,7 +105,6 @@ class PolicyModule(SteppingModule):
             generator = torch.Generator().manual_seed(
                 seeds.key(self.seed, "minibatch", batch.iteration, epoch)
             )
-            units = "group_B" if self.algorithm.needs_fresh_advantages else "trajectory_B"
             tensors, parts = self._minibatches(tensors, units, generator)
             for step, rows in enumerate(parts):
                 is_fresh = epoch == 0 and step == 0
@@ -175,6 +177,15 @@ class PolicyModule(SteppingModule):
         among = (everyone["trajectory_B"], keep_B)
         return kept_rows(tensors, keep_B[mine], at_least=self.update.minibatches, among=among)
 
+    def _is_too_little(self, unit_B: Tensor, batch: StepBatch) -> bool:
+        """Whether a filter has left less than every minibatch needs; without one, that is an error of the config."""
+        count = int(sum_over_ranks(torch.tensor(len(torch.unique(unit_B)), device=self.device)))
+        is_filtered = batch.num_kept_groups < batch.num_groups
+        return self._is_empty(
+            is_filtered and count < self.update.minibatches,
+            f"filter kept less than update.minibatches={self.update.minibatches} need",
+        )
+
     def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
         totals = {
@@ -211,12 +222,15 @@ class PolicyModule(SteppingModule):
             "name": self.policy.name,
             "coefficients": self.algorithm.state_dict(),
             "adapters": self.policy.adapters,
+            "max_epochs": self.trainer.max_epochs,
         }
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = without_base(checkpoint["state_dict"], self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse checkpoints of other programs before their weights are touched.
+
+        A longer run under a schedule that is laid over the whole run is told: its learning rate jumps.
 
         Raises:
             ValueError: the checkpoint was not written by this trainer, or holds adapters of another base.
@@ -228,6 +242,13 @@ class PolicyModule(SteppingModule):
         check_base(checkpoint["policy"].get("adapters"), self.policy.adapters)
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
+        before, now = checkpoint["policy"].get("max_epochs"), self.trainer.max_epochs
+        if before is not None and now != before and self.optim.depends_on_length:
+            log.warning(
+                "optim.schedule=%s is laid over trainer.max_epochs: continued with %s instead of %s, the learning rate "
+                "jumps, and the run is not the one that %s iterations from the start would have been",
+                self.optim.schedule, now, before, now,
+            )  # fmt: skip
         self.version = checkpoint["policy"]["version"]
         self._bad_steps = checkpoint["policy"]["bad_steps"]
         self.algorithm.load_state_dict(checkpoint["policy"].get("coefficients", {}))

@@ -75,7 +75,7 @@ class OptimSettings:
         schedule_args: further arguments of that schedule.
 
     Raises:
-        ValueError: a value out of range or an unknown schedule, naming the option.
+        ValueError: a value out of range, an unknown schedule or arguments that it does not take, naming the option.
     """
 
     optimizer: Callable[..., Optimizer]
@@ -97,14 +97,28 @@ class OptimSettings:
                 f"optim.warmup_iterations={self.warmup_iterations} has no effect under "
                 "optim.schedule=constant; use constant_with_warmup"
             )
+        if self.schedule_args and self.schedule in ("constant", "constant_with_warmup"):
+            raise ValueError(
+                f"optim.schedule_args={self.schedule_args} has no effect under optim.schedule={self.schedule}"
+            )
+        try:
+            self._factor(iterations=1_000_000)
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"optim.schedule_args={self.schedule_args} does not fit optim.schedule={self.schedule}: {error}"
+            ) from error
 
-    def build(
-        self, parameters: Iterable[torch.nn.Parameter], iterations: int
-    ) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """The optimizer and a scheduler to be stepped once an iteration."""
-        optimizer = self.optimizer(list(parameters), lr=self.lr)
-        # the library's factor as a function of the step, read off a stand-in optimizer
-        stand_in = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether the learning rate of an iteration depends on how many there are in all."""
+        one, other = self._factor(iterations=1_000), self._factor(iterations=2_000)
+        return any(one(i) != other(i) for i in (self.warmup_iterations + 1, 500, 999))
+
+    def _factor(self, iterations: int) -> Callable[[int], float]:
+        """The library's factor of the learning rate, read off a stand-in optimizer."""
+        stand_in = torch.optim.SGD(
+            [torch.zeros(1)], lr=self.lr
+        )  # lowest rates are given as such, not as factors
         library = get_scheduler(
             self.schedule,
             stand_in,
@@ -112,7 +126,15 @@ class OptimSettings:
             num_training_steps=iterations,
             scheduler_specific_kwargs=dict(self.schedule_args) or None,
         )
-        factor = library.lr_lambdas[0]
+        factor: Callable[[int], float] = library.lr_lambdas[0]
+        return factor
+
+    def build(
+        self, parameters: Iterable[torch.nn.Parameter], iterations: int
+    ) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """The optimizer and a scheduler to be stepped once an iteration."""
+        optimizer = self.optimizer(list(parameters), lr=self.lr)
+        factor = self._factor(iterations)
 
         def factor_of_iteration(iteration: int) -> float:
             # the library starts its rise at 0, which would waste the first iteration's rollouts

@@ -85,7 +85,12 @@ def seq_mean_turn_mean(*, is_action_BT: Tensor, trajectory_B: Tensor, turn_BT: T
 
 def _ones(is_action_BT: Tensor) -> Tensor:
     check_shapes(is_action_BT=is_action_BT)
-    return is_action_BT.to(torch.get_default_dtype())
+    return is_action_BT.to(_dtype())
+
+
+def _dtype() -> torch.dtype:
+    """float32 even where half precision is the default: counts of tokens must be exact."""
+    return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
 def _lengths(is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +98,7 @@ def _lengths(is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor
     check_shapes(is_action_BT=is_action_BT, trajectory_B=trajectory_B)
     index_B, num = trajectory_index(trajectory_B)
     length_S = segment_sum(is_action_BT.sum(1), index_B, num)
-    return length_S[index_B], (length_S > 0).sum().to(torch.get_default_dtype())
+    return length_S[index_B], (length_S > 0).sum().to(_dtype())
 
 
 def _turn_lengths(is_action_BT: Tensor, turn_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,6 +98,7 @@ class Player:
 
     def open(self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext) -> Engine:
         """Build the engine around this network."""
+        self.close()
         self._engine = self._make_engine(
             network=network,
             stop=AnswerStop(self._chat.tokenizer),
@@ -105,8 +106,13 @@ class Player:
             max_context_tokens=self._max_context,
             forward_context=forward_context,
         )
-        self._samplers = {}
         return self._engine
+
+    def close(self) -> None:
+        """Close the games that are kept for further episodes."""
+        for sampler in self._samplers.values():
+            sampler.close()
+        self._samplers = {}
 
     def play(self, request: PlayRequest, *, version: int) -> list[Episode]:
         """The episodes, failed ones included, played with the network as it is now.

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
 from lit_agentrl import seeds
 from lit_agentrl.rollout.player import ForwardContext, Player, PlayRequest
 from lit_agentrl.rollout.weights import SharedWeights, shared_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.types import Episode
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,25 @@ class Sampler:
             self._submit(result.episode, play)
 
     def _retire(self, play: EpisodeInPlay, task: int) -> None:
-        if not play.episode.error:  # an environment that failed is not used again
+        if play.episode.error:  # an environment that failed is not used again
+            _close(play.env)
+        else:
             self._spare[task].append(play.env)
+
+    def close(self) -> None:
+        """Close the idle environments; the next episodes make new ones."""
+        for spare in self._spare.values():
+            for env in spare:
+                _close(env)
+        self._spare.clear()
 
     def _key(self, purpose: str, episode: Episode, *more: int) -> int:
         address = (episode.iteration, episode.wave, episode.group, episode.member, *more)
         return seeds.key(self._seed, f"{self._split}/{purpose}", *address)
+
+
+def _close(env: TextEnv) -> None:
+    try:
+        env.close()
+    except Exception as error:  # a game's own code; its episode is over, so the run need not be
+        _log.warning("a game of class %s could not be closed: %s", type(env).__name__, error)
