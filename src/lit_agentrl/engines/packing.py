@@ -39,7 +39,8 @@ def pack_unread(
     packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (tokens, slots, positions)]))
     token_N, slot_N, position_N = packed.to(device)
     reading = Reading(
-        place_N=slot_N * rows.max_context + position_N,
+        slot_N=slot_N,
+        position_N=position_N,
         copies=[(c.source, torch.tensor(c.targets, device=device), c.length) for c in copies],
         chunks=chunks,
         **_last(slots_A, last_A, rows.num_live, device),
