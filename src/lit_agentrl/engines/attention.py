@@ -81,10 +81,10 @@ class Reading:
 
     slot_N: Tensor
     position_N: Tensor
-    num_last: int
-    num_rows: int
-    filled: int
-    last_sees_R: Visible
+    num_last: int = 0
+    num_rows: int = 0
+    filled: int = 0
+    last_sees_R: Visible | None = None
     last_R: Tensor | None = None
     rows_of_last: Tensor | None = None
     chunks: Sequence[Chunk] = ()
@@ -135,18 +135,9 @@ def slot_attention(
     total = query_NHD.shape[0]
     out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
 
-    last = query_NHD[total - reading.num_last :]
-    if reading.last_R is not None:
-        last = last[reading.last_R]
-    # heads of one group are queries of one head
-    last = last.reshape(reading.num_rows, kv_heads, groups, -1)
-    seen = slice(0, reading.filled)
-    keys, values = key[: reading.num_rows, :, seen], value[: reading.num_rows, :, seen]
-    mask = reading.last_sees_R.additive(query)
-    attend = _attend_by_products if _is_plain_float32_on_cpu(query) else _attend
-    out = attend(last, keys, values, mask, scaling).reshape(reading.num_rows, heads, -1)
-    out_NHD[total - reading.num_last :] = out if reading.rows_of_last is None else out[reading.rows_of_last]
-
+    if reading.num_last:
+        last = query_NHD[total - reading.num_last :]
+        out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
     for chunk in reading.chunks:
         rows_P, tokens_M = chunk.index_PM.shape
         queries = query_NHD[chunk.index_PM].view(rows_P, tokens_M, kv_heads, groups, -1)
@@ -162,6 +153,22 @@ def slot_attention(
         out = out.reshape(rows_P * tokens_M, heads, -1)
         out_NHD[chunk.start : chunk.start + len(chunk.real_C)] = out[chunk.real_C]
     return out_NHD.unsqueeze(0), None
+
+
+def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
+    """Attention (num_last, heads, dim) of the last token of each reading episode."""
+    heads, kv_heads = last.shape[1], key.shape[1]
+    if reading.last_R is not None:
+        last = last[reading.last_R]
+    # heads of one group are queries of one head
+    last = last.reshape(reading.num_rows, kv_heads, heads // kv_heads, -1)
+    keys = key[: reading.num_rows, :, : reading.filled]
+    values = value[: reading.num_rows, :, : reading.filled]
+    assert reading.last_sees_R is not None, "what the last tokens see is given with them"
+    attend = _attend_by_products if _is_plain_float32_on_cpu(last) else _attend
+    out = attend(last, keys, values, reading.last_sees_R.additive(last), scaling)
+    out = out.reshape(reading.num_rows, heads, -1)
+    return out if reading.rows_of_last is None else out[reading.rows_of_last]
 
 
 def _is_plain_float32_on_cpu(query: Tensor) -> bool:

@@ -43,6 +43,10 @@ class SlotCache(Cache):
     def _new(self, states: Tensor) -> Tensor:
         return states.new_zeros((self.num_slots, states.shape[1], self.max_length, states.shape[3]))
 
+    def buffers(self) -> list[Tensor]:
+        """Everything that is allocated so far: nothing before the first forward."""
+        return [buffer for pair in self._buffers for buffer in pair]
+
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one slot over another."""
