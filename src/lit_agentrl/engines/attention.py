@@ -68,7 +68,7 @@ class Reading:
     by ascending slot; only the latter need logits.
 
     Args:
-        place_N: where each packed token's key and value go: slot x length of a slot + position.
+        slot_N, position_N: where each packed token's key and value go.
         num_last: episodes that read.
         num_rows: slots from the front that hold live episodes.
         filled: positions that any last token sees.
@@ -79,15 +79,27 @@ class Reading:
         copies: (source slot, target slots, length), to be done in order after the writes of a layer.
     """
 
-    place_N: Tensor
-    num_last: int
-    num_rows: int
-    filled: int
-    last_sees_R: Visible
+    slot_N: Tensor
+    position_N: Tensor
+    num_last: int = 0
+    num_rows: int = 0
+    filled: int = 0
+    last_sees_R: Visible | None = None
     last_R: Tensor | None = None
     rows_of_last: Tensor | None = None
     chunks: Sequence[Chunk] = ()
     copies: Sequence[tuple[int, Tensor, int]] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        self._places: dict[tuple[int, int], Tensor] = {}
+
+    def places(self, kv_heads: int, length: int) -> Tensor:
+        """Rows (kv heads x N), head by head, of a store (slots, kv heads, length, dim) seen as a matrix of dim."""
+        if (kv_heads, length) not in self._places:
+            first_N = self.slot_N * (kv_heads * length) + self.position_N
+            heads = torch.arange(kv_heads, device=first_N.device) * length
+            self._places[kv_heads, length] = (heads.unsqueeze(1) + first_N).flatten()
+        return self._places[kv_heads, length]
 
 
 def slot_attention(
@@ -123,20 +135,9 @@ def slot_attention(
     total = query_NHD.shape[0]
     out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
 
-    last = query_NHD[total - reading.num_last :]
-    if reading.last_R is not None:
-        last = last[reading.last_R]
-    seen = slice(0, reading.filled)
-    rows = slice(0, reading.num_rows)
-    out = scaled_dot_product_attention(
-        last.reshape(reading.num_rows, kv_heads, groups, -1),  # heads of one group are queries of one head
-        key[rows, :, seen],
-        value[rows, :, seen],
-        attn_mask=reading.last_sees_R.additive(query),
-        scale=scaling,
-    ).reshape(reading.num_rows, heads, -1)
-    out_NHD[total - reading.num_last :] = out if reading.rows_of_last is None else out[reading.rows_of_last]
-
+    if reading.num_last:
+        last = query_NHD[total - reading.num_last :]
+        out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
     for chunk in reading.chunks:
         rows_P, tokens_M = chunk.index_PM.shape
         queries = query_NHD[chunk.index_PM].view(rows_P, tokens_M, kv_heads, groups, -1)
@@ -152,6 +153,45 @@ def slot_attention(
         out = out.reshape(rows_P * tokens_M, heads, -1)
         out_NHD[chunk.start : chunk.start + len(chunk.real_C)] = out[chunk.real_C]
     return out_NHD.unsqueeze(0), None
+
+
+def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
+    """Attention (num_last, heads, dim) of the last token of each reading episode."""
+    heads, kv_heads = last.shape[1], key.shape[1]
+    if reading.last_R is not None:
+        last = last[reading.last_R]
+    # heads of one group are queries of one head
+    last = last.reshape(reading.num_rows, kv_heads, heads // kv_heads, -1)
+    keys = key[: reading.num_rows, :, : reading.filled]
+    values = value[: reading.num_rows, :, : reading.filled]
+    assert reading.last_sees_R is not None, "what the last tokens see is given with them"
+    attend = _attend_by_products if _is_plain_float32_on_cpu(last) else _attend
+    out = attend(last, keys, values, reading.last_sees_R.additive(last), scaling)
+    out = out.reshape(reading.num_rows, heads, -1)
+    return out if reading.rows_of_last is None else out[reading.rows_of_last]
+
+
+def _is_plain_float32_on_cpu(query: Tensor) -> bool:
+    is_float32 = query.device.type == "cpu" and query.dtype == torch.float32
+    return is_float32 and not torch.is_autocast_enabled("cpu")
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+
+
+def _attend_by_products(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
+) -> Tensor:
+    """The same for the few queries of a last token, for which the fused kernel takes 1.4 times as long on CPUs.
+
+    Views of the store (rows, kv heads, length, dim) stay views when rows and heads become one dimension.
+    """
+    rows, kv_heads, groups, dim = query.shape
+    scale = dim**-0.5 if scaling is None else scaling
+    masks = mask.expand(-1, kv_heads, -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(masks, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale)
+    return torch.bmm(scores.softmax(-1), value.flatten(0, 1)).view(rows, kv_heads, groups, -1)
 
 
 AttentionInterface.register(NAME, slot_attention)

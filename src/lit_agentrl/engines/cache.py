@@ -12,7 +12,7 @@ from lit_agentrl.engines.attention import Reading
 
 
 class SlotCache(Cache):
-    """Key/value buffers of shape (slots, length, kv heads, dim) per layer, written token by token.
+    """Key/value buffers of shape (slots, kv heads, length, dim) per layer, written token by token.
 
     A forward says by a :class:`Reading` where its packed tokens go; :meth:`update` writes them, copies what
     episodes take over from others, and hands attention the buffers themselves, which it reads as views.
@@ -28,27 +28,31 @@ class SlotCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store (1, kv heads, N, dim) states of packed tokens; return the layer's (slots, kv heads, length, dim)."""
+        """Store (1, kv heads, N, dim) states of packed tokens; return the layer's buffers."""
         reading = self.reading
         assert reading is not None, "a reading is set before the forward"
         while len(self._buffers) <= layer_idx:
             self._buffers.append((self._new(key_states), self._new(value_states)))
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
-            buffer.flatten(0, 1).index_copy_(0, reading.place_N, states[0].transpose(0, 1))
+            places = reading.places(states.shape[1], self.max_length)
+            buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1))
             for source, targets, length in reading.copies:
-                buffer[targets, :length] = buffer[source, :length]
-        keys, values = self._buffers[layer_idx]
-        return keys.transpose(1, 2), values.transpose(1, 2)
+                buffer[targets, :, :length] = buffer[source, :, :length]
+        return self._buffers[layer_idx]
 
     def _new(self, states: Tensor) -> Tensor:
-        return states.new_zeros((self.num_slots, self.max_length, states.shape[1], states.shape[3]))
+        return states.new_zeros((self.num_slots, states.shape[1], self.max_length, states.shape[3]))
+
+    def buffers(self) -> list[Tensor]:
+        """Everything that is allocated so far: nothing before the first forward."""
+        return [buffer for pair in self._buffers for buffer in pair]
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one slot over another."""
         for pair in self._buffers:
             for buffer in pair:
-                buffer[target, :length] = buffer[source, :length]
+                buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions are passed explicitly; models that ask anyway get the filled length."""

@@ -18,9 +18,17 @@ _SLACK = 1.3  # a chunk's padded work over its real work
 
 
 def pack_unread(
-    rows: Rows, slots_A: npt.NDArray[np.int64], copies: Sequence[Copy], device: torch.device
+    rows: Rows,
+    slots_A: npt.NDArray[np.int64],
+    copies: Sequence[Copy],
+    device: torch.device,
+    *,
+    with_last: bool = True,
 ) -> tuple[Tensor, Tensor, Reading]:
-    """Ids (1, N) and positions (1, N) of everything unread in these ascending slots, and how to read it."""
+    """Ids (1, N) and positions (1, N) of everything unread in these ascending slots, and how to read it.
+
+    Without ``with_last`` the last token of each slot is left out, and no copies may be asked for.
+    """
     last_A = rows.total_S[slots_A] - 1
     tokens, slots, positions, chunks = [], [], [], []
     start = 0
@@ -33,16 +41,18 @@ def pack_unread(
             slots.append(np.full(length, slot))
             positions.append(np.arange(known, known + length))
         start += sum(lengths)
-    tokens.append(rows.tokens_SL[slots_A, last_A])
-    slots.append(slots_A)
-    positions.append(last_A)
+    if with_last:
+        tokens.append(rows.tokens_SL[slots_A, last_A])
+        slots.append(slots_A)
+        positions.append(last_A)
     packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (tokens, slots, positions)]))
     token_N, slot_N, position_N = packed.to(device)
     reading = Reading(
-        place_N=slot_N * rows.max_context + position_N,
+        slot_N=slot_N,
+        position_N=position_N,
         copies=[(c.source, torch.tensor(c.targets, device=device), c.length) for c in copies],
         chunks=chunks,
-        **_last(slots_A, last_A, rows.num_live, device),
+        **(_last(slots_A, last_A, rows.num_live, device) if with_last else {}),
     )
     return token_N.unsqueeze(0), position_N.unsqueeze(0), reading
 
