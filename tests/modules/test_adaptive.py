@@ -58,6 +58,7 @@ def test_coefficients_lie_in_checkpoints():
     assert saved["policy"]["coefficients"] == {"kl": pytest.approx(0.025), "entropy": pytest.approx(0.02)}
     parts["kl"], parts["entropy"] = replace(parts["kl"], coef=0.7), replace(parts["entropy"], coef=0.0)
     fresh = PolicyModule(tiny_policy(), algorithm=algorithm(**parts), update=module.update, optim=ADAM)
+    fresh.trainer = module.trainer
     fresh.on_load_checkpoint(saved)
     assert fresh.algorithm.state_dict() == saved["policy"]["coefficients"]
 

@@ -6,13 +6,11 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from transformers import get_scheduler
 
-from lit_agentrl.data.prompts import OneBatch
-from lit_agentrl.modules.manual import ManualModule
 from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from tests.modules.bare import BareModule
 from tests.modules.conftest import algorithm, step, tiny_policy
@@ -105,19 +103,25 @@ def test_a_longer_run_under_a_schedule_of_its_whole_length_is_told(caplog: pytes
 
 
 def test_scaled_gradients_are_refused() -> None:
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", precision="16-mixed", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"trainer\.precision=16-mixed .* use bf16-mixed"):
-        trainer.fit(ManualModule(UpdateSettings()), OneBatch(lambda: None))  # type: ignore[arg-type,return-value]
+    module = BareModule(
+        tiny_policy(), algorithm=algorithm(), update=UpdateSettings(), optim=settings("constant")
+    )
+    scaler = torch.amp.GradScaler("cpu")
+    for precision, is_refused in [("bf16-mixed", False), ("16-mixed", True)]:
+        plugin = MixedPrecision(precision, "cpu", scaler if is_refused else None)  # type: ignore[arg-type]
+        module._fake_trainer = SimpleNamespace(precision_plugin=plugin)
+        if not is_refused:
+            module.setup("fit")
+            continue
+        with pytest.raises(ValueError, match=r"trainer\.precision=16-mixed .* use bf16-mixed"):
+            module.setup("validate")
 
 
 def test_a_filter_that_leaves_too_little_skips_the_iteration() -> None:
     module, change = step(minibatches=13, kept_groups=2, max_bad_steps=2)
     assert module.version == 0 and not any(float(delta.abs().max()) for delta in change.values())
     assert module.row["train/skipped_steps"] == 1
-    with pytest.raises(ValueError, match=r"filter kept less than update\.minibatches=13 need 2 consecutive"):
+    with pytest.raises(ValueError, match=r"filter left too few trajectories for update\.minibatches=13 in 2 consecutive"):
         step(minibatches=13, kept_groups=2, max_bad_steps=2, iterations=2)
     with pytest.raises(ValueError, match=r"update\.minibatches=13 exceeds the 12"):  # nothing was filtered
         step(minibatches=13)

@@ -183,7 +183,7 @@ class PolicyModule(SteppingModule):
         is_filtered = batch.num_kept_groups < batch.num_groups
         return self._is_empty(
             is_filtered and count < self.update.minibatches,
-            f"filter kept less than update.minibatches={self.update.minibatches} need",
+            f"filter left too few trajectories for update.minibatches={self.update.minibatches}",
         )
 
     def _log_update(self, totals: Tensors, batch: StepBatch, seconds: float) -> None:
