@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from lightning.fabric.plugins.environments.lightning import find_free_network_port
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment, find_free_network_port
 
+from lit_agentrl.strategies import ddp
+from lit_agentrl.strategies.launching import LAUNCH_VARIABLES, Launcher
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
 
@@ -57,6 +60,42 @@ def test_single_refuses_devices_that_it_would_leave_idle() -> None:
     assert not (ROOT / "unused").exists()
 
 
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which nobody has started processes, taken back after the test."""
+    for name in LAUNCH_VARIABLES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_one_process_leaves_the_environment_as_it_was(bare: None) -> None:
+    before = dict(os.environ)
+    launcher = Launcher(LightningEnvironment(), num_processes=1, num_nodes=1)
+    assert launcher.launch(lambda: os.environ["LOCAL_RANK"]) == "0"
+    assert LightningEnvironment().creates_processes_externally
+    launcher.join(timeout_s=1.0)
+    assert dict(os.environ) == before
+    assert not LightningEnvironment().creates_processes_externally
+    os.environ["NODE_RANK"] = "1"  # whoever sets it from now on keeps it
+    launcher.end()
+    assert os.environ["NODE_RANK"] == "1"
+
+
+def test_processes_that_never_met_leave_nothing_behind(bare: None) -> None:
+    before = dict(os.environ)
+    strategy = ddp.DDP()
+    strategy.cluster_environment = LightningEnvironment()
+    strategy.parallel_devices = [torch.device("cpu")]
+    strategy._configure_launcher()
+    launcher = strategy.launcher
+    assert isinstance(launcher, Launcher)
+    launcher.launch(lambda: None)
+    error = RuntimeError("the address is in use")
+    assert strategy.failed(error) is error
+    assert dict(os.environ) == before
+
+
 @pytest.mark.slow
 def test_lightning_starts_the_processes(tmp_path: Path) -> None:
     (printed,) = ended(started(command(*DDP, "trainer.devices=2", f"hydra.run.dir={tmp_path / 'run'}")))
@@ -89,10 +128,11 @@ def test_srun_starts_the_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_run_of_a_sweep_starts_its_own_processes(tmp_path: Path) -> None:
-    arguments = command("-m", *DDP, "trainer.devices=2", f"hydra.sweep.dir={tmp_path}", "seed=1,2")
+    """One of one process leaves nothing from which the next would take its processes for started."""
+    arguments = command("-m", *DDP, f"hydra.sweep.dir={tmp_path}", "trainer.devices=1,2")
     assert "RANK" not in os.environ
     (printed,) = ended(started(arguments))
     assert printed.count("results in") == 2
-    for number, seed in enumerate((1, 2)):
+    for number in range(2):
         summary = json.loads((tmp_path / str(number) / "summary.json").read_text())
-        assert summary["status"] == "completed" and summary["seed"] == seed
+        assert summary["status"] == "completed"

@@ -85,7 +85,9 @@ class Cooperative(ParallelStrategy):
 
     def failed(self, error: Exception) -> Exception:
         """What stopped the run, to be raised in place of ``error``; ends the processes started here."""
-        if self._watch is None:
+        if self._watch is None:  # they have not met
+            if self._starter is not None:
+                self._starter.end()
             return error
         self.on_exception(error)
         fault = self._watch.report("")

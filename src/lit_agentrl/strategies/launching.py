@@ -37,6 +37,8 @@ class Launcher(_SubprocessScriptLauncher):
     The first process of a machine starts the others and outlives them: none is left behind however it ends.
     """
 
+    _before: dict[str, str | None] | None = None  # the environment, as long as it is Lightning's
+
     def launch(
         self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any
     ) -> Any:
@@ -44,8 +46,8 @@ class Launcher(_SubprocessScriptLauncher):
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             self._before = {name: os.environ.get(name) for name in LAUNCH_VARIABLES}
-            self._call_children_scripts()
             atexit.register(self.end)
+            self._call_children_scripts()
         _set_num_threads_if_needed(num_processes=self.num_processes)
         return function(*args, **kwargs)
 
@@ -80,7 +82,7 @@ class Launcher(_SubprocessScriptLauncher):
             raise RankFailed(how)
 
     def end(self, grace_s: float = 0.0) -> None:
-        """End what still runs after ``grace_s`` seconds, and make ready for another launch.
+        """End what still runs after ``grace_s`` seconds, and leave all as it was before the launch.
 
         A process that hangs in a collective does not hear a polite signal, so none is sent.
         """
@@ -91,11 +93,12 @@ class Launcher(_SubprocessScriptLauncher):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if self.procs:
-            self.procs = []
+        self.procs = []
+        if self._before is not None:
             atexit.unregister(self.end)
             for name, value in self._before.items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+            self._before = None
