@@ -82,6 +82,20 @@ def test_one_process_leaves_the_environment_as_it_was(bare: None) -> None:
     assert os.environ["NODE_RANK"] == "1"
 
 
+def test_threads_are_divided_for_one_run_alone(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of them would make other bits of the sweep's next run."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    before = torch.get_num_threads()
+    torch.set_num_threads(cores := 1 + len(os.sched_getaffinity(0)))
+    try:
+        launcher = Launcher(LightningEnvironment(), num_processes=1, num_nodes=1)
+        assert launcher.launch(torch.get_num_threads) == cores - 1 == int(os.environ["OMP_NUM_THREADS"])
+        launcher.end()
+        assert torch.get_num_threads() == cores and "OMP_NUM_THREADS" not in os.environ
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_processes_that_never_met_leave_nothing_behind(bare: None) -> None:
     before = dict(os.environ)
     strategy = ddp.DDP()

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 # what Lightning's launcher sets for the processes it starts; taken back, so that a sweep's next job starts its own
-LAUNCH_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
+# and divides the cores anew
+LAUNCH_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
 
 
 class RankFailed(RuntimeError):
@@ -38,6 +40,7 @@ class Launcher(_SubprocessScriptLauncher):
     """
 
     _before: dict[str, str | None] | None = None  # the environment, as long as it is Lightning's
+    _threads_before: int
 
     def launch(
         self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any
@@ -46,6 +49,7 @@ class Launcher(_SubprocessScriptLauncher):
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             self._before = {name: os.environ.get(name) for name in LAUNCH_VARIABLES}
+            self._threads_before = torch.get_num_threads()
             atexit.register(self.end)
             self._call_children_scripts()
         _set_num_threads_if_needed(num_processes=self.num_processes)
@@ -102,3 +106,5 @@ class Launcher(_SubprocessScriptLauncher):
                 else:
                     os.environ[name] = value
             self._before = None
+            if torch.get_num_threads() != self._threads_before:
+                torch.set_num_threads(self._threads_before)
