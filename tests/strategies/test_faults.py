@@ -11,10 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.accelerators import CPUAccelerator
 from omegaconf import OmegaConf
 
+from lit_agentrl.strategies import cooperative, ddp
+from lit_agentrl.strategies.launching import Launcher
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
+from tests.strategies.processes import on_ranks
 
 DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", *TINY, "filter=none"]
 TROUBLE = '''
@@ -106,6 +112,24 @@ def _nothing_is_left(folder: Path) -> None:
             continue
 
 
+def _fails_beside_one_that_hangs() -> str:
+    strategy = ddp.DDP(timeout_s=0.5)  # the grace of its watch
+    cooperative.GRACE_S = 2.0  # of this forked process
+    strategy.accelerator, strategy.parallel_devices = CPUAccelerator(), [torch.device("cpu")]
+    strategy.cluster_environment = LightningEnvironment()
+    strategy._configure_launcher()
+    strategy.setup_environment()
+    launcher = strategy.launcher
+    assert isinstance(launcher, Launcher)
+    launcher.procs = [subprocess.Popen(["sleep", "600"])]
+    return str(strategy.failed(ValueError("the disk is full")))
+
+
+def test_a_rank_that_fails_ends_the_others_and_lives(tmp_path: Path) -> None:
+    """Its own watch, which takes it for one that hangs, must not end it before the summary is written."""
+    assert on_ranks(_fails_beside_one_that_hangs, tmp_path, world_size=1) == ["the disk is full"]
+
+
 @pytest.mark.slow
 def test_games_that_raise_on_one_rank(tmp_path: Path) -> None:
     """All ranks count the failures of all, so that each knows the first; the run then continues on one rank."""
@@ -128,6 +152,7 @@ def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
     if rank == 1:
         assert code == 1 and "rank 1 was killed by SIGKILL" in cause
         assert _summary(tmp_path)["error"] == "rank 1 was killed by SIGKILL"
+        assert _summary(tmp_path)["status"] == "failed"
     else:  # the one that would tell is dead: another does
         assert code == -signal.SIGKILL
         assert "the first process of the run is gone" in cause or "connection to another rank broke" in cause
@@ -146,6 +171,8 @@ def test_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
     (cause,) = _causes(printed)
     assert "did not come within strategy.timeout_s=15 seconds" in cause
     assert f"rank {rank} did not come" in cause
+    if rank == 1:
+        assert _summary(tmp_path)["status"] == "failed"
     _nothing_is_left(tmp_path)
 
 
@@ -156,6 +183,7 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     assert code == 1
     (cause,) = _causes(printed)
     assert "No space left on device; earlier checkpoints are intact" in cause
+    assert _summary(tmp_path)["status"] == "failed"
     _nothing_is_left(tmp_path)
     _continues(tmp_path)
 

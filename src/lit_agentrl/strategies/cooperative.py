@@ -91,6 +91,7 @@ class Cooperative(ParallelStrategy):
             return error
         self.on_exception(error)
         fault = self._watch.report("")
+        self._watch.close()  # before its own grace is over: this process has more to do than the others
         if self._starter is not None:
             self._starter.end(grace_s=GRACE_S)
         self._close()
