@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from omegaconf import OmegaConf
 
 from lit_agentrl.entry import ranks
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.entry.errors import UserError
 
 JOB = ranks.Job("seed: 7\ntrainer: {devices: 1, num_nodes: 1}\n", ["more"], "python train.py", True)
 VARIABLES = (
     "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_PROCID", "SLURM_JOB_NAME", ranks.JOB,
+    "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_NTASKS_PER_NODE",
+    "SLURM_NODELIST", "SLURM_JOB_ID", ranks.JOB,
 )  # fmt: skip
 
 
@@ -100,7 +102,7 @@ def _received(first: Callable[[], None]) -> list[ranks.Job | None]:
 
 
 def test_a_job_that_could_not_be_composed(torchrun: None) -> None:
-    assert _received(ranks.release) == [None]
+    assert _received(lambda: ranks.release(is_awaited=True)) == [None]
 
 
 def test_a_job_of_an_earlier_run_is_not_taken(torchrun: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +113,70 @@ def test_a_job_of_an_earlier_run_is_not_taken(torchrun: None, monkeypatch: pytes
 
 def test_nothing_of_a_job_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
     ranks.share(JOB, num_nodes=1)
-    ranks.release()
+    ranks.release(is_awaited=True)
     assert ranks.JOB not in os.environ
     with pytest.raises(SystemExit):
         main_train(["no_such_option=1"])
     assert ranks.JOB not in os.environ and "no_such_option" in capsys.readouterr().err
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two tasks that SLURM has announced; nobody has started the second."""
+    for name, value in (
+        ("SLURM_NTASKS", "2"), ("SLURM_NTASKS_PER_NODE", "2"), ("SLURM_PROCID", "0"), ("SLURM_JOB_NAME", "train"),
+        ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", str(find_free_network_port())),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "WAIT_S", 2.0)
+
+
+def _printed(entry: Callable[[list[str]], None], argument: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        entry([argument])
+    assert ended.value.code == 1
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_every_process_refuses_is_told_once_and_at_once(
+    rank: str, slurm: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", rank)
+    started = time.monotonic()
+    printed = _printed(main_evaluate, "run=outputs", capsys)
+    assert time.monotonic() - started < 1.5
+    assert ("2 processes were started by torchrun or srun" in printed) == (rank == "0")
+    assert rank == "0" or not printed
+
+
+def test_processes_that_nobody_started(slurm: None) -> None:
+    """As in a batch script without srun; the wait is not repeated at the end."""
+    with pytest.raises(
+        UserError, match=r"^1 of the 1 other processes did not come .* within 2 seconds"
+    ) as told:
+        ranks.share(JOB, num_nodes=1)
+    assert str(told.value).endswith("start them with srun, or unset SLURM_NTASKS to run one")
+    started = time.monotonic()
+    ranks.release(is_awaited=True)
+    assert time.monotonic() - started < 1.0 and ranks.JOB not in os.environ
+
+
+def test_a_first_process_that_nobody_started(slurm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    with pytest.raises(
+        UserError, match="the first process of the run gave no job: SLURM_NTASKS=2 announces 2"
+    ):
+        ranks.receive()
+
+
+def test_an_error_that_the_others_wait_for_in_vain_stays_the_only_one(
+    slurm: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = _printed(main_train, "no_such_option=1", capsys)
+    assert "no_such_option" in printed and "Traceback" not in printed
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")  # which Lightning refuses
+    printed = _printed(main_train, "no_such_option=1", capsys)
+    assert "no_such_option" in printed and "Traceback" not in printed
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert not _printed(main_train, "no_such_option=1", capsys)

@@ -50,7 +50,7 @@ def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
         _tell(error, "traceback=true" in (text.lower() for text in argv))
         sys.exit(1)
     finally:
-        ranks.release()
+        ranks.release(is_awaited=command is _train)
     if num_failed:
         sys.exit(1)
 

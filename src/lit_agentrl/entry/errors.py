@@ -17,7 +17,16 @@ _FOR_USERS = ("CheckpointError", "MisconfigurationException", "PlayingError", "R
 
 
 class UserError(ValueError):
-    """A command that makes no sense; the message is one line that says what to write instead."""
+    """A command that makes no sense; the message is one line that says what to write instead.
+
+    Args:
+        message: that line.
+        is_told: whether another process prints it.
+    """
+
+    def __init__(self, message: str, *, is_told: bool = False) -> None:
+        super().__init__(message)
+        self.is_told = is_told
 
 
 def explain(error: BaseException) -> str:

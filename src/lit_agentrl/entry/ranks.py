@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -89,7 +90,8 @@ def require_one_process(reason: str) -> None:
     if launched is not None and launched != (1, 1):
         count = launched[0] * launched[1]
         raise UserError(
-            f"{count} processes were started by torchrun or srun, but {reason}; start it without them"
+            f"{count} processes were started by torchrun or srun, but {reason}; start it without them",
+            is_told=not is_first(),
         )
 
 
@@ -102,7 +104,7 @@ def share(job: Job, num_nodes: int) -> None:
             srun started them all.
 
     Raises:
-        UserError: several machines, and no address at which they can meet.
+        UserError: several machines and no address at which they can meet, or others that do not come.
     """
     launched = processes_launched()
     if launched is None and num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
@@ -112,30 +114,63 @@ def share(job: Job, num_nodes: int) -> None:
         )
     text = json.dumps(asdict(job))
     others = num_nodes - 1 if launched is None else launched[0] * launched[1] - 1
+    os.environ[JOB] = text
     if others > 0:
         store = _store(is_first=True)
         store.set("job", text)
-        store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
-    os.environ[JOB] = text
+        try:
+            store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
+        except RuntimeError as error:
+            absent = others - store.add("readers", 0)
+            raise UserError(
+                f"{absent} of the {others} other processes did not come for the job within {WAIT_S:g} seconds: "
+                f"{_remedy()}"
+            ) from error
 
 
-def release() -> None:
+def release(*, is_awaited: bool) -> None:
     """Called by every process at its end: the others wait no longer for a job that will not come.
 
     Nothing of the job stays in the environment, from which a later run of the same process, or one that it
     starts, would take it.
+
+    Args:
+        is_awaited: whether the others call `receive` under this command.
     """
-    if is_first() and JOB not in os.environ:
-        share(Job("", [], "", False), num_nodes=1)
+    if is_awaited and is_first() and JOB not in os.environ:
+        with suppress(Exception, KeyboardInterrupt):  # why there is no job has been told
+            share(Job("", [], "", False), num_nodes=1)
     os.environ.pop(JOB, None)
 
 
+def _remedy() -> str:
+    """For processes that do not come."""
+    launched = processes_launched()
+    if launched is None:
+        return (
+            "start one process on each machine, with equal MASTER_ADDR and MASTER_PORT and its own NODE_RANK"
+        )
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "see what the others that torchrun started have printed"
+    return (
+        f"SLURM_NTASKS={os.environ['SLURM_NTASKS']} announces {launched[0] * launched[1]} processes; start them with "
+        "srun, or unset SLURM_NTASKS to run one"
+    )
+
+
 def receive() -> Job | None:
-    """Called by every other process: the job; None where the first one could not compose it."""
+    """Called by every other process: the job; None where the first one could not compose it.
+
+    Raises:
+        UserError: the first one does not come.
+    """
     text = os.environ.get(JOB) if processes_launched() is None else None
     if text is None:
-        store = _store(is_first=False)
-        text = store.get("job").decode()
+        try:
+            store = _store(is_first=False)
+            text = store.get("job").decode()
+        except RuntimeError as error:
+            raise UserError(f"the first process of the run gave no job: {_remedy()}") from error
         store.set(f"read{store.add('readers', 1)}", "1")
         os.environ[JOB] = text  # for the processes that this one starts on its machine
     job = Job(**json.loads(text))
@@ -143,7 +178,11 @@ def receive() -> Job | None:
 
 
 def _store(*, is_first: bool) -> Store:
-    """Where the first process leaves the job: beside the process group's own meeting point, before that opens."""
+    """Where the first process leaves the job: beside the process group's own meeting point, before that opens.
+
+    Raises:
+        UserError: SLURM does not say where.
+    """
     from lightning.pytorch.plugins.environments import (
         LightningEnvironment,
         SLURMEnvironment,
@@ -152,7 +191,10 @@ def _store(*, is_first: bool) -> Store:
     from torch.distributed import PrefixStore, TCPStore
 
     kinds = (TorchElasticEnvironment, SLURMEnvironment, LightningEnvironment)
-    environment = next(kind() for kind in kinds if kind.detect())
+    try:
+        environment = next(kind() for kind in kinds if kind.detect())
+    except RuntimeError as error:  # what SLURM has set is not enough
+        raise UserError(str(error), is_told=not is_first) from error
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     server = TCPStore(
         environment.main_address,
