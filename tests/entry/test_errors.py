@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.callbacks.atomic_io import CheckpointError
+from lit_agentrl.entry.cli import _command_line
 from lit_agentrl.entry.errors import explain, report
 from lit_agentrl.modules.settings import UpdateSettings
 
@@ -47,3 +51,14 @@ def test_values_that_are_not_there() -> None:
 def test_report_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     report("filter=[a, b] " + "is long " * 40 + "\nand has two lines")
     assert capsys.readouterr().err == "error: filter=[a, b] " + "is long " * 40 + "and has two lines\n"
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_what_hydra_is_told_is_taken_back(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", before or "")
+    if before is None:
+        monkeypatch.delenv("HYDRA_FULL_ERROR")
+    argv = list(sys.argv)
+    with _command_line(["seed=1"]):
+        assert os.environ["HYDRA_FULL_ERROR"] == "1" and sys.argv[1:] == ["seed=1"]
+    assert os.environ.get("HYDRA_FULL_ERROR") == before and sys.argv == argv

@@ -109,6 +109,8 @@ def _command_line(arguments: list[str]) -> Iterator[None]:
         sys.argv = before[0]
         if before[1] is None:
             del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before[1]
 
 
 @contextmanager
