@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lit_agentrl import seeds
 from lit_agentrl.data.prompts import EvalSpec, OneBatch, PromptStream
 
 
@@ -36,6 +37,20 @@ def test_evaluation_instances_do_not_depend_on_the_run_seed() -> None:
     first, second = (next(iter(loader)) for loader in stream().test_dataloader())
     assert (len(first.seed_P), second.task_P) == (5, [1, 1, 1])
     assert not set(val.seed_P) & set(first.seed_P)
+
+
+def test_evaluation_instances_do_not_depend_on_the_place_of_a_game() -> None:
+    """Else a game evaluated beside others would meet other instances than alone."""
+
+    def instances(*specs: EvalSpec) -> list[list[int]]:
+        made = PromptStream(prompts=1, task_weights=[1.0], seed=0, val=specs, test=specs)
+        return [next(iter(loader)).seed_P for loader in [*made.val_dataloader(), *made.test_dataloader()]]
+
+    first_val, second_val, first_test, second_test = instances(EvalSpec(0, 5), EvalSpec(3, 4))
+    assert first_val[:4] == second_val and first_test[:4] == second_test
+    recorded = [seeds.key(0, "val-instance", 0, p) for p in range(5)]  # of runs of one game
+    assert first_val == recorded
+    assert not set(first_val) & set(first_test)
 
 
 def test_one_batch_has_a_length() -> None:

@@ -40,8 +40,9 @@ class EvalSpec:
 class PromptStream(LightningDataModule):
     """Prompts of every iteration, addressed by (run seed, iteration, prompt): nothing to save or restore.
 
-    Evaluation instances do not depend on the run seed, so runs are compared on equal instances; the
-    sampling noise does.  Under several ranks each takes every ``world_size``-th prompt.
+    Evaluation instances depend neither on the run seed nor on the other games of the run, so runs are compared on
+    equal instances; the sampling noise depends on the seed.  Under several ranks each takes every
+    ``world_size``-th prompt.
 
     Args:
         prompts: groups per iteration.
@@ -101,7 +102,8 @@ class PromptStream(LightningDataModule):
         # completed iterations: 0 at the start, k after iteration k, so every validation has its own noise
         is_fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
         done = self._iteration() + int(is_fitting)
-        keys = [seeds.key(0, f"{split}-instance", spec.task, p) for p in range(spec.prompts)]
+        # the 0 stands where the game's place in the run's list once did: its instances must not depend on that
+        keys = [seeds.key(0, f"{split}-instance", 0, p) for p in range(spec.prompts)]
         return self._dealt(StepBatch(done, keys, [spec.task] * spec.prompts, list(range(spec.prompts))))
 
     def _dealt(self, batch: StepBatch) -> StepBatch:
