@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -129,6 +131,17 @@ def test_evaluate_any_game_split_and_temperature(mixed_run: Path, capsys: pytest
         )
     assert len(list((mixed_run / "evaluations").glob("best_val_*.json"))) == 2
     assert json.loads(file.read_text())["results"] == results
+
+
+def test_evaluate_needs_no_device_of_the_training(mixed_run: Path, tmp_path: Path) -> None:
+    """As on a machine without the GPUs that played ahead; ``gpu`` is there on some machines, ``cuda:99`` on none."""
+    shutil.copytree(mixed_run / ".hydra", tmp_path / ".hydra")
+    cfg = OmegaConf.load(tmp_path / ".hydra" / "config.yaml")
+    cfg.trainer.accelerator, cfg.trainer.devices = "gpu", 4
+    cfg.rollout.overlap, cfg.rollout.overlap_device, cfg.rollout.overlap_threads = True, "cuda:99", 2
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    main_evaluate([f"run={tmp_path}", "env=bandit", "episodes=2", "checkpoint=start"])
+    assert len(list((tmp_path / "evaluations").iterdir())) == 1
 
 
 def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -134,8 +134,13 @@ def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Pa
         elif saved.test.envs is None and saved.val.envs is not None:
             saved.test.envs = saved.val.envs
         saved.trainer.enable_progress_bar = False
-        saved.strategy = load_option("strategy", "single")  # however it was trained
+        saved.strategy = load_option("strategy", "single")  # however and wherever it was trained
         saved.trainer.devices = saved.trainer.num_nodes = 1
+        if saved.trainer.get("accelerator") != "cpu":
+            saved.trainer.accelerator = "auto"
+        saved.rollout.overlap = False
+        for name in ("overlap_device", "overlap_threads", "overlap_patience"):
+            saved.rollout[name] = None
     return build(saved, load_task)
 
 
