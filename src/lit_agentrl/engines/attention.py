@@ -64,7 +64,7 @@ class Chunk:
 class Reading:
     """One forward over packed tokens.
 
-    The packed tokens are those of ``chunks`` in order, then the last unread token of each reading episode
+    The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
     by ascending slot; only the latter need logits.
 
     Args:
@@ -76,6 +76,7 @@ class Reading:
         last_R: which of the ``num_last`` queries each live slot takes; None if all of them read.
         rows_of_last: inverse of ``last_R``.
         chunks: the tokens before the last.
+        num_padding: tokens before all others that belong to no episode.
         copies: (source slot, target slots, length), to be done in order after the writes of a layer.
     """
 
@@ -88,6 +89,7 @@ class Reading:
     last_R: Tensor | None = None
     rows_of_last: Tensor | None = None
     chunks: Sequence[Chunk] = ()
+    num_padding: int = 0
     copies: Sequence[tuple[int, Tensor, int]] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
@@ -135,6 +137,7 @@ def slot_attention(
     total = query_NHD.shape[0]
     out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
 
+    out_NHD[: reading.num_padding] = 0.0
     if reading.num_last:
         last = query_NHD[total - reading.num_last :]
         out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)

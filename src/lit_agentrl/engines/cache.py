@@ -41,7 +41,8 @@ class SlotCache(Cache):
         return self._buffers[layer_idx]
 
     def _new(self, states: Tensor) -> Tensor:
-        return states.new_zeros((self.num_slots, states.shape[1], self.max_length, states.shape[3]))
+        # one slot more, which takes what padding writes
+        return states.new_zeros((self.num_slots + 1, states.shape[1], self.max_length, states.shape[3]))
 
     def buffers(self) -> list[Tensor]:
         """Everything that is allocated so far: nothing before the first forward."""

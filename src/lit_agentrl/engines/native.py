@@ -226,7 +226,7 @@ class NativeEngine:
             rows, slots_A, copies, self._network.device, with_last=with_last
         )
         self._cache.reading = reading
-        self._num_forwarded += token_1N.shape[1]
+        self._num_forwarded += token_1N.shape[1] - reading.num_padding
         output = self._network(
             input_ids=token_1N,
             position_ids=position_1N,

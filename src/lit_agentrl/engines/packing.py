@@ -15,6 +15,7 @@ from lit_agentrl.engines.rows import Rows
 from lit_agentrl.engines.sharing import Copy
 
 _SLACK = 1.3  # a chunk's padded work over its real work
+_FEW, _STEP, _LARGE, _LARGE_STEP = 48, 16, 256, 64  # see `_padding`
 
 
 def pack_unread(
@@ -28,10 +29,13 @@ def pack_unread(
     """Ids (1, N) and positions (1, N) of everything unread in these ascending slots, and how to read it.
 
     Without ``with_last`` the last token of each slot is left out, and no copies may be asked for.
+    Padding stands before everything else; its keys and values go to the slot behind the last.
     """
     last_A = rows.total_S[slots_A] - 1
-    tokens, slots, positions, chunks = [], [], [], []
-    start = 0
+    num_real = int((rows.total_S[slots_A] - rows.known_S[slots_A] - (not with_last)).sum())
+    start = num_padding = _padding(num_real) if device.type == "cpu" else 0
+    tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
+    slots, chunks = [np.full(num_padding, rows.num_slots)], []
     for group in _alike(slots_A[last_A > rows.known_S[slots_A]], rows):
         lengths = [int(rows.total_S[s] - rows.known_S[s] - 1) for s in group]
         chunks.append(_chunk(group, lengths, rows, start, device))
@@ -50,11 +54,18 @@ def pack_unread(
     reading = Reading(
         slot_N=slot_N,
         position_N=position_N,
+        num_padding=num_padding,
         copies=[(c.source, torch.tensor(c.targets, device=device), c.length) for c in copies],
         chunks=chunks,
         **(_last(slots_A, last_A, rows.num_live, device) if with_last else {}),
     )
     return token_N.unsqueeze(0), position_N.unsqueeze(0), reading
+
+
+def _padding(num_tokens: int) -> int:
+    """Tokens to be added so that few different numbers are met: for each, products are prepared anew on CPUs."""
+    step = _STEP if num_tokens <= _LARGE else _LARGE_STEP
+    return -num_tokens % step if num_tokens >= _FEW else 0
 
 
 def _last(

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from lit_agentrl.modules.collective import max_over_ranks
 
+# of the widths of micro-batches: products are prepared anew for each number of tokens that they have not met
+WIDTH_STEP = 16
+
 
 def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6) -> list[Tensor]:
     """Row indices of micro-batches: rows sorted by length, each padded micro-batch within the budget.
@@ -31,6 +34,15 @@ def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: flo
             parts.append([row])
             longest = length
     return [torch.tensor(part) for part in parts]
+
+
+def padded_width(longest: int, available: int) -> int:
+    """Tokens of each row of a micro-batch: one, which nothing is predicted from, and a multiple of `WIDTH_STEP`.
+
+    >>> padded_width(20, 100), padded_width(33, 100), padded_width(34, 40)
+    (33, 33, 40)
+    """
+    return min(available, 1 - (1 - longest) // WIDTH_STEP * WIDTH_STEP)
 
 
 def split_packed(lengths_B: Tensor, tokens_per_microbatch: int) -> list[Tensor]:
@@ -132,7 +144,7 @@ def micro_batched(
     parts = split(lengths_B, tokens_per_microbatch)
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
     for rows in parts:
-        width, index = int(lengths_B[rows].max()), rows.to(out_BT.device)
+        width, index = padded_width(int(lengths_B[rows].max()), out_BT.shape[1]), rows.to(out_BT.device)
         given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
         scored = score(**given, lengths=lengths_B[rows].tolist() if is_packed else None)
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64

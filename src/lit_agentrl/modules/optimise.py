@@ -13,7 +13,7 @@ from lit_agentrl.modules.collective import max_over_ranks, sum_over_ranks, world
 from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.estimates import advantages
 from lit_agentrl.modules.manual import ManualModule, Tensors
-from lit_agentrl.modules.microbatches import split_by_tokens, split_packed
+from lit_agentrl.modules.microbatches import padded_width, split_by_tokens, split_packed
 from lit_agentrl.modules.scoring import memory_saved, pack_networks, score_rows
 from lit_agentrl.modules.settings import UpdateSettings
 from lit_agentrl.rl.aggregation import Weights, divide
@@ -125,7 +125,8 @@ class SteppingModule(ManualModule):
             is_extra = number >= len(parts)  # another rank has more: run along with weight zero
             rows = parts[0][:1] if is_extra else parts[number]
             lengths = lengths_B[rows].tolist()
-            index, width = rows.to(self.device, non_blocking=True), max(lengths)
+            index = rows.to(self.device, non_blocking=True)
+            width = padded_width(max(lengths), weight_BT.shape[1])
             part = {n: t[index, :width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()}
             part_weight_BT = weight_BT[index, :width]
             if is_extra:
