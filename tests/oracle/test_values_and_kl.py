@@ -107,6 +107,20 @@ def test_more_tokens_than_the_horizon(verl):
     assert kl_control.Ziegler(target=1.0, horizon=100).update(0.1, 0.0, 600) == pytest.approx(0.08)
 
 
+class Given(torch.nn.Module):
+    """A network of which nothing is left but its logits: the head hands on what it reads."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits, self.head = logits, torch.nn.Identity()
+
+    def get_output_embeddings(self):
+        return self.head
+
+    def forward(self, **_):
+        return SimpleNamespace(logits=self.head(self.logits))
+
+
 def scored(batch, seed):
     """Random logits, and what `score_tokens` makes of them; the first column cannot be an action."""
     generator = torch.Generator().manual_seed(seed)
@@ -115,10 +129,7 @@ def scored(batch, seed):
     tokens_BT = torch.randint(VOCABULARY, (rows, num_tokens + 1), generator=generator)
     is_action_BT = torch.nn.functional.pad(batch["is_action_BT"], (1, 0))
 
-    def network(**_):
-        return SimpleNamespace(logits=logits)
-
-    found = score_tokens(network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, with_entropy=True)
+    found = score_tokens(Given(logits), tokens_BT=tokens_BT, is_action_BT=is_action_BT, with_entropy=True)
     return logits, tokens_BT[:, 1:], found
 
 
