@@ -215,6 +215,14 @@ class PolicyModule(SteppingModule):
             built.append(self.critic.optim.build(of_critic, iterations))
         return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]
 
+    @property
+    def _max_epochs(self) -> int | None:
+        """Iterations of the run; None where the module is used by itself."""
+        try:
+            return self.trainer.max_epochs
+        except RuntimeError:  # Lightning's, of a module without a Trainer
+            return None
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["policy"] = {
             "version": self.version,
@@ -222,7 +230,7 @@ class PolicyModule(SteppingModule):
             "name": self.policy.name,
             "coefficients": self.algorithm.state_dict(),
             "adapters": self.policy.adapters,
-            "max_epochs": self.trainer.max_epochs,
+            "max_epochs": self._max_epochs,
         }
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = without_base(checkpoint["state_dict"], self)
@@ -242,8 +250,8 @@ class PolicyModule(SteppingModule):
         check_base(checkpoint["policy"].get("adapters"), self.policy.adapters)
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
-        before, now = checkpoint["policy"].get("max_epochs"), self.trainer.max_epochs
-        if before is not None and now != before and self.optim.depends_on_length:
+        before, now = checkpoint["policy"].get("max_epochs"), self._max_epochs
+        if None not in (before, now) and now != before and self.optim.depends_on_length:
             log.warning(
                 "optim.schedule=%s is laid over trainer.max_epochs: continued with %s instead of %s, the learning rate "
                 "jumps, and the run is not the one that %s iterations from the start would have been",
