@@ -223,9 +223,7 @@ def recomputed(network: nn.Module) -> Iterator[None]:
         raise ValueError(
             f"update.checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
         )
-    before = [
-        layer.__dict__.get("forward") for layer in layers
-    ]  # a library's own, where it has put one there
+    before = [layer.__dict__.get("forward") for layer in layers]  # a library may have put one there
     try:
         for layer in layers:
             layer.forward = functools.partial(
