@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,3 +96,39 @@ def test_the_layer_is_itself_again_afterwards() -> None:
     with pytest.raises(ZeroDivisionError), quick_linears([layer, layer]), quick_linears([layer]):
         raise ZeroDivisionError
     assert layer.__dict__ == before
+
+
+SIZES = 400
+GROWTH = f"""
+import torch
+from lit_agentrl.models.products import _product
+from pathlib import Path
+
+resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) / 256
+torch.set_num_threads(1)
+x, weight = torch.ones(8000, 64), torch.ones(176, 64)
+_product(x, weight)
+before = resident()
+for less in range({SIZES}):  # the longest first: growing results would leave gaps
+    _product(x[: 8000 - 16 * less], weight)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the resident size is read from /proc")
+def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
+    def growth(**variables: str) -> float:
+        environment = {k: v for k, v in os.environ.items() if k not in products._CAPACITIES}
+        done = subprocess.run(
+            [sys.executable, "-c", GROWTH],
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return float(done.stdout)
+
+    unbounded = growth(**dict.fromkeys(products._CAPACITIES, "1024"))  # what the user says counts
+    assert unbounded > 0.25 * SIZES  # MiB; else the test would see nothing
+    assert growth() < 0.6 * unbounded

@@ -7,6 +7,7 @@ backward pass is written here, of the same products.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,24 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 _MIN_ROWS = 48  # below it the plain product is quicker
+_PREPARED = 128  # products kept prepared, about 0.6 MiB each: one decode step and one micro-batch need fewer
+_CAPACITIES = (
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+    "LRU_CACHE_CAPACITY",
+)  # of oneDNN and of PyTorch's layer on it
+
+
+def bound_caches() -> None:
+    """Keep few products prepared, where the user has not said how many; takes effect before the first product.
+
+    A product is prepared for each number of rows that is met, and ragged episodes meet hundreds: 1,024 of them,
+    which oneDNN would keep, come to 0.6 GiB.
+    """
+    for name in _CAPACITIES:
+        os.environ.setdefault(name, str(_PREPARED))
+
+
+bound_caches()  # at import: oneDNN reads the variables once
 
 
 @contextmanager
