@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Outcome
+from lit_agentrl.models.products import _CAPACITIES, _PREPARED
 from lit_agentrl.report import summary as reports
 
 SMALL = [
@@ -163,6 +165,19 @@ def test_a_prompt_without_room_for_a_reply_is_refused(
     with pytest.raises(SystemExit):
         main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
     assert "rollout.max_context_tokens=400 leaves no room for a reply" in capsys.readouterr().err
+
+
+def test_few_products_are_kept_prepared_unless_the_user_says_how_many(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_onednn, of_torch = _CAPACITIES
+    monkeypatch.setenv(of_onednn, "77")
+    monkeypatch.setenv(of_torch, "")  # put back at the end
+    monkeypatch.delenv(of_torch)
+    with pytest.raises(SystemExit):  # refused when it is built
+        model = ["model=hf", f"model.name={tiny_model_folder}", "prompt=full"]
+        main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
+    assert (os.environ[of_onednn], os.environ[of_torch]) == ("77", str(_PREPARED))
 
 
 def test_a_game_that_fails_in_validation_alone_stops_the_run_too(

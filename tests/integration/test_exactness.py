@@ -16,15 +16,29 @@ from tests.integration.conftest import assert_equal_runs, command, environment, 
 KILLS = 10
 
 
-@pytest.mark.parametrize(
-    "algo",
-    ["grpo", pytest.param("starpo", marks=pytest.mark.slow), pytest.param("dapo", marks=pytest.mark.slow)],
+COMPILED = pytest.param(
+    "engine.compile=true",
+    marks=[pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")],
 )
-def test_same_seed_same_bits_and_resume_after_a_finished_run(algo: str, tmp_path: Path) -> None:
-    """Three iterations straight equal two, then a longer target through resume=; also with a critic, or waves."""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "algo=grpo",
+        pytest.param("algo=starpo", marks=pytest.mark.slow),
+        pytest.param("algo=dapo", marks=pytest.mark.slow),
+        COMPILED,
+    ],
+)
+def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_path: Path) -> None:
+    """Three iterations straight equal two, then a longer target through resume=.
+
+    Also with a critic, with waves, and with a compiled engine, of whose graphs a resumed run meets others first.
+    """
     straight, extended = tmp_path / "straight", tmp_path / "extended"
     for folder, iterations in ((straight, 3), (extended, 2)):
-        done = run(launch(folder, f"algo={algo}", f"trainer.max_epochs={iterations}"))
+        done = run(launch(folder, option, f"trainer.max_epochs={iterations}"))
         assert done.returncode == 0, done.stderr
     done = run(command(f"resume={extended}", "trainer.max_epochs=3"))
     assert done.returncode == 0, done.stderr

@@ -101,8 +101,10 @@ def test_the_layer_is_itself_again_afterwards() -> None:
 SIZES = 400
 GROWTH = f"""
 import torch
-from lit_agentrl.models.products import _product
+from lit_agentrl.models.products import _product, bound_caches
 from pathlib import Path
+
+bound_caches()
 
 resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) / 256
 torch.set_num_threads(1)

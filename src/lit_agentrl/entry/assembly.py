@@ -24,6 +24,7 @@ from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
 from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.products import bound_caches
 from lit_agentrl.modules.policy_optimisation import PolicyModule
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.strategies.single import accelerator, single
@@ -53,6 +54,7 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
         ValueError: a value that makes no sense, naming the option.
     """
     _quieten()
+    bound_caches()
     parts = build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout

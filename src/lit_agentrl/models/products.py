@@ -26,16 +26,13 @@ _CAPACITIES = (
 
 
 def bound_caches() -> None:
-    """Keep few products prepared, where the user has not said how many; takes effect before the first product.
+    """Keep few products prepared in this process and those it starts, where the user has not said how many.
 
-    A product is prepared for each number of rows that is met, and ragged episodes meet hundreds: 1,024 of them,
-    which oneDNN would keep, come to 0.6 GiB.
+    To be called before the first product, when oneDNN reads the variables.  A product is prepared for each number
+    of rows that is met, and ragged episodes meet hundreds: 1,024 of them, which oneDNN would keep, come to 0.6 GiB.
     """
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(_PREPARED))
-
-
-bound_caches()  # at import: oneDNN reads the variables once
 
 
 @contextmanager
