@@ -1,12 +1,13 @@
 """How cost grows: with turns, with groups, with the width of the network; and the memory of the main job.
 
     python benchmarks/scaling.py [--parts turns,groups,width,memory] [--repeats 5] [--precision 32-true]
+                                 [--iterations 8]
 
 *turns*: episodes of 1 to 40 turns whose rows all have 1280 tokens, 320 of them sampled, so that only the number
 of turns differs; the figure is the cost of an action token at 40 turns over that at 5, within repetitions.
 *groups*: 8 to 512 groups of 2 short episodes.  *width*: networks of growing width, 16 episodes of 5 turns.
 *memory*: the largest resident size of ``train.py algo=grpo env=sokoban`` with 128 and with 256 episodes an
-iteration, three iterations each, from its ``summary.json``.
+iteration, ``--iterations`` each, from its ``summary.json``.
 
 Networks are random and replies always reach their limit: only cost is measured.  ``reuse``: tokens of the messages
 over tokens read, 1 where each is read once.  ``re-encoded``: how many times as many would be read if every turn
@@ -42,6 +43,8 @@ from common import (
     write_json,
 )
 from synthetic import Player, Shape, Trained, measured, random_policy
+
+from lit_agentrl.models.products import bound_caches
 
 TURNS, ROW, ACTIONS, EPISODES = (1, 5, 10, 20, 40), 1280, 320, 16
 GROUPS, MEMBERS = (8, 32, 128, 512), 2
@@ -98,13 +101,13 @@ def sides_of_width(options: argparse.Namespace) -> dict[str, Callable[[int], Mea
     return sides
 
 
-def memory_of(prompts: int) -> float:
+def memory_of(prompts: int, iterations: int) -> float:
     """Largest resident MiB of the main job."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         subprocess.run(
             [sys.executable, "train.py", "algo=grpo", "env=sokoban", f"rollout.prompts={prompts}",
-             "trainer.max_epochs=3", f"hydra.run.dir={run}"],
+             f"trainer.max_epochs={iterations}", f"hydra.run.dir={run}"],
             cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         return float(json.loads((run / "summary.json").read_text())["peak_memory_bytes"]) / 2**20
@@ -122,7 +125,9 @@ def main() -> None:
     parser = parser_for(__file__, __doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
+    parser.add_argument("--iterations", type=int, default=8, help="of the main job, for its memory")
     options = parse(parser)
+    bound_caches()  # as a run does
     parts = options.parts.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--parts={min(unknown)} is unknown; valid: {', '.join(PARTS)}")
@@ -132,7 +137,9 @@ def main() -> None:
     result: dict[str, list[Round] | Spread | dict[str, float]] = {}
     for part in parts:
         if part == "memory":
-            result[part] = peaks = {str(8 * prompts): memory_of(prompts) for prompts in PROMPTS}
+            result[part] = peaks = {
+                str(8 * prompts): memory_of(prompts, options.iterations) for prompts in PROMPTS
+            }
             rows = [[episodes, f"{mebibytes:.0f}"] for episodes, mebibytes in peaks.items()]
             print(table(["main job: episodes an iteration", "peak MiB"], rows), "\n")
             continue
