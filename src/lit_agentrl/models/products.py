@@ -19,10 +19,8 @@ from torch.nn.functional import linear
 
 _MIN_ROWS = 48  # below it the plain product is quicker
 _PREPARED = 128  # products kept prepared, about 0.6 MiB each: one decode step and one micro-batch need fewer
-_CAPACITIES = (
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-    "LRU_CACHE_CAPACITY",
-)  # of oneDNN and of PyTorch's layer on it
+# of oneDNN and of PyTorch's layer on it
+_CAPACITIES = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
 
 
 def bound_caches() -> None:
