@@ -100,13 +100,16 @@ def test_the_layer_is_itself_again_afterwards() -> None:
 
 SIZES = 400
 GROWTH = f"""
-import torch
-from lit_agentrl.models.products import _product, bound_caches
+import resource
 from pathlib import Path
+
+import torch
+
+from lit_agentrl.models.products import _product, bound_caches
 
 bound_caches()
 
-resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) / 256
+resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 torch.set_num_threads(1)
 x, weight = torch.ones(8000, 64), torch.ones(176, 64)
 _product(x, weight)
@@ -132,5 +135,5 @@ def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
         return float(done.stdout)
 
     unbounded = growth(**dict.fromkeys(products._CAPACITIES, "1024"))  # what the user says counts
-    assert unbounded > 0.25 * SIZES  # MiB; else the test would see nothing
+    assert unbounded > 0.1 * SIZES  # MiB, of 0.6 a size here; else the test would see nothing
     assert growth() < 0.6 * unbounded
