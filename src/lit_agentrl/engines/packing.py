@@ -13,9 +13,9 @@ from torch import Tensor
 from lit_agentrl.engines.attention import Chunk, Reading, Visible
 from lit_agentrl.engines.rows import Rows
 from lit_agentrl.engines.sharing import Copy
+from lit_agentrl.models.products import padding_for
 
 _SLACK = 1.3  # a chunk's padded work over its real work
-_FEW, _STEP, _LARGE, _LARGE_STEP = 48, 16, 256, 64  # see `_padding`
 
 
 def pack_unread(
@@ -33,7 +33,7 @@ def pack_unread(
     """
     last_A = rows.total_S[slots_A] - 1
     num_real = int((rows.total_S[slots_A] - rows.known_S[slots_A] - (not with_last)).sum())
-    start = num_padding = _padding(num_real) if device.type == "cpu" else 0
+    start = num_padding = padding_for(num_real) if device.type == "cpu" else 0
     tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
     slots, chunks = [np.full(num_padding, rows.num_slots)], []
     for group in _alike(slots_A[last_A > rows.known_S[slots_A]], rows):
@@ -60,12 +60,6 @@ def pack_unread(
         **(_last(slots_A, last_A, rows.num_live, device) if with_last else {}),
     )
     return token_N.unsqueeze(0), position_N.unsqueeze(0), reading
-
-
-def _padding(num_tokens: int) -> int:
-    """Tokens to be added so that few different numbers are met: for each, products are prepared anew on CPUs."""
-    step = _STEP if num_tokens <= _LARGE else _LARGE_STEP
-    return -num_tokens % step if num_tokens >= _FEW else 0
 
 
 def _last(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.packing import ATTENTION, Segments
+from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
 
 _log = logging.getLogger(__name__)
 _WHOLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be had in chunks
@@ -44,7 +44,7 @@ def score_tokens(
     with_hidden: bool = False,
     entropy_grad: bool = True,
     logits_chunk: int | None = None,
-    lengths: list[int] | None = None,
+    packing: Packing | None = None,
     is_checked: bool = False,
 ) -> TokenScores:
     r"""Log-probability of every action token under ``network``, from one parallel forward.
@@ -65,8 +65,7 @@ def score_tokens(
         logits_chunk: largest number of tokens whose logits exist at a time; more are scored in chunks, whose
             logits are computed again in the backward pass.  None: all at once.
             A network whose head cannot be asked for a part goes without chunks, which the log says once.
-        lengths: real tokens of each row, at least 1: the rows go through a network prepared by `enable_packing`
-            as one row without padding.
+        packing: the rows go through a network prepared by `enable_packing` as one row without padding.
         is_checked: the caller knows that no action is at position 0 (asking waits for a GPU).
 
     Raises:
@@ -77,17 +76,17 @@ def score_tokens(
     # the last column is never a predecessor
     chosen = is_action_BT[:, 1:]
     place = torch.nonzero(chosen, as_tuple=True)
-    inputs, chosen_place = _inputs(network, tokens_BT, chosen, place, lengths)
+    inputs, at_chosen = _inputs(network, tokens_BT, place, packing)
     count = len(place[0])
     is_chunked = logits_chunk is not None and count > logits_chunk and network not in _WHOLE
-    logits, hidden_AD, head = _forward(network, inputs, chosen_place, only_first=is_chunked)
+    logits, hidden_AD, head = _forward(network, inputs, at_chosen, only_first=is_chunked)
     if is_chunked and (reason := _why_whole(head, hidden_AD, logits)):
         _WHOLE.add(network)
         _log.warning(
             "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
         )
         is_chunked = False
-        logits, hidden_AD, head = _forward(network, inputs, chosen_place, only_first=False)
+        logits, hidden_AD, head = _forward(network, inputs, at_chosen, only_first=False)
     target_A = tokens_BT[:, 1:][place]
     score = functools.partial(
         _scores_of, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
@@ -110,7 +109,7 @@ def score_tokens(
 
 
 def hidden_before(
-    network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, lengths: list[int] | None = None
+    network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None = None
 ) -> Tensor:
     """The last hidden state before each action token, (A, D), row by row; gradient into the trunk.
 
@@ -118,35 +117,30 @@ def hidden_before(
     cannot compute alone.
     """
     chosen = is_action_BT[:, 1:]
-    inputs, place = _inputs(network, tokens_BT, chosen, torch.nonzero(chosen, as_tuple=True), lengths)
+    inputs, at_chosen = _inputs(network, tokens_BT, torch.nonzero(chosen, as_tuple=True), packing)
     trunk: Any = getattr(network, "base_model", network)
     kept: list[Tensor] = []
     with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):
         network(**inputs, **({} if trunk is network else {"logits_to_keep": 1}))
-    return kept[0][place]
+    return at_chosen(kept[0])
 
 
 def _inputs(
-    network: Any, tokens_BT: Tensor, chosen: Tensor, place: tuple[Tensor, ...], lengths: list[int] | None
-) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
-    """What the network takes, and where in it the predecessors of action tokens lie."""
-    if lengths is None or network.config._attn_implementation != ATTENTION:
-        return {"input_ids": tokens_BT[:, :-1], "use_cache": False}, place
-    device = tokens_BT.device
-    shorter = [max(1, length - 1) for length in lengths]
-    segments = Segments.of(shorter, device)
-    column_T = torch.arange(chosen.shape[1], device=device)
-    is_real_BT = column_T[None] < torch.diff(segments.bounds)[:, None]
-    row_A, column_A = place
-    packed_A = segments.bounds[row_A].long() + column_A
-    inputs = segments.inputs(tokens_BT[:, :-1], is_real_BT)
-    return {**inputs, "use_cache": False}, (torch.zeros_like(packed_A), packed_A)
+    network: Any, tokens_BT: Tensor, place: tuple[Tensor, ...], packing: Packing | None
+) -> tuple[dict[str, Any], Callable[[Tensor], Tensor]]:
+    """What the network takes, and what picks the hidden states before action tokens out of what it makes of it."""
+    if packing is None or network.config._attn_implementation != ATTENTION:
+        return {"input_ids": tokens_BT[:, :-1], "use_cache": False}, lambda hidden: hidden[place]
+    segments = Segments.of(packing.without_last(), tokens_BT.shape[1] - 1, tokens_BT.device)
+    place_A = segments.place_BT[place]
+    inputs = {**segments.inputs(tokens_BT[:, :-1]), "use_cache": False}
+    return inputs, lambda hidden: pick(hidden[0], place_A)
 
 
 def _forward(
-    network: PreTrainedModel, inputs: dict[str, Any], place: tuple[Tensor, ...], *, only_first: bool
+    network: PreTrainedModel, inputs: dict[str, Any], at_chosen: Callable[[Tensor], Tensor], *, only_first: bool
 ) -> tuple[Tensor, Tensor, nn.Module]:
-    """Logits at ``place``, or at the first of them alone, what the head read at all, and the head.
+    """Logits of the chosen states, or of the first of them alone, what the head read at all, and the head.
 
     The network's own forward runs, with whatever it does to logits; its head is handed less to read.
     """
@@ -154,7 +148,7 @@ def _forward(
     read: list[Tensor] = []
 
     def gather(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        read.append(arguments[0][place])
+        read.append(at_chosen(arguments[0]))
         return (read[-1][:1] if only_first else read[-1], *arguments[1:])
 
     handle = head.register_forward_pre_hook(gather)

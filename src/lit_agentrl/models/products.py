@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 _MIN_ROWS = 48  # below it the plain product is quicker
+_STEP, _LARGE, _LARGE_STEP = 16, 256, 64  # see `padding_for`
 _PREPARED = 128  # products kept prepared, about 0.6 MiB each: one decode step and one micro-batch need fewer
 # of oneDNN and of PyTorch's layer on it
 _CAPACITIES = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
@@ -31,6 +32,12 @@ def bound_caches() -> None:
     """
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(_PREPARED))
+
+
+def padding_for(num_tokens: int) -> int:
+    """Tokens to be added so that few different numbers are met: for each, products are prepared anew."""
+    step = _STEP if num_tokens <= _LARGE else _LARGE_STEP
+    return -num_tokens % step if num_tokens >= _MIN_ROWS else 0
 
 
 @contextmanager

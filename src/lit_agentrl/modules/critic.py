@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from lit_agentrl.models.logprobs import at_least_float32, hidden_before
+from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.collective import gather_rows
 from lit_agentrl.modules.settings import OptimSettings
@@ -92,7 +93,7 @@ class Critic(nn.Module):
         tokens_BT: Tensor,
         is_action_BT: Tensor,
         hidden_AD: Tensor | None = None,
-        lengths: list[int] | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """``value_BT``, 0 where not an action; gradient into head and trunk; precision as in `score_tokens`.
 
@@ -101,12 +102,12 @@ class Critic(nn.Module):
             tokens_BT: right-padded rows of ids.
             is_action_BT: where values are wanted.
             hidden_AD: the policy's hidden states before its action tokens, where they are at hand.
-            lengths: real tokens of each row, where rows are to be packed.
+            packing: of the rows, where they are to be packed.
         """
         if self.trunk is not None or hidden_AD is None:
             network = policy if self.trunk is None else self.trunk
             hidden_AD = hidden_before(
-                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, lengths=lengths
+                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, packing=packing
             )
         value_A = at_least_float32(self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1))
         value_BT = torch.zeros(tokens_BT.shape, dtype=value_A.dtype, device=tokens_BT.device)

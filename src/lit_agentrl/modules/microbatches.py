@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lit_agentrl.models.packing import Packing
+from lit_agentrl.models.products import padding_for
 from lit_agentrl.modules.collective import max_over_ranks
+
+Form = Literal["padded", "packed", "shared"]
 
 # of the widths of micro-batches: products are prepared anew for each number of tokens that they have not met
 WIDTH_STEP = 16
+# tokens that attention reads in a micro-batch over its budget; only queries, keys and values are so many
+_MOST_LAID_OUT = 4
 
 
 def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6) -> list[Tensor]:
@@ -64,6 +73,98 @@ def split_packed(lengths_B: Tensor, tokens_per_microbatch: int) -> list[Tensor]:
         parts[place].append(row)
         room[place] -= length
     return [torch.tensor(part) for part in parts]
+
+
+def split_shared(
+    tokens_BT: Tensor, lengths_B: Tensor, tokens_per_microbatch: int
+) -> list[tuple[Tensor, Packing]]:
+    """Micro-batches of rows that begin alike: in the order of their tokens, what is common to neighbours counted once.
+
+    Attention reads whole rows, so that those of a micro-batch have at most `_MOST_LAID_OUT` times the budget.  A row
+    longer than the budget stands alone.
+
+    >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
+    >>> [(m.tolist(), p.lengths, p.common) for m, p in split_shared(rows, torch.tensor([4, 2, 3]), 5)]
+    [([0, 2], [4, 3], [0, 2]), ([1], [2], [0])]
+    """
+    tokens, lengths = tokens_BT.cpu().numpy(), lengths_B.clamp(min=1).numpy()
+    # big-endian bytes sort as the numbers do
+    order = sorted(range(len(tokens)), key=lambda row: tokens[row, : lengths[row]].astype(">i8").tobytes())
+    neighbours, shorter = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
+    is_alike = (neighbours[1:] == neighbours[:-1]) & (np.arange(tokens.shape[1]) < shorter[:, None])
+    common = [0, *np.logical_and.accumulate(is_alike, axis=1).sum(axis=1).tolist()]
+    parts: list[tuple[list[int], Packing]] = []
+    room = laid_out = 0
+    for row, alike in zip(order, common, strict=False):
+        length = int(lengths[row])
+        if not parts or length - alike > room or length > laid_out:
+            parts.append(([], Packing([], [])))
+            room, laid_out, alike = tokens_per_microbatch, _MOST_LAID_OUT * tokens_per_microbatch, 0
+        rows, packing = parts[-1]
+        rows.append(row)
+        packing.lengths.append(length)
+        packing.common.append(alike)
+        room -= length - alike
+        laid_out -= length
+    return [(torch.tensor(rows), packing) for rows, packing in parts]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows that go through a network together.
+
+    Attributes:
+        rows: their indices.
+        width: tokens of the widest, and what padding it is given.
+        packing: how they are put into one row; None: they are padded to the width.
+        num_real: tokens of the rows.
+        num_needed: of them, those that are to be computed, the others being common to two rows.
+        num_computed: with padding.
+    """
+
+    rows: Tensor
+    width: int
+    packing: Packing | None
+    num_real: int
+    num_needed: int
+    num_computed: int
+
+    def first(self) -> MicroBatch:
+        """Its first row alone."""
+        packing = self.packing and Packing.apart(self.packing.lengths[:1])
+        return replace(self, rows=self.rows[:1], packing=packing)
+
+
+def micro_batches(
+    tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form
+) -> list[MicroBatch]:
+    """How rows are cut into micro-batches of at most so many computed tokens, a longer row standing alone.
+
+    Args:
+        tensors: holds ``tokens_BT`` and ``is_real_BT``.
+        tokens_per_microbatch: the budget.
+        form: ``padded`` rows; ``packed``: one after the other; ``shared``: so, and what they begin alike in once.
+    """
+    lengths_B = tensors["is_real_BT"].sum(1).cpu()
+    parts: list[tuple[Tensor, Packing | None]]
+    if form == "shared":
+        parts = [*split_shared(tensors["tokens_BT"], lengths_B, tokens_per_microbatch)]
+    elif form == "packed":
+        rows_of = split_packed(lengths_B, tokens_per_microbatch)
+        parts = [(rows, Packing.apart(lengths_B[rows].tolist())) for rows in rows_of]
+    else:
+        parts = [(rows, None) for rows in split_by_tokens(lengths_B, tokens_per_microbatch)]
+    is_cpu = tensors["tokens_BT"].device.type == "cpu"
+    found = []
+    for rows, packing in parts:
+        width = padded_width(int(lengths_B[rows].max()), tensors["tokens_BT"].shape[1])
+        real = needed = int(lengths_B[rows].sum())
+        computed = len(rows) * width
+        if packing is not None:
+            needed = packing.num_tokens
+            computed = needed + (padding_for(needed) if is_cpu else 0)
+        found.append(MicroBatch(rows, width, packing, real, needed, computed))
+    return found
 
 
 def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Generator | None) -> list[Tensor]:
@@ -122,37 +223,31 @@ def kept_rows(
 
 @torch.no_grad()
 def micro_batched(
-    score: Callable[..., Tensor],
-    tensors: Mapping[str, Tensor],
-    tokens_per_microbatch: int,
-    is_packed: bool = False,
+    score: Callable[..., Tensor], tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form = "padded"
 ) -> Tensor:
-    """``score(tokens_BT=, is_action_BT=, lengths=)`` of every row, a micro-batch at a time; (B, T), no gradient.
+    """``score(tokens_BT=, is_action_BT=, packing=)`` of every row, a micro-batch at a time; (B, T), no gradient.
 
     Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
 
     Args:
         score: gives a (B, T) tensor for right-padded rows.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
-        tokens_per_microbatch: padded tokens of one call.
-        is_packed: pass ``lengths``, for rows that are to be packed; else it is None, and padding counts.
+        tokens_per_microbatch: computed tokens of one call.
+        form: see `micro_batches`.
     """
-    lengths_B = tensors["is_real_BT"].sum(1).cpu()
     shape, device = tensors["tokens_BT"].shape, tensors["tokens_BT"].device
     out_BT = torch.zeros(shape, dtype=torch.float32, device=device)  # whatever the default of a precision is
-    split = split_packed if is_packed else split_by_tokens
-    parts = split(lengths_B, tokens_per_microbatch)
+    parts = micro_batches(tensors, tokens_per_microbatch, form)
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
-    for rows in parts:
-        width, index = padded_width(int(lengths_B[rows].max()), out_BT.shape[1]), rows.to(out_BT.device)
-        given = {name: tensors[name][index, :width] for name in ("tokens_BT", "is_action_BT")}
-        scored = score(**given, lengths=lengths_B[rows].tolist() if is_packed else None)
+    for part in parts:
+        index = part.rows.to(out_BT.device)
+        given = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
+        scored = score(**given, packing=part.packing)
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
-        out_BT[index, :width] = scored
+        out_BT[index, : part.width] = scored
     nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
+    packing = None if form == "padded" else Packing.apart([2])
     for _ in range(most - len(parts)):  # another rank has more
-        scored = score(
-            tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), lengths=[2] if is_packed else None
-        )
+        scored = score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing)
         out_BT = out_BT.to(scored.dtype)  # a rank without rows gives what the others give
     return out_BT

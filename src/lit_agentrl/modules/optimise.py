@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.collective import max_over_ranks, sum_over_ranks, world_size
 from lit_agentrl.modules.critic import Critic
 from lit_agentrl.modules.estimates import advantages
 from lit_agentrl.modules.manual import ManualModule, Tensors
-from lit_agentrl.modules.microbatches import padded_width, split_by_tokens, split_packed
-from lit_agentrl.modules.scoring import memory_saved, pack_networks, score_rows
+from lit_agentrl.modules.microbatches import Form, micro_batches
+from lit_agentrl.modules.scoring import form_of_rows, memory_saved, score_rows
 from lit_agentrl.modules.settings import UpdateSettings
 from lit_agentrl.rl.aggregation import Weights, divide
 from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, policy_loss
@@ -49,9 +50,9 @@ class SteppingModule(ManualModule):
         self.critic = critic
         self.temperature = temperature
         self.version = 0  # optimizer steps taken: the version of the weights
-        self._is_packed: bool | None = None
-        if update.packing is True:  # a network that cannot is refused at once
-            self._packs()
+        self._rows_form: Form | None = None
+        if update.packing not in (False, "auto"):  # a network that cannot is refused at once
+            self._form()
         with memory_saved(update.checkpoint_activations, self.network, self._own_trunk):
             pass  # and one whose layers cannot be run again
 
@@ -59,17 +60,19 @@ class SteppingModule(ManualModule):
     def _own_trunk(self) -> Any:
         return None if self.critic is None else self.critic.trunk
 
-    def _packs(self) -> bool:
-        """Whether rows go through the networks without padding."""
-        if self._is_packed is None:
+    def _form(self) -> Form:
+        """The form in which rows go through the networks."""
+        if self._rows_form is None:
             networks = [self.network, self._own_trunk, *getattr(self, "_reference", ())]
             networks = [each for each in networks if each is not None]
-            self._is_packed = pack_networks(networks, self.update.packing, is_cuda=self.device.type == "cuda")
-        return self._is_packed
+            self._rows_form = form_of_rows(
+                networks, self.update.packing, is_cuda=self.device.type == "cuda"
+            )
+        return self._rows_form
 
     def _scored(self, network: Any, tensors: Tensors) -> Tensor:
         return score_rows(
-            network, tensors, temperature=self.temperature, is_packed=self._packs(),
+            network, tensors, temperature=self.temperature, form=self._form(),
             tokens_per_microbatch=self.update.tokens_per_microbatch, logits_chunk=self.update.logits_chunk,
         )  # fmt: skip
 
@@ -115,43 +118,41 @@ class SteppingModule(ManualModule):
 
     def _accumulate(self, minibatch: Tensors, weight_BT: Tensor, denominator: Tensor | None) -> Tensors:
         """Gradients of the minibatch, in micro-batches; every rank does equally many."""
-        lengths_B = minibatch["is_real_BT"].sum(1).cpu()
-        is_packed = self._packs()
-        parts = (split_packed if is_packed else split_by_tokens)(lengths_B, self.update.tokens_per_microbatch)
+        parts = micro_batches(minibatch, self.update.tokens_per_microbatch, self._form())
         most = int(max_over_ranks(torch.tensor(len(parts), device=self.device)))
         totals: Tensors = {}
-        padded = 0
         for number in range(most):
             is_extra = number >= len(parts)  # another rank has more: run along with weight zero
-            rows = parts[0][:1] if is_extra else parts[number]
-            lengths = lengths_B[rows].tolist()
-            index = rows.to(self.device, non_blocking=True)
-            width = padded_width(max(lengths), weight_BT.shape[1])
-            part = {n: t[index, :width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()}
-            part_weight_BT = weight_BT[index, :width]
+            part = parts[0].first() if is_extra else parts[number]
+            index = part.rows.to(self.device, non_blocking=True)
+            rows = {
+                n: t[index, : part.width] if n.endswith("_BT") else t[index] for n, t in minibatch.items()
+            }
+            part_weight_BT = weight_BT[index, : part.width]
             if is_extra:
                 part_weight_BT = part_weight_BT * 0
-                part |= {n: t * 0 for n, t in part.items() if n == "value_weight_BT"}
+                rows |= {n: t * 0 for n, t in rows.items() if n == "value_weight_BT"}
             with self._synchronised(is_last=number == most - 1):
-                loss, metrics = self._microbatch(
-                    part, part_weight_BT, denominator, lengths if is_packed else None
-                )
+                loss, metrics = self._microbatch(rows, part_weight_BT, denominator, part.packing)
                 self.manual_backward(loss * world_size())  # gradients are averaged over ranks
             if not is_extra:
-                padded += sum(lengths) if is_packed else len(lengths) * width
                 totals = add_metrics(totals, metrics)
-        shares = torch.tensor([float(padded - int(lengths_B.sum())), float(padded)])
-        return totals | {"padding_share": shares.to(self.device, non_blocking=True)}
+        real, needed, computed = (
+            float(sum(getattr(part, f"num_{name}") for part in parts)) for name in ("real", "needed", "computed")
+        )
+        shares = torch.tensor([[computed - needed, computed], [real - needed, real]])
+        padding, shared = shares.to(self.device, non_blocking=True)
+        return totals | {"padding_share": padding, "shared_token_share": shared}
 
     def _microbatch(
-        self, part: Tensors, weight_BT: Tensor, denominator: Tensor | None, lengths: list[int] | None
+        self, part: Tensors, weight_BT: Tensor, denominator: Tensor | None, packing: Packing | None
     ) -> tuple[Tensor, Tensors]:
-        """Loss of a micro-batch and its metrics; ``lengths`` of its rows where they are to be packed."""
+        """Loss of a micro-batch and its metrics."""
         is_shared = self.critic is not None and self.critic.is_shared
         rows: dict[str, Any] = {
             "tokens_BT": part["tokens_BT"],
             "is_action_BT": part["is_action_BT"],
-            "lengths": lengths,
+            "packing": packing,
         }
         with memory_saved(self.update.checkpoint_activations, self.network):
             scores = score_tokens(

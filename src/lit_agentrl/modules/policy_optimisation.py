@@ -131,7 +131,7 @@ class PolicyModule(SteppingModule):
                 tensors["ref_logp_BT"] = self._scored(reference, tensors)
         if self.critic is not None:
             values_BT = value_rows(
-                self.critic, self.network, tensors, is_packed=self._packs(),
+                self.critic, self.network, tensors, form=self._form(),
                 tokens_per_microbatch=self.update.tokens_per_microbatch,
             )  # fmt: skip
             tensors["value_BT"] = tensors["old_value_BT"] = values_BT

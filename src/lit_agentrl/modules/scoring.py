@@ -12,27 +12,34 @@ from torch import Tensor, nn
 from lit_agentrl.models.logprobs import recomputed, score_tokens
 from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.modules.critic import Critic
-from lit_agentrl.modules.microbatches import micro_batched
+from lit_agentrl.modules.microbatches import Form, micro_batched
 
 log = logging.getLogger(__name__)
 
 
-def pack_networks(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> bool:
-    """Prepares networks for packed rows where ``update.packing`` wants them; returns whether rows are packed.
+def form_of_rows(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> Form:
+    """The form in which rows go through the networks, which are prepared for it.
+
+    Args:
+        networks: all that read rows.
+        packing: see `UpdateSettings`.
+        is_cuda: where they are.
 
     Raises:
         ValueError: packed rows are demanded of a network that cannot take them.
     """
-    if packing is False or (packing == "auto" and not is_cuda):
-        return False
+    if packing is False or (packing == "auto" and is_cuda):
+        return "padded"
     reasons = [reason for network in networks if (reason := enable_packing(network))]
-    if reasons and packing is True:
+    if reasons and packing != "auto":
+        name = str(packing).lower()
         raise ValueError(
-            f"update.packing=true does not fit this model: {reasons[0]}; use update.packing=false"
+            f"update.packing={name} does not fit this model: {reasons[0]}; use update.packing=false"
         )
     if reasons:
-        log.warning("rows are padded, not packed: %s", reasons[0])
-    return not reasons
+        log.info("rows are padded, not packed: %s", reasons[0])
+        return "padded"
+    return "packed" if packing is True else "shared"
 
 
 def score_rows(
@@ -42,7 +49,7 @@ def score_rows(
     temperature: float,
     tokens_per_microbatch: int,
     logits_chunk: int | None = None,
-    is_packed: bool = False,
+    form: Form = "padded",
 ) -> Tensor:
     """Log-probs (nats) of every action token under ``network``, (B, T), without gradient.
 
@@ -52,7 +59,7 @@ def score_rows(
         temperature: of the sampling.
         tokens_per_microbatch: tokens of a forward and backward; without backward, twice as many fit.
         logits_chunk: see `score_tokens`.
-        is_packed: see `micro_batched`.
+        form: see `micro_batches`.
     """
 
     def scored(**rows: Any) -> Tensor:
@@ -60,7 +67,7 @@ def score_rows(
             network, **rows, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
         ).logp_BT
 
-    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, is_packed)
+    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
 
 
 def value_rows(
@@ -69,7 +76,7 @@ def value_rows(
     tensors: Mapping[str, Tensor],
     *,
     tokens_per_microbatch: int,
-    is_packed: bool = False,
+    form: Form = "padded",
 ) -> Tensor:
     """Values (points) before every action token, (B, T), without gradient; arguments as of `score_rows`."""
 
@@ -77,7 +84,7 @@ def value_rows(
         values_BT: Tensor = critic(network, **rows)
         return values_BT
 
-    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, is_packed)
+    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
 
 
 @contextmanager

@@ -22,8 +22,9 @@ class UpdateSettings:
         tokens_per_microbatch: padded tokens of one forward and backward; memory, not mathematics.
         logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are computed
             again in the backward pass.  None: all action tokens of a micro-batch at once.
-        packing: rows one after the other without padding: True, False, or ``auto``, on CUDA where the network's
-            attention allows it.
+        packing: False: rows are padded; True: one after the other without padding; ``shared``: so, and what rows
+            begin alike in is computed once; ``auto``: ``shared`` on CPUs where the network's attention allows it, else
+            padded.
         checkpoint_activations: keep only what enters each layer, and run layers again in the backward pass.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
@@ -39,7 +40,7 @@ class UpdateSettings:
     minibatches: int = 1
     tokens_per_microbatch: int = 2048
     logits_chunk: int | None = 1024
-    packing: bool | str = False
+    packing: bool | str = "auto"
     checkpoint_activations: bool = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
@@ -52,8 +53,8 @@ class UpdateSettings:
                 raise ValueError(f"update.{name}={value} must be a whole number >= 1")
         if self.logits_chunk is not None and (type(self.logits_chunk) is not int or self.logits_chunk < 1):
             raise ValueError(f"update.logits_chunk={self.logits_chunk} must be a whole number >= 1, or null")
-        if not isinstance(self.packing, bool) and self.packing != "auto":
-            raise ValueError(f"update.packing={self.packing} is unknown; valid: auto, true, false")
+        if not isinstance(self.packing, bool) and self.packing not in ("auto", "shared"):
+            raise ValueError(f"update.packing={self.packing} is unknown; valid: auto, shared, true, false")
         if not isinstance(self.checkpoint_activations, bool):
             raise ValueError(
                 f"update.checkpoint_activations={self.checkpoint_activations} must be true or false"
