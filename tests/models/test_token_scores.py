@@ -19,10 +19,11 @@ from transformers import (
 )
 
 from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
-from lit_agentrl.models.packing import enable_packing
+from lit_agentrl.models.packing import Packing, enable_packing
 from tests.modules.bare import gpt2
 
 LENGTHS = [9, 12, 2, 7]
+PACKING = Packing.apart(LENGTHS)
 SMALL = {
     "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 24, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -84,7 +85,7 @@ def test_scores_are_those_of_all_logits(make: Any, chunk: int | None, is_packed:
     expected = gradient(network, logp_BT, entropy_BT)
     if is_packed:
         assert not enable_packing(network)
-    options = {"logits_chunk": chunk, "lengths": LENGTHS if is_packed else None}
+    options = {"logits_chunk": chunk, "packing": PACKING if is_packed else None}
     scores = score_tokens(network, **given, temperature=0.7, with_entropy=True, **options)
     assert scores.entropy_BT is not None
     found = gradient(network, scores.logp_BT, scores.entropy_BT)
@@ -97,10 +98,10 @@ def test_scores_are_those_of_all_logits(make: Any, chunk: int | None, is_packed:
 def test_hidden_states_are_those_of_the_trunk(is_packed: bool) -> None:
     network, given = llama(), rows()
     expected = network.base_model(given["tokens_BT"]).last_hidden_state[:, :-1][given["is_action_BT"][:, 1:]]
-    lengths = LENGTHS if is_packed and not enable_packing(network) else None
-    hidden_AD = score_tokens(network, **given, with_hidden=True, lengths=lengths).hidden_AD
+    packing = PACKING if is_packed and not enable_packing(network) else None
+    hidden_AD = score_tokens(network, **given, with_hidden=True, packing=packing).hidden_AD
     torch.testing.assert_close(hidden_AD, expected, rtol=1e-9, atol=1e-9)
-    own = hidden_before(network.base_model, **given, lengths=lengths)
+    own = hidden_before(network.base_model, **given, packing=packing)
     torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -174,13 +175,13 @@ def test_a_network_that_can_pack_still_does_all_else() -> None:
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_layers_are_run_again(is_packed: bool) -> None:
     network, given = llama(), rows()
-    lengths = LENGTHS if is_packed and not enable_packing(network) else None
+    packing = PACKING if is_packed and not enable_packing(network) else None
     calls: list[int] = []
     network.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
 
     def once() -> tuple[torch.Tensor, int]:
         calls.clear()
-        scores = score_tokens(network, **given, with_entropy=True, lengths=lengths)
+        scores = score_tokens(network, **given, with_entropy=True, packing=packing)
         assert scores.entropy_BT is not None and len(calls) == 1
         return scores.logp_BT, 0
 
@@ -210,7 +211,7 @@ def test_packed_rows_on_cuda(dtype: torch.dtype) -> None:
     expected = score_tokens(network, **given).logp_BT
     assert not enable_packing(network)
     tolerance = 0.2 if dtype == torch.bfloat16 else 1e-4
-    scores = score_tokens(network, **given, lengths=LENGTHS)
+    scores = score_tokens(network, **given, packing=PACKING)
     scores.logp_BT.sum().backward()
     torch.testing.assert_close(scores.logp_BT, expected, rtol=tolerance, atol=tolerance)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())

@@ -50,7 +50,7 @@ def made(mix: str, **update: Any) -> BareModule:
 @cache
 def plain(mix: str) -> torch.Tensor:
     with float64():
-        module = made(mix)
+        module = made(mix, packing=False)
         step(module, batch())
         return gradient(module)
 
@@ -59,11 +59,16 @@ def plain(mix: str) -> torch.Tensor:
 @pytest.mark.parametrize(
     "how",
     [
+        {"packing": "shared"},
+        {"packing": "shared", "tokens_per_microbatch": 60},
+        {"packing": "shared", "tokens_per_microbatch": 1},
         {"packing": True},
         {"packing": True, "tokens_per_microbatch": 60},
         {"packing": True, "tokens_per_microbatch": 1},
         {"logits_chunk": 7},
         {"logits_chunk": None},
+        {"packing": False, "tokens_per_microbatch": 60},
+        {"packing": False, "checkpoint_activations": True, "tokens_per_microbatch": 60},
         {"checkpoint_activations": True, "tokens_per_microbatch": 60},
         {"checkpoint_activations": True, "packing": True, "logits_chunk": 5, "tokens_per_microbatch": 60},
     ],
@@ -76,12 +81,16 @@ def test_the_gradient_stays(mix: str, how: dict[str, Any]) -> None:
         step(module, batch())
         found = gradient(module)
     assert (found - expected).norm() <= 1e-9 * expected.norm() and expected.norm() > 0
-    assert module._packs() == how.get("packing", False)
-    assert (module.row["train/padding_share"] == 0) == module._packs()
+    packing = how.get("packing", "auto")
+    assert module._form() == {True: "packed", False: "padded"}.get(packing, "shared")
+    is_split = how.get("tokens_per_microbatch") == 1  # each row alone
+    is_shared = module._form() == "shared" and not is_split
+    assert (module.row["train/shared_token_share"] > 0) == is_shared
 
 
-def test_packing_is_off_on_a_cpu_unless_asked_for() -> None:
-    assert not made("grpo")._packs() and made("grpo", packing=True)._packs()
+def test_what_rows_begin_alike_in_is_computed_once_on_a_cpu_unless_told_otherwise() -> None:
+    forms = [made("grpo", **how)._form() for how in ({}, {"packing": True}, {"packing": False})]
+    assert forms == ["shared", "packed", "padded"]
 
 
 def test_packing_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +141,7 @@ PASSES = {
 
 @pytest.mark.parametrize("mix", PASSES)
 def test_passes_that_nobody_needs_are_not_made(mix: str) -> None:
-    module = made(mix, tokens_per_microbatch=10**6)
+    module = made(mix, tokens_per_microbatch=10**6, packing=False)
     calls: Counter[str] = Counter()
 
     def count(name: str, network: nn.Module) -> None:

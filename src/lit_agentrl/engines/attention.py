@@ -78,6 +78,7 @@ class Reading:
         chunks: the tokens before the last.
         num_padding: tokens before all others that belong to no episode.
         copies: (source slot, target slots, length), to be done in order after the writes of a layer.
+        final_layer: index of the last layer, of which only the last tokens are read; None: it is not known.
     """
 
     slot_N: Tensor
@@ -91,6 +92,7 @@ class Reading:
     chunks: Sequence[Chunk] = ()
     num_padding: int = 0
     copies: Sequence[tuple[int, Tensor, int]] = field(default_factory=tuple)
+    final_layer: int | None = None
 
     def __post_init__(self) -> None:
         self._places: dict[tuple[int, int], Tensor] = {}
@@ -141,7 +143,14 @@ def slot_attention(
     if reading.num_last:
         last = query_NHD[total - reading.num_last :]
         out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
-    for chunk in reading.chunks:
+    chunks = reading.chunks
+    if (
+        chunks
+        and reading.final_layer is not None
+        and getattr(module, "layer_idx", None) == reading.final_layer
+    ):
+        out_NHD[: total - reading.num_last], chunks = 0.0, ()  # nobody reads what this layer makes of them
+    for chunk in chunks:
         rows_P, tokens_M = chunk.index_PM.shape
         queries = query_NHD[chunk.index_PM].view(rows_P, tokens_M, kv_heads, groups, -1)
         seen = slice(0, chunk.length)
@@ -192,8 +201,8 @@ def _attend_by_products(
     """
     rows, kv_heads, groups, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
-    masks = mask.expand(-1, kv_heads, -1, -1).flatten(0, 1)
-    scores = torch.baddbmm(masks, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale)
+    scores = torch.bmm((query * scale).flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
+    scores.view(rows, kv_heads, groups, -1).add_(mask)
     return torch.bmm(scores.softmax(-1), value.flatten(0, 1)).view(rows, kv_heads, groups, -1)
 
 

@@ -222,18 +222,6 @@ class NativeEngine:
     def _read(self, slots_A: npt.NDArray[np.int64], copies: Sequence[Copy], with_last: bool = True) -> Tensor:
         """One packed forward; its last logits, those of each slot's last token unless that is left unread."""
         rows = self._rows
-        token_1N, position_1N, reading = pack_unread(
-            rows, slots_A, copies, self._network.device, with_last=with_last
-        )
-        self._cache.reading = reading
-        self._num_forwarded += token_1N.shape[1] - reading.num_padding
-        output = self._network(
-            input_ids=token_1N,
-            position_ids=position_1N,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=max(1, reading.num_last),
-            reading=reading,
-        )
-        logits: Tensor = output.logits[0, -len(slots_A) :]
-        return logits
+        packed = pack_unread(rows, slots_A, copies, self._network.device, with_last=with_last)
+        self._num_forwarded += packed.token_1N.shape[1] - packed.reading.num_padding
+        return self._serving.read(self._cache, packed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,14 @@ from lit_agentrl.models.products import padding_for
 _SLACK = 1.3  # a chunk's padded work over its real work
 
 
+class Packed(NamedTuple):
+    """What goes through the network in one forward."""
+
+    token_1N: Tensor
+    position_1N: Tensor
+    reading: Reading
+
+
 def pack_unread(
     rows: Rows,
     slots_A: npt.NDArray[np.int64],
@@ -25,8 +33,8 @@ def pack_unread(
     device: torch.device,
     *,
     with_last: bool = True,
-) -> tuple[Tensor, Tensor, Reading]:
-    """Ids (1, N) and positions (1, N) of everything unread in these ascending slots, and how to read it.
+) -> Packed:
+    """The tokens and positions of everything unread in these ascending slots, and how to read it.
 
     Without ``with_last`` the last token of each slot is left out, and no copies may be asked for.
     Padding stands before everything else; its keys and values go to the slot behind the last.
@@ -59,7 +67,7 @@ def pack_unread(
         chunks=chunks,
         **(_last(slots_A, last_A, rows.num_live, device) if with_last else {}),
     )
-    return token_N.unsqueeze(0), position_N.unsqueeze(0), reading
+    return Packed(token_N.unsqueeze(0), position_N.unsqueeze(0), reading)
 
 
 def _last(

@@ -57,24 +57,21 @@ def _trial(network: PreTrainedModel, context: Callable[[], AbstractContextManage
     vocabulary = network.config.get_text_config().vocab_size
     params = SamplingParams(max_reply_tokens=8, max_context_tokens=16)
     slots_A = np.arange(len(_LENGTHS))
-    with Serving(network, NAME)(), context():
+    serving = Serving(network, NAME)
+    with serving(), context():
         for part in (0, 1):
             for episode, length in enumerate(_LENGTHS):
                 slot = rows.slot_of[episode] if part else rows.open(episode)
                 size = 2 if part else length
                 prefix = [(7 * i + 3 * episode + 11 * part + 1) % vocabulary for i in range(size)]
                 rows.start(slot, TurnRequest(episode, prefix, 0, params))
-            ids_1N, position_1N, cache.reading = pack_unread(rows, slots_A, [], network.device)
-            output = network(
-                input_ids=ids_1N, position_ids=position_1N, past_key_values=cache, use_cache=True,
-                reading=cache.reading,
-            )  # fmt: skip
+            logits_AV = serving.read(cache, pack_unread(rows, slots_A, [], network.device))
             rows.known_S[:] = rows.total_S
     worst = 0.0
     with Serving(network, None)(), context():
-        for episode, logits_V in enumerate(output.logits[0, -len(_LENGTHS) :]):
+        for episode, logits_V in enumerate(logits_AV):
             row_1T = torch.from_numpy(rows.tokens_SL[episode : episode + 1, : rows.total_S[episode]])
             whole_V = network(input_ids=row_1T.to(network.device), use_cache=False).logits[0, -1]
             gap, scale = (whole_V - logits_V).abs().max(), whole_V.abs().max()
             worst = max(worst, float(gap) / max(1.0, float(scale)))
-    return worst / _TOLERANCE.get(output.logits.dtype, 5e-2)
+    return worst / _TOLERANCE.get(logits_AV.dtype, 5e-2)

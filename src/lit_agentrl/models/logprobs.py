@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from lit_agentrl.models.final_layer import computed_at, final_feed_forward, read_places
 from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
 
 _log = logging.getLogger(__name__)
@@ -76,17 +77,17 @@ def score_tokens(
     # the last column is never a predecessor
     chosen = is_action_BT[:, 1:]
     place = torch.nonzero(chosen, as_tuple=True)
-    inputs, at_chosen = _inputs(network, tokens_BT, place, packing)
+    inputs = _inputs(network, tokens_BT, place, packing)
     count = len(place[0])
     is_chunked = logits_chunk is not None and count > logits_chunk and network not in _WHOLE
-    logits, hidden_AD, head = _forward(network, inputs, at_chosen, only_first=is_chunked)
+    logits, hidden_AD, head = _forward(network, inputs, only_first=is_chunked)
     if is_chunked and (reason := _why_whole(head, hidden_AD, logits)):
         _WHOLE.add(network)
         _log.warning(
             "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
         )
         is_chunked = False
-        logits, hidden_AD, head = _forward(network, inputs, at_chosen, only_first=False)
+        logits, hidden_AD, head = _forward(network, inputs, only_first=False)
     target_A = tokens_BT[:, 1:][place]
     score = functools.partial(
         _scores_of, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
@@ -117,28 +118,42 @@ def hidden_before(
     cannot compute alone.
     """
     chosen = is_action_BT[:, 1:]
-    inputs, at_chosen = _inputs(network, tokens_BT, torch.nonzero(chosen, as_tuple=True), packing)
+    inputs = _inputs(network, tokens_BT, torch.nonzero(chosen, as_tuple=True), packing)
     trunk: Any = getattr(network, "base_model", network)
     kept: list[Tensor] = []
-    with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):
-        network(**inputs, **({} if trunk is network else {"logits_to_keep": 1}))
-    return at_chosen(kept[0])
+    with (
+        trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)),
+        inputs.trimmed(network),
+    ):
+        network(**inputs.arguments, **({} if trunk is network else {"logits_to_keep": 1}))
+    return inputs.at_chosen(kept[0])
 
 
-def _inputs(
-    network: Any, tokens_BT: Tensor, place: tuple[Tensor, ...], packing: Packing | None
-) -> tuple[dict[str, Any], Callable[[Tensor], Tensor]]:
-    """What the network takes, and what picks the hidden states before action tokens out of what it makes of it."""
+class _Inputs(NamedTuple):
+    """What a network takes, and what picks the hidden states before action tokens out of what it makes of it."""
+
+    arguments: dict[str, Any]
+    at_chosen: Callable[[Tensor], Tensor]
+    places: Tensor | None = None  # of the packed tokens, those whose hidden states are read
+
+    def trimmed(self, network: nn.Module) -> AbstractContextManager[None]:
+        return computed_at(final_feed_forward(network), self.places)
+
+
+def _inputs(network: Any, tokens_BT: Tensor, place: tuple[Tensor, ...], packing: Packing | None) -> _Inputs:
     if packing is None or network.config._attn_implementation != ATTENTION:
-        return {"input_ids": tokens_BT[:, :-1], "use_cache": False}, lambda hidden: hidden[place]
+        return _Inputs({"input_ids": tokens_BT[:, :-1], "use_cache": False}, lambda hidden: hidden[place])
     segments = Segments.of(packing.without_last(), tokens_BT.shape[1] - 1, tokens_BT.device)
     place_A = segments.place_BT[place]
-    inputs = {**segments.inputs(tokens_BT[:, :-1]), "use_cache": False}
-    return inputs, lambda hidden: pick(hidden[0], place_A)
+    return _Inputs(
+        {**segments.inputs(tokens_BT[:, :-1]), "use_cache": False},
+        lambda hidden: pick(hidden[0], place_A),
+        read_places(place_A, len(segments.token_N)),
+    )
 
 
 def _forward(
-    network: PreTrainedModel, inputs: dict[str, Any], at_chosen: Callable[[Tensor], Tensor], *, only_first: bool
+    network: PreTrainedModel, inputs: _Inputs, *, only_first: bool
 ) -> tuple[Tensor, Tensor, nn.Module]:
     """Logits of the chosen states, or of the first of them alone, what the head read at all, and the head.
 
@@ -148,12 +163,13 @@ def _forward(
     read: list[Tensor] = []
 
     def gather(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        read.append(at_chosen(arguments[0]))
+        read.append(inputs.at_chosen(arguments[0]))
         return (read[-1][:1] if only_first else read[-1], *arguments[1:])
 
     handle = head.register_forward_pre_hook(gather)
     try:
-        logits = network(**inputs).logits
+        with inputs.trimmed(network):
+            logits = network(**inputs.arguments).logits
     finally:
         handle.remove()
     if not read:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -20,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 from lit_agentrl.models.products import padding_for
 
 ATTENTION = "sdpa_or_packed"
-_MIN_FILL = 0.8
+_MIN_FILL = 0.92  # of the longest row of a call of attention on CPUs
 
 Places = npt.NDArray[np.int64]
 
@@ -35,11 +34,11 @@ class Packing:
             the first row.
     """
 
-    lengths: Sequence[int]
-    common: Sequence[int]
+    lengths: list[int]
+    common: list[int]
 
     @classmethod
-    def apart(cls, lengths: Sequence[int]) -> Packing:
+    def apart(cls, lengths: list[int]) -> Packing:
         """Rows that share nothing."""
         return cls(lengths, [0] * len(lengths))
 
@@ -138,7 +137,7 @@ class Segments:
 
 def pick(states: Tensor, index: Tensor) -> Tensor:
     """``states[index]``, whose gradient is summed in the same order each time where an index comes twice."""
-    return embedding(index, states.flatten(1)).unflatten(1, states.shape[1:])
+    return embedding(index, states.flatten(1)).view(len(index), *states.shape[1:])
 
 
 def _batches(places: list[Places], min_fill: float | None) -> list[tuple[list[int], int]]:
@@ -197,21 +196,27 @@ def attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     scale = options.get("scaling")
     groups = query.shape[1] // key.shape[1]
-    dtype, is_half = query.dtype, query.dtype in (torch.float16, torch.bfloat16)
+    # under autocast, rotated queries and keys are whole floats beside values in half precision
+    given, dtype = (
+        (query, key, value),
+        min((query.dtype, key.dtype, value.dtype), key=lambda each: each.itemsize),
+    )
+    is_half = dtype in (torch.float16, torch.bfloat16)
     if query.is_cuda and is_half:
         bounds, longest = segments.bounds, max(tokens for _, tokens in segments.batches)
+        q, k, v = (segments.lay_out(states.to(dtype)) for states in given)
         packed: Any = varlen_attn(
-            *(segments.lay_out(states) for states in (query, key, value)),
-            bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=groups > 1,
-        )  # fmt: skip
+            q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=groups > 1
+        )
         return segments.gather(packed), None
-    given = [states.float() if is_half else states for states in (query, key, value)]
+    if is_half:
+        given = (query.float(), key.float(), value.float())
     with torch.autocast(query.device.type, enabled=False):
         sizes = [rows * tokens for rows, tokens in segments.batches]
-        split = [segments.lay_out(states).split(sizes) for states in given]
+        split = [torch.split(segments.lay_out(states), sizes) for states in given]
         parts = []
         for (rows, tokens), *states in zip(segments.batches, *split, strict=True):
-            q, k, v = (x.unflatten(0, (rows, tokens)).transpose(1, 2) for x in states)
+            q, k, v = (x.view(rows, tokens, *x.shape[1:]).transpose(1, 2) for x in states)
             out = scaled_dot_product_attention(
                 q, repeat_kv(k, groups), repeat_kv(v, groups), is_causal=True, scale=scale
             )

@@ -93,20 +93,18 @@ def split_shared(
     neighbours, shorter = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
     is_alike = (neighbours[1:] == neighbours[:-1]) & (np.arange(tokens.shape[1]) < shorter[:, None])
     common = [0, *np.logical_and.accumulate(is_alike, axis=1).sum(axis=1).tolist()]
-    parts: list[tuple[list[int], Packing]] = []
+    parts: list[list[tuple[int, int, int]]] = []
     room = laid_out = 0
     for row, alike in zip(order, common, strict=False):
         length = int(lengths[row])
         if not parts or length - alike > room or length > laid_out:
-            parts.append(([], Packing([], [])))
+            parts.append([])
             room, laid_out, alike = tokens_per_microbatch, _MOST_LAID_OUT * tokens_per_microbatch, 0
-        rows, packing = parts[-1]
-        rows.append(row)
-        packing.lengths.append(length)
-        packing.common.append(alike)
+        parts[-1].append((row, length, alike))
         room -= length - alike
         laid_out -= length
-    return [(torch.tensor(rows), packing) for rows, packing in parts]
+    columns = [[list(column) for column in zip(*part, strict=True)] for part in parts]
+    return [(torch.tensor(rows), Packing(own, alike)) for rows, own, alike in columns]
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,7 @@ class MicroBatch:
         return replace(self, rows=self.rows[:1], packing=packing)
 
 
-def micro_batches(
-    tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form
-) -> list[MicroBatch]:
+def micro_batches(tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form) -> list[MicroBatch]:
     """How rows are cut into micro-batches of at most so many computed tokens, a longer row standing alone.
 
     Args:
@@ -223,7 +219,10 @@ def kept_rows(
 
 @torch.no_grad()
 def micro_batched(
-    score: Callable[..., Tensor], tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form = "padded"
+    score: Callable[..., Tensor],
+    tensors: Mapping[str, Tensor],
+    tokens_per_microbatch: int,
+    form: Form = "padded",
 ) -> Tensor:
     """``score(tokens_BT=, is_action_BT=, packing=)`` of every row, a micro-batch at a time; (B, T), no gradient.
 

@@ -65,9 +65,7 @@ class SteppingModule(ManualModule):
         if self._rows_form is None:
             networks = [self.network, self._own_trunk, *getattr(self, "_reference", ())]
             networks = [each for each in networks if each is not None]
-            self._rows_form = form_of_rows(
-                networks, self.update.packing, is_cuda=self.device.type == "cuda"
-            )
+            self._rows_form = form_of_rows(networks, self.update.packing, is_cuda=self.device.type == "cuda")
         return self._rows_form
 
     def _scored(self, network: Any, tensors: Tensors) -> Tensor:
@@ -138,7 +136,8 @@ class SteppingModule(ManualModule):
             if not is_extra:
                 totals = add_metrics(totals, metrics)
         real, needed, computed = (
-            float(sum(getattr(part, f"num_{name}") for part in parts)) for name in ("real", "needed", "computed")
+            float(sum(getattr(part, f"num_{name}") for part in parts))
+            for name in ("real", "needed", "computed")
         )
         shares = torch.tensor([[computed - needed, computed], [real - needed, real]])
         padding, shared = shares.to(self.device, non_blocking=True)

@@ -1,0 +1,79 @@
+"""The last layer for the tokens whose logits are read: what it makes of the others, nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_agentrl.models.products import padding_for
+
+_WORTH = 0.75  # of the tokens; where more are read, all are computed
+
+
+def final_feed_forward(network: nn.Module) -> nn.Module | None:
+    """The feed-forward network of the last layer, which works on each token by itself; None where it cannot be told.
+
+    A layer that is run again in the backward pass is left as it is.
+    """
+    trunk: Any = getattr(network, "base_model", network)
+    count = getattr(getattr(trunk, "config", None), "num_hidden_layers", None)
+    lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList) and len(child) == count]
+    if len(lists) != 1 or "forward" in vars(lists[0][-1]):
+        return None
+    found = getattr(lists[0][-1], "mlp", None)
+    return found if isinstance(found, nn.Module) else None
+
+
+def read_places(place_A: Tensor, num_tokens: int) -> Tensor | None:
+    """Each place that is read once, and some others, since products are prepared anew for each number of tokens.
+
+    None where most are read, and on other devices than CPUs, which would have to be waited for.
+    """
+    if place_A.device.type != "cpu":
+        return None
+    is_read_N = np.zeros(num_tokens, dtype=np.bool_)
+    is_read_N[place_A.numpy()] = True
+    read, others = np.flatnonzero(is_read_N), np.flatnonzero(~is_read_N)
+    padding = padding_for(len(read))
+    if len(read) + padding > _WORTH * num_tokens:
+        return None
+    return torch.from_numpy(np.concatenate([read, others[:padding]]))
+
+
+@contextmanager
+def computed_at(module: nn.Module | None, places: Tensor | slice | None) -> Iterator[None]:
+    """Inside, a module of (1, N, D) tokens computes at these places alone, and gives zeros elsewhere.
+
+    Args:
+        module: None: nothing is changed.
+        places: each once; None: all.
+    """
+    if module is None or places is None:
+        yield
+        return
+    before = vars(module).get("forward")
+    whole = module.forward
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        out = whole(x[:, places], *args, **kwargs)
+        if not isinstance(out, Tensor):  # with what a router says of each token
+            return whole(x, *args, **kwargs)
+        zeros = out.new_zeros((*x.shape[:2], out.shape[2]))
+        if isinstance(places, slice):
+            zeros[:, places] = out
+            return zeros
+        return zeros.index_copy(1, places, out)
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = before

@@ -1,0 +1,213 @@
+"""Rows that begin alike: computed once where they are alike, with the numbers and the gradient of rows apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from lit_agentrl.models.final_layer import computed_at, final_feed_forward, read_places
+from lit_agentrl.models.logprobs import hidden_before, score_tokens
+from lit_agentrl.models.packing import Packing, Segments, enable_packing
+from lit_agentrl.modules.microbatches import micro_batches, split_shared
+from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
+
+# two siblings, one that goes on, one that ends within it, a copy of it, a stranger
+ROWS = [
+    [3, 4, 5, 6, 7, 8, 9],
+    [3, 4, 5, 6, 10, 11],
+    [3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16],
+    [3, 4, 5],
+    [3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16],
+    [20, 21, 22, 23, 24],
+]
+
+
+def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    width = max(map(len, rows))
+    tokens_BT = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    is_real_BT = torch.arange(width)[None] < torch.tensor([len(row) for row in rows])[:, None]
+    is_action_BT = is_real_BT & (
+        torch.rand(tokens_BT.shape, generator=torch.Generator().manual_seed(3)) < 0.5
+    )
+    is_action_BT[:, 0] = False
+    return {"tokens_BT": tokens_BT, "is_real_BT": is_real_BT, "is_action_BT": is_action_BT}
+
+
+def shared(budget: int = 10**6) -> list[tuple[dict[str, torch.Tensor], Packing, torch.Tensor]]:
+    """Micro-batches of `ROWS`: what is scored, how it is packed, which rows they are."""
+    tensors = padded(ROWS)
+    parts = split_shared(tensors["tokens_BT"], tensors["is_real_BT"].sum(1), budget)
+    names = ("tokens_BT", "is_action_BT")
+    return [({name: tensors[name][rows] for name in names}, packing, rows) for rows, packing in parts]
+
+
+def network_of(make: Any) -> PreTrainedModel:
+    network: PreTrainedModel = make()
+    assert not enable_packing(network)
+    return network
+
+
+@pytest.mark.parametrize("make", [llama, gpt2_double])
+@pytest.mark.parametrize("budget", [10**6, 14, 1])
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_scores_and_gradient_are_those_of_rows_apart(make: Any, budget: int, chunk: int | None) -> None:
+    tensors = padded(ROWS)
+    plain, packing_network = make(), network_of(make)
+    expected_BT, entropy_BT = written_out(plain, tensors["tokens_BT"], tensors["is_action_BT"])
+    expected = gradient(plain, expected_BT, entropy_BT)
+    logp_BT, found_entropy_BT = torch.zeros_like(expected_BT), torch.zeros_like(expected_BT)
+    for given_rows, packing, rows in shared(budget):
+        scores = score_tokens(
+            packing_network,
+            **given_rows,
+            packing=packing,
+            temperature=0.7,
+            with_entropy=True,
+            logits_chunk=chunk,
+        )
+        assert scores.entropy_BT is not None
+        logp_BT = logp_BT.index_copy(0, rows, scores.logp_BT)
+        found_entropy_BT = found_entropy_BT.index_copy(0, rows, scores.entropy_BT)
+    found = gradient(packing_network, logp_BT, found_entropy_BT)
+    for mine, theirs in ((logp_BT, expected_BT), (found_entropy_BT, entropy_BT)):
+        assert theirs.abs().max() > 0.01
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+    # the norms of Llama compute in float32 whatever their inputs are, and so does their gradient
+    tolerance = 1e-6 if make is llama else 1e-12
+    assert (found - expected).norm() <= tolerance * expected.norm() and expected.norm() > 0.01
+
+
+@pytest.mark.parametrize("make", [llama, gpt2_double])
+def test_hidden_states_are_those_of_rows_apart(make: Any) -> None:
+    ((given_rows, packing, _),) = shared()
+    expected_AD = hidden_before(make().base_model, **given_rows)
+    network = network_of(make)
+    torch.testing.assert_close(
+        hidden_before(network.base_model, **given_rows, packing=packing), expected_AD, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_what_is_alike_goes_through_the_layers_once() -> None:
+    ((given_rows, packing, _),) = shared()
+    assert packing.num_tokens == 7 + 2 + 5 + 5  # the first row; "10, 11"; its continuation; the stranger
+    network, seen = network_of(llama), []
+    for layer in network.model.layers:
+        layer.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
+    score_tokens(network, **given_rows, packing=packing)
+    assert seen[0] == packing.without_last().num_tokens == 19 - 3  # the last tokens of rows predict nothing
+
+
+def test_rows_that_others_continue_are_not_read_by_attention() -> None:
+    ((_, packing, _),) = shared()
+    segments = Segments.of(packing, 11, torch.device("cpu"))
+    assert sorted(segments.batches) == [(1, 5), (1, 7), (1, 11)]  # stranger, first row, longest
+    apart = Segments.of(Packing.apart([len(row) for row in ROWS]), 11, torch.device("cpu"))
+    assert sum(rows for rows, _ in apart.batches) == len(ROWS)
+
+
+def test_equal_runs_give_equal_bits() -> None:
+    ((given_rows, packing, _),) = shared()
+    found = []
+    for _ in range(3):
+        network = network_of(llama).float()
+        logp_BT = score_tokens(network, **given_rows, packing=packing).logp_BT
+        found.append(gradient(network, logp_BT, torch.zeros(())))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_half_precision_attends_in_float32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lit_agentrl.models import packing as module
+
+    seen: list[torch.dtype] = []
+    fused = module.scaled_dot_product_attention
+
+    def watched(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.append(query.dtype)
+        return fused(query, *args, **kwargs)
+
+    monkeypatch.setattr(module, "scaled_dot_product_attention", watched)
+    ((given_rows, packing, _),) = shared()
+    expected_BT = score_tokens(network_of(llama).float(), **given_rows, packing=packing).logp_BT
+    network = network_of(llama).float()
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        autocast_BT = score_tokens(network, **given_rows, packing=packing).logp_BT
+    half_BT = score_tokens(network.bfloat16(), **given_rows, packing=packing).logp_BT
+    assert set(seen) == {torch.float32} and autocast_BT.dtype == half_BT.dtype == torch.float32
+    for found_BT in (autocast_BT, half_BT):
+        assert 0 < (found_BT - expected_BT).abs().max() < 0.3
+
+
+rows_of_few_tokens = st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=7), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows_of_few_tokens, st.integers(1, 40))
+def test_splits_hold_each_row_once_and_count_each_beginning_once(rows: list[list[int]], budget: int) -> None:
+    tensors = padded(rows)
+    lengths_B = tensors["is_real_BT"].sum(1)
+    parts = split_shared(tensors["tokens_BT"], lengths_B, budget)
+    assert sorted(int(row) for part, _ in parts for row in part) == list(range(len(rows)))
+    for part, packing in parts:
+        mine = [tuple(rows[row]) for row in part.tolist()]
+        beginnings = {row[: end + 1] for row in mine for end in range(len(row))}
+        assert packing.lengths == [len(row) for row in mine] and packing.common[0] == 0
+        assert packing.num_tokens == len(beginnings)
+        assert len(part) == 1 or packing.num_tokens <= budget
+        segments = Segments.of(packing, tensors["tokens_BT"].shape[1], torch.device("cpu"))
+        tokens_N = tensors["tokens_BT"][part].flatten()[segments.token_N]
+        for row, place_T in zip(mine, segments.place_BT, strict=True):
+            assert tuple(tokens_N[place_T[: len(row)]].tolist()) == row
+            assert segments.position_N[place_T[: len(row)]].tolist() == list(range(len(row)))
+
+
+def test_micro_batches_say_what_they_compute() -> None:
+    tensors = padded(ROWS * 40)
+    for form, needed in (("padded", None), ("packed", None), ("shared", 19)):
+        parts = micro_batches(tensors, 300, form)  # type: ignore[arg-type]
+        assert sum(part.num_real for part in parts) == 40 * sum(map(len, ROWS))
+        assert all(part.num_needed <= part.num_computed <= 320 for part in parts)
+        assert (parts[0].packing is None) == (form == "padded")
+        if needed is not None:  # copies cost attention alone, of which there is so much at most
+            assert all(part.num_needed <= needed and part.num_real <= 4 * 300 for part in parts)
+        assert parts[0].first().rows.tolist() == parts[0].rows[:1].tolist()
+
+
+@pytest.mark.parametrize("make", [llama, gpt2_double])
+def test_the_last_layer_computes_what_is_read(make: Any) -> None:
+    network, tokens = make(), torch.randint(3, 50, (1, 12), generator=torch.Generator().manual_seed(0))
+    module = final_feed_forward(network)
+    assert module is not None
+    seen: list[int] = []
+    next(iter(module.children())).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
+    whole = network(tokens, use_cache=False).logits
+    for places in (torch.tensor([7, 2]), slice(9, None)):
+        with computed_at(module, places):
+            found = network(tokens, use_cache=False).logits
+        torch.testing.assert_close(found[:, places], whole[:, places], rtol=1e-12, atol=1e-12)
+        assert not torch.allclose(found, whole)
+    assert seen == [12, 2, 3] and "forward" not in vars(module)
+
+
+def test_places_that_are_read() -> None:
+    found = read_places(torch.tensor([5, 2, 5]), 10)
+    assert found is not None and found.tolist() == [2, 5]
+    assert read_places(torch.arange(8), 10) is None  # most
+    many = read_places(torch.arange(100, 150), 300)  # filled up to a number that is met often
+    assert (
+        many is not None
+        and len(many) == 64 == len(many.unique())
+        and set(range(100, 150)) <= set(many.tolist())
+    )
+
+
+def test_a_last_layer_that_cannot_be_told_is_left_alone() -> None:
+    assert final_feed_forward(torch.nn.Linear(2, 2)) is None
+    network = llama()
+    network.model.layers[-1].forward = network.model.layers[-1].forward  # run again in the backward pass
+    assert final_feed_forward(network) is None
