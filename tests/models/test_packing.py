@@ -171,7 +171,8 @@ def test_micro_batches_say_what_they_compute() -> None:
     for form, needed in (("padded", None), ("packed", None), ("shared", 19)):
         parts = micro_batches(tensors, 300, form)  # type: ignore[arg-type]
         assert sum(part.num_real for part in parts) == 40 * sum(map(len, ROWS))
-        assert all(part.num_needed <= part.num_computed <= 320 for part in parts)
+        assert all(part.num_needed <= part.num_computed for part in parts)
+        assert form == "padded" or all(part.num_computed <= 320 for part in parts)  # 300 and their padding
         assert (parts[0].packing is None) == (form == "padded")
         if needed is not None:  # copies cost attention alone, of which there is so much at most
             assert all(part.num_needed <= needed and part.num_real <= 4 * 300 for part in parts)

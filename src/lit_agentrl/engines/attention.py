@@ -133,6 +133,18 @@ def slot_attention(
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
         if others.get(name) is not None:
             raise UnusualAttentionError(f"its attention uses {name}")
+    if query.device.type != "cpu":
+        return _over_slots(module, query, key, value, reading, scaling)[None], None
+    # the store is float32 where the network computes in half precision
+    with torch.autocast("cpu", enabled=False):
+        out_NHD = _over_slots(module, query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
+    return out_NHD.to(query.dtype)[None], None
+
+
+def _over_slots(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None
+) -> Tensor:
+    """(N, heads, dim)."""
     heads, kv_heads = query.shape[1], key.shape[1]
     groups = heads // kv_heads
     query_NHD = query[0].transpose(0, 1)
@@ -164,7 +176,7 @@ def slot_attention(
         out = out.view(rows_P, kv_heads, groups, tokens_M, -1).permute(0, 3, 1, 2, 4)
         out = out.reshape(rows_P * tokens_M, heads, -1)
         out_NHD[chunk.start : chunk.start + len(chunk.real_C)] = out[chunk.real_C]
-    return out_NHD.unsqueeze(0), None
+    return out_NHD
 
 
 def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
@@ -177,15 +189,10 @@ def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, sca
     keys = key[: reading.num_rows, :, : reading.filled]
     values = value[: reading.num_rows, :, : reading.filled]
     assert reading.last_sees_R is not None, "what the last tokens see is given with them"
-    attend = _attend_by_products if _is_plain_float32_on_cpu(last) else _attend
+    attend = _attend_by_products if last.device.type == "cpu" else _attend
     out = attend(last, keys, values, reading.last_sees_R.additive(last), scaling)
     out = out.reshape(reading.num_rows, heads, -1)
     return out if reading.rows_of_last is None else out[reading.rows_of_last]
-
-
-def _is_plain_float32_on_cpu(query: Tensor) -> bool:
-    is_float32 = query.device.type == "cpu" and query.dtype == torch.float32
-    return is_float32 and not torch.is_autocast_enabled("cpu")
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:

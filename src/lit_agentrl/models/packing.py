@@ -196,11 +196,9 @@ def attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     scale = options.get("scaling")
     groups = query.shape[1] // key.shape[1]
+    given = (query, key, value)
     # under autocast, rotated queries and keys are whole floats beside values in half precision
-    given, dtype = (
-        (query, key, value),
-        min((query.dtype, key.dtype, value.dtype), key=lambda each: each.itemsize),
-    )
+    dtype = min((states.dtype for states in given), key=lambda each: each.itemsize)
     is_half = dtype in (torch.float16, torch.bfloat16)
     if query.is_cuda and is_half:
         bounds, longest = segments.bounds, max(tokens for _, tokens in segments.batches)

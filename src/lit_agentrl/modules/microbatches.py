@@ -134,7 +134,7 @@ class MicroBatch:
 
 
 def micro_batches(tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form) -> list[MicroBatch]:
-    """How rows are cut into micro-batches of at most so many computed tokens, a longer row standing alone.
+    """How rows are cut into micro-batches of so many computed tokens, before padding; a longer row stands alone.
 
     Args:
         tensors: holds ``tokens_BT`` and ``is_real_BT``.
