@@ -49,7 +49,7 @@ def test_scores_and_weights_do_not_depend_on_the_default_precision(dtype, monkey
     others = torch.tensor(1)  # micro-batches of another rank
     monkeypatch.setattr(microbatches, "max_over_ranks", lambda count: torch.maximum(count, others))
 
-    def score(*, tokens_BT, is_action_BT, lengths):
+    def score(*, tokens_BT, is_action_BT, packing):
         return torch.ones(tokens_BT.shape, dtype=dtype)
 
     def rows(count):
