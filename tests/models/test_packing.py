@@ -179,6 +179,22 @@ def test_micro_batches_say_what_they_compute() -> None:
         assert parts[0].first().rows.tolist() == parts[0].rows[:1].tolist()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_that_begin_alike_on_cuda(dtype: torch.dtype) -> None:
+    ((given_rows, packing, _),) = shared()
+    given_rows = {name: tensor.cuda() for name, tensor in given_rows.items()}
+    network = llama().to("cuda", dtype)
+    expected = gradient(network, score_tokens(network, **given_rows).logp_BT, torch.zeros((), device="cuda"))
+    assert not enable_packing(network)
+    found = []
+    for _ in range(2):
+        logp_BT = score_tokens(network, **given_rows, packing=packing).logp_BT
+        found.append(gradient(network, logp_BT, torch.zeros((), device="cuda")))
+    assert torch.equal(*found)
+    assert (found[0] - expected).norm() <= (0.1 if dtype == torch.bfloat16 else 1e-4) * expected.norm()
+
+
 @pytest.mark.parametrize("make", [llama, gpt2_double])
 def test_the_last_layer_computes_what_is_read(make: Any) -> None:
     network, tokens = make(), torch.randint(3, 50, (1, 12), generator=torch.Generator().manual_seed(0))

@@ -68,7 +68,9 @@ def written_out(network: PreTrainedModel, tokens_BT: torch.Tensor, is_action_BT:
 
 
 def gradient(network: PreTrainedModel, logp_BT: torch.Tensor, entropy_BT: torch.Tensor) -> torch.Tensor:
-    weight_BT = torch.linspace(-1, 2, logp_BT.numel(), dtype=logp_BT.dtype).reshape(logp_BT.shape)
+    weight_BT = torch.linspace(-1, 2, logp_BT.numel(), dtype=logp_BT.dtype, device=logp_BT.device).reshape(
+        logp_BT.shape
+    )
     network.zero_grad()
     ((logp_BT + 0.3 * entropy_BT) * weight_BT).sum().backward()
     return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])

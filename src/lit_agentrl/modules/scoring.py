@@ -23,7 +23,7 @@ def form_of_rows(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> 
     Args:
         networks: all that read rows.
         packing: see `UpdateSettings`.
-        is_cuda: where they are.
+        is_cuda: where they are; ``auto`` packs on CPUs alone until the packed kernel of CUDA has been run.
 
     Raises:
         ValueError: packed rows are demanded of a network that cannot take them.

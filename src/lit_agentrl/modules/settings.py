@@ -19,7 +19,7 @@ class UpdateSettings:
     Args:
         epochs: passes over the batch.
         minibatches: optimizer steps per pass.
-        tokens_per_microbatch: padded tokens of one forward and backward; memory, not mathematics.
+        tokens_per_microbatch: tokens computed in one forward and backward; memory, not mathematics.
         logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are computed
             again in the backward pass.  None: all action tokens of a micro-batch at once.
         packing: False: rows are padded; True: one after the other without padding; ``shared``: so, and what rows
