@@ -8,10 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.final_layer import computed_at, final_feed_forward, read_places
-from lit_agentrl.models.logprobs import hidden_before, score_tokens
+from lit_agentrl.models.final_layer import (
+    computed_at,
+    final_feed_forward,
+    mark_run_again,
+    read_places,
+)
+from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
 from lit_agentrl.modules.microbatches import micro_batches, split_shared
 from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
@@ -226,5 +232,12 @@ def test_places_that_are_read() -> None:
 def test_a_last_layer_that_cannot_be_told_is_left_alone() -> None:
     assert final_feed_forward(torch.nn.Linear(2, 2)) is None
     network = llama()
-    network.model.layers[-1].forward = network.model.layers[-1].forward  # run again in the backward pass
+    last = network.model.layers[-1]
+    assert final_feed_forward(network) is last.mlp
+    with recomputed(network):
+        assert final_feed_forward(network) is None
+    mark_run_again(last)
     assert final_feed_forward(network) is None
+    wrapped = llama()
+    wrapped.model.layers[-1] = checkpoint_wrapper(wrapped.model.layers[-1])
+    assert final_feed_forward(wrapped) is None

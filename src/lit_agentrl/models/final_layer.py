@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from lit_agentrl.models.products import padding_for
 
+_RUN_AGAIN: WeakSet[nn.Module] = WeakSet()
 _WORTH = 0.75  # of the tokens; where more are read, all are computed
 
 
@@ -23,10 +25,17 @@ def final_feed_forward(network: nn.Module) -> nn.Module | None:
     trunk: Any = getattr(network, "base_model", network)
     count = getattr(getattr(trunk, "config", None), "num_hidden_layers", None)
     lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList) and len(child) == count]
-    if len(lists) != 1 or "forward" in vars(lists[0][-1]):
+    if len(lists) != 1:
         return None
-    found = getattr(lists[0][-1], "mlp", None)
-    return found if isinstance(found, nn.Module) else None
+    last = lists[0][-1]
+    is_run_again = "forward" in vars(last) or last in _RUN_AGAIN
+    # of its own: a wrapper that runs it again would hand on what it wraps
+    return None if is_run_again else dict(last.named_children()).get("mlp")
+
+
+def mark_run_again(layer: nn.Module) -> None:
+    """Say that a layer is run again in the backward pass, by which it must compute what it did before."""
+    _RUN_AGAIN.add(layer)
 
 
 def read_places(place_A: Tensor, num_tokens: int) -> Tensor | None:
