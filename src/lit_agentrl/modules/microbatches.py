@@ -128,9 +128,10 @@ class MicroBatch:
     num_computed: int
 
     def first(self) -> MicroBatch:
-        """Its first row alone."""
+        """Its first row alone, to run along with other ranks: it counts as nothing."""
         packing = self.packing and Packing.apart(self.packing.lengths[:1])
-        return replace(self, rows=self.rows[:1], packing=packing)
+        rows = self.rows[:1]
+        return replace(self, rows=rows, packing=packing, num_real=0, num_needed=0, num_computed=0)
 
 
 def micro_batches(tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form) -> list[MicroBatch]:
