@@ -12,7 +12,8 @@ gradients     b P_t / N; and b P_t more between ranks: ddp's buckets, or what fs
 optimizer     2 b P_t / N: AdamW's two moments
 reference     b P / N for a KL term, if not off-loaded; nothing under LoRA: it is the base, adapters off
 critic        separate: weights, gradients and optimizer of a trunk of its own, or of its adapters under LoRA
-kv cache      slots x context x 2 L k b, kept from rollout to rollout; not counted: on a CPU half precision is kept as float32
+kv cache      slots x context x 2 L k b, kept from rollout to rollout; not counted: a CPU
+              keeps half precision as float32
 gathered      fsdp: in training two blocks and the embeddings, in a rollout all weights, whole
 activations   T L times what a token leaves in a layer (`Plan.layer_bytes`), with checkpointing T L d b, and the two
               ends; twice under a separate critic
