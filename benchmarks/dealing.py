@@ -15,7 +15,7 @@ import statistics
 import sys
 
 from lit_agentrl.callbacks.transcripts import read
-from lit_agentrl.strategies.dealing import idle_share, longest_first
+from lit_agentrl.strategies.balance import idle_share, longest_first
 
 RANKS = (2, 4, 8, 16, 32, 64)
 GROUPS_OF_A_RANK = 2

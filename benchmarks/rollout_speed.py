@@ -23,12 +23,12 @@ from omegaconf import OmegaConf
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
-from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import AnswerStop
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import Episode
 
 ROOT = Path(__file__).resolve().parent.parent
 

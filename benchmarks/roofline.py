@@ -32,8 +32,8 @@ from common import Measured, Round, Spread, alternate, parse, parser_for, spread
 from synthetic import Player, Shape, Trained, random_policy
 from torch import nn
 
+from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import load_nano
-from lit_agentrl.types import Episode
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COPY_BYTES = 256 * 2**20

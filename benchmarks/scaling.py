@@ -44,7 +44,7 @@ from common import (
 )
 from synthetic import Player, Shape, Trained, measured, random_policy
 
-from lit_agentrl.models.products import bound_caches
+from lit_agentrl.models.onednn import bound_caches
 
 TURNS, ROW, ACTIONS, EPISODES = (1, 5, 10, 20, 40), 1280, 320, 16
 GROUPS, MEMBERS = (8, 32, 128, 512), 2

@@ -22,17 +22,18 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
+from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
-from lit_agentrl.modules.policy_optimisation import PolicyModule
-from lit_agentrl.rollout.batch import pack
-from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.rollout.pack import pack
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import Episode, StepBatch, TrajectoryBatch
 
 HEAD = 32  # width of an attention head
 

@@ -29,9 +29,9 @@ from lit_agentrl.envs.bandit import RISKY_NAMES, SAFE_NAMES
 from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.envs.sokoban import MOVES
 from lit_agentrl.models.policy import NANO_FOLDER
-from lit_agentrl.modules.microbatches import split_by_tokens
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.update.microbatches import split_by_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = (

@@ -44,10 +44,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrain
 from lit_agentrl.models.logprobs import recomputed, score_tokens
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA, adapters_off
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
-from lit_agentrl.modules.critic import separate, shared
-from lit_agentrl.modules.settings import OptimSettings
 from lit_agentrl.report.memory import peak_of
 from lit_agentrl.rl.value_loss import squared
+from lit_agentrl.update.critic import separate, shared
+from lit_agentrl.update.settings import OptimSettings
 
 MIB = 2**20
 COPIES = 4  # float32 tensors (A, V) alive where a chunk's backward begins

@@ -10,19 +10,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
-BASE = {"types", "seeds", "files"}
+BASE = {"episode", "batch", "seeds", "files", "distributed"}
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
-    **dict.fromkeys(["models", "text", "envs"], 1),
+    **dict.fromkeys(["models", "text", "envs", "report"], 1),
     **dict.fromkeys(["engines", "rewards"], 2),
-    **dict.fromkeys(["modules", "rollout"], 3),
-    **dict.fromkeys(["callbacks", "strategies", "data", "report"], 4),
-    **dict.fromkeys(["entry"], 5),
+    **dict.fromkeys(["rollout", "update", "strategies"], 3),
+    **dict.fromkeys(["modules", "data"], 4),
+    **dict.fromkeys(["callbacks"], 5),
+    **dict.fromkeys(["entry"], 6),
 }
 FORBIDDEN = {
     "rl": {"numpy", "lightning", "transformers", *(f"lit_agentrl.{name}" for name in BASE)},
-    "envs": {"torch", "lightning", "transformers", "lit_agentrl.types", "lit_agentrl.rl"},  # types: torch
+    "envs": {"torch", "lightning", "transformers", "lit_agentrl.batch", "lit_agentrl.rl"},  # batch: torch
+    "episode": {"torch", "lightning", "transformers", "lit_agentrl.batch"},
     "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},
+    "update": {"lightning"},
 }
 ALGORITHMS = {file.stem for file in (ROOT / "conf" / "algo").glob("*.yaml") if not file.stem.startswith("_")}
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_YAML_LINES, MAX_ROOT_YAML_LINES = 400, 100, 40, 70
@@ -112,13 +115,13 @@ def test_source(rule: Rule) -> None:
     ("rule", "room", "source", "is_broken"),
     [
         (rooms_import_downwards, "modules", "from lit_agentrl.callbacks.rollout import X", True),
-        (rooms_import_downwards, "modules", "def f():\n    from lit_agentrl import rollout", True),
-        (rooms_import_downwards, "callbacks", "import lit_agentrl.data.prompts", True),
-        (rooms_import_downwards, "types", "from lit_agentrl.rl.masked import masked_sum", True),
-        (rooms_import_downwards, "callbacks", "from lit_agentrl.modules.metrics import X", False),
+        (rooms_import_downwards, "engines", "def f():\n    from lit_agentrl import rollout", True),
+        (rooms_import_downwards, "data", "import lit_agentrl.callbacks.progress", True),
+        (rooms_import_downwards, "batch", "from lit_agentrl.rl.masked import masked_sum", True),
+        (rooms_import_downwards, "callbacks", "from lit_agentrl.report.episodes import X", False),
         (rooms_import_downwards, "engines", "from lit_agentrl import __version__, seeds", False),
         (rooms_keep_their_libraries, "envs", "import torch.nn as nn", True),
-        (rooms_keep_their_libraries, "envs", "from lit_agentrl.types import Turn", True),
+        (rooms_keep_their_libraries, "envs", "from lit_agentrl.batch import StepBatch", True),
         (rooms_keep_their_libraries, "rl", "import numpy as np", True),
         (rooms_keep_their_libraries, "rl", "from lit_agentrl import seeds", True),
         (rooms_keep_their_libraries, "modules", "from lit_agentrl.engines.base import Engine", True),

@@ -16,23 +16,23 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.parts import build_games, build_parts, build_rewards
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
-from lit_agentrl.modules.critic import Critic
-from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
 OPENING: dict[str, Any] = {
     "name": "sokoban", "rules": "", "action_names": ["Up"], "observation": "P _", "max_turns": 5,

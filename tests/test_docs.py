@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from safetensors import safe_open
 
 from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
@@ -24,7 +25,6 @@ from lit_agentrl.rl.filters import Selection
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Single
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import Turn
 from tests.conftest import load_task_yaml
 from tests.rewards.conftest import sized
 

@@ -12,10 +12,10 @@ import pytest
 
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import load_nano
-from lit_agentrl.rollout.play import EpisodeInPlay
+from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.types import Episode
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 REPLIES = (

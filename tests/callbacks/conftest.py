@@ -14,11 +14,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from lit_agentrl.callbacks.checkpoints import AtomicIO, BestCheckpoint, LastCheckpoint
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
 from lit_agentrl.callbacks.loggers import CSVLog, TensorBoardLog
 from lit_agentrl.callbacks.transcripts import Transcripts
-from lit_agentrl.types import EndReason, Episode, FinishReason, Segment, StepBatch, Turn
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Segment, Turn
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
 
 
 def episode(group: int = 0, member: int = 0, success: bool = False, **changes: Any) -> Episode:

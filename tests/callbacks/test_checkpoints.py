@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.callbacks.checkpoints import AtomicIO, CheckpointError, checkpoint_exists
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, checkpoint_exists
 
 # every call of the operating system through which a save touches the disk
 CALLS = ("makedirs", "open", "fsync", "close", "link", "unlink", "replace", "stat")

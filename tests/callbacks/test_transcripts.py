@@ -17,7 +17,7 @@ from tensorboard.plugin_util import markdown_to_safe_html
 
 from lit_agentrl.callbacks.markup import clean, episode_markdown, fenced, forced_text, inline, reply_parts
 from lit_agentrl.callbacks.transcripts import Transcripts, from_line, pick, read, to_line
-from lit_agentrl.types import Episode, Segment
+from lit_agentrl.episode import Episode, Segment
 
 Make = Callable[..., Episode]
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from lit_agentrl.callbacks.checkpoints import AtomicIO, BestCheckpoint, CheckpointError, LastCheckpoint
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError
 
 
 def test_leftovers_of_a_killed_write_are_removed_at_start(

@@ -7,8 +7,8 @@ import torch
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.types import FinishReason
 from tests.conftest import tiny_network
 
 

@@ -18,8 +18,8 @@ from transformers import (
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.types import FinishReason
 from tests.engines.test_native import PREFIXES, Never, padded, play
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

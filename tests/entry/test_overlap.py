@@ -13,14 +13,14 @@ from hydra.utils import instantiate
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig
 
-from lit_agentrl.callbacks.overlap import require_whole_weights
-from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.entry.cli import main_train
 from lit_agentrl.entry.composition import task_loader
 from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import build_parts
 from lit_agentrl.entry.record import hyperparameters
 from lit_agentrl.rl.correction import masked, truncated
+from lit_agentrl.rollout.ahead import require_whole_weights
+from lit_agentrl.rollout.settings import RolloutSettings
 from tests.conftest import ROOT
 
 ALGORITHMS = sorted(file.stem for file in (ROOT / "conf" / "algo").glob("*.yaml"))

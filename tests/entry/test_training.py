@@ -18,7 +18,7 @@ from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Outcome
-from lit_agentrl.models.products import _CAPACITIES, _PREPARED
+from lit_agentrl.models.onednn import _CAPACITIES, _PREPARED
 from lit_agentrl.report import summary as reports
 
 SMALL = [

@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from hydra.utils import instantiate
 
-from lit_agentrl.modules.settings import OptimSettings
 from lit_agentrl.rl.binding import bind
-from tests.modules.bare import build, float64, off_policy, step
+from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import config_of
 from tests.rl.test_algo_configs import ALGORITHMS
+from tests.update.bare import build, float64, off_policy, step
 
 FILE = Path(__file__).parent / "loss_curves.json"
 ITERATIONS = 5

@@ -10,10 +10,10 @@ import pytest
 
 from lit_agentrl.callbacks.transcripts import read
 from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.episode import Segment
 from lit_agentrl.rollout import player
-from lit_agentrl.rollout.sampler import Sampler
+from lit_agentrl.rollout.scheduler import Sampler
 from lit_agentrl.text.context import Window
-from lit_agentrl.types import Segment
 from tests.integration.conftest import assert_equal_runs, command, outcome, run
 
 SMALL = [

@@ -19,7 +19,7 @@ from lit_agentrl.models.final_layer import (
 )
 from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
-from lit_agentrl.modules.microbatches import Form, micro_batches, split_shared
+from lit_agentrl.update.microbatches import Form, micro_batches, split_shared
 from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
 
 # two siblings, one that goes on, one that ends within it, a copy of it, a stranger

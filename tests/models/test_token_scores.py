@@ -20,7 +20,7 @@ from transformers import (
 
 from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
 from lit_agentrl.models.packing import Packing, enable_packing
-from tests.modules.bare import gpt2
+from tests.update.bare import gpt2
 
 LENGTHS = [9, 12, 2, 7]
 PACKING = Packing.apart(LENGTHS)

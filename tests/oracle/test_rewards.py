@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
+from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.format import Format
 from lit_agentrl.rewards.overlong import Overlong
 from lit_agentrl.rewards.repetition import Repetition
 from lit_agentrl.text.parsing import parse_reply
-from lit_agentrl.types import Episode
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.oracles import load
 from tests.rewards.conftest import episode, turn

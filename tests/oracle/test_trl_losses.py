@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.rl import aggregation, clipping, clipping_log, entropy, kl, ratios
+from lit_agentrl.rl import aggregation, clipping, entropy, kl, ratios
 from tests.oracle.batches import batches, filled, random_batch
 from tests.oracle.losses import NORM, ours, with_gradient
 from tests.oracle.oracles import load, trainer, trl_loss
@@ -132,11 +132,11 @@ def idle_rows(batch: Any) -> Any:
 
 @pytest.mark.parametrize(("low", "high"), [(0.4, 0.4), (0.1, 0.05)])
 def test_gmpo(agree, low, high):
-    clip = partial(clipping_log.log_wide, low=low, high=high)
+    clip = partial(clipping.log_wide, low=low, high=high)
     for seed, batch in batches():
         expected, gradient, made = theirs("GMPO", batch, of_rows=True, epsilon_low=low, epsilon_high=high)
         value, slope, metrics = ours(per_row(batch), ratio=ratios.token, clip=clip, aggregate=PER_ROW)
-        share, pair = rows_with_tokens(batch), ("clipping_log.log_wide", "GMPO")
+        share, pair = rows_with_tokens(batch), ("clipping.log_wide", "GMPO")
         agree(value * share + idle_rows(batch), expected, seed=seed, pair=pair, tolerance=TOLERANCE)
         agree(slope * share, gradient, seed=seed, pair=pair, tolerance=TOLERANCE)
         logged = made._metrics["train"]

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import aggregation, clipping, clipping_log, ratios
+from lit_agentrl.rl import aggregation, clipping, ratios
 from tests.oracle.batches import batches, filled, mask, random_batch
 from tests.oracle.losses import MODES, NORM, aggregated, ours, with_gradient
 from tests.oracle.oracles import load
@@ -111,8 +111,8 @@ def test_limit_of_the_gspo_ratio(verl):
 @pytest.mark.parametrize(("low", "high"), [(0.4, 0.4), (0.1, 0.05)])
 def test_gmpo(verl, agree, low, high):
     """verl averages over all rows, we over those with a sampled token."""
-    clip = partial(clipping_log.log_wide, low=low, high=high)
-    pair = ("clipping_log.log_wide", "geo_mean")
+    clip = partial(clipping.log_wide, low=low, high=high)
+    pair = ("clipping.log_wide", "geo_mean")
     for seed, batch in batches():
         expected, gradient, _ = theirs(
             verl, "geo_mean", batch, "token-mean", (low, high, NEVER), "row_advantage_BT"
@@ -133,7 +133,7 @@ def test_limit_of_the_gmpo_ratio(verl):
     batch["logp_BT"] = batch["old_logp_BT"] + 22.0
     batch["advantage_BT"] = torch.where(batch["is_action_BT"], -1.0, torch.nan)
     expected, gradient, _ = theirs(verl, "geo_mean", batch, "token-mean", (0.4, 0.4, NEVER))
-    value, slope, _ = ours(batch, ratio=ratios.token, clip=clipping_log.log_wide, aggregate=SEQUENCE_MEAN)
+    value, slope, _ = ours(batch, ratio=ratios.token, clip=clipping.log_wide, aggregate=SEQUENCE_MEAN)
     assert float(expected) == pytest.approx(math.exp(22)) and gradient[batch["is_action_BT"]].gt(0).all()
     assert float(value) == pytest.approx(math.exp(20)) and slope.eq(0).all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lit_agentrl.types import EndReason, Episode, Turn
+from lit_agentrl.episode import EndReason, Episode, Turn
 
 
 def turn(tokens: int = 2, *, reward: float = 0.0, key: int = 0, text: str = "P", **fields: Any) -> Turn:

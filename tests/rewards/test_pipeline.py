@@ -8,6 +8,7 @@ import statistics
 import pytest
 import torch
 
+from lit_agentrl.episode import EndReason
 from lit_agentrl.rewards.base import Shaping
 from lit_agentrl.rewards.caps import Caps
 from lit_agentrl.rewards.count import Count
@@ -19,8 +20,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rewards.rnd import RandomNetworkDistillation
 from lit_agentrl.rewards.top_lambda import TopLambda
 from lit_agentrl.rewards.tripwire import TripWire
-from lit_agentrl.rollout.batch import pack
-from lit_agentrl.types import EndReason
+from lit_agentrl.rollout.pack import pack
 from tests.rewards.conftest import episode, golden, sized, turn
 
 

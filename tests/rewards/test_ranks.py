@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from lit_agentrl.modules.collective import gather_objects
+from lit_agentrl.distributed import gather_objects
 from lit_agentrl.rewards.count import Count
 from lit_agentrl.rewards.normalise import Normalise
 from lit_agentrl.rewards.pipeline import RewardPipeline

@@ -14,8 +14,9 @@ from hydra.errors import ConfigCompositionException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.rl import entropy, filters, group_filters, kl, kl_control, row_selection
-from lit_agentrl.rl.algorithm import Algorithm, try_out
+from lit_agentrl.rl import entropy, filters, kl, kl_control, row_selection
+from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.ratios import sequence
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -24,8 +25,8 @@ OPTIONS = sorted(f"{f.parent.name}={f.stem}" for f in (CONF / "algo").glob("*/*.
 FILTERS = {  # those that differ from top_std with every group kept
     "grpo": (filters.top_std, {"ratio": 0.5}),
     "starpo_s": (filters.top_std, {"ratio": 0.25}),
-    "dapo": (group_filters.dynamic_sampling, {"target": 4}),
-    "reinforce_rej": (group_filters.reject_uniform, {}),
+    "dapo": (filters.dynamic_sampling, {"target": 4}),
+    "reinforce_rej": (filters.reject_uniform, {}),
 }
 AXES = (
     "advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "kl_controller", "entropy",

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import clipping, filters, kl
-from lit_agentrl.rl.algorithm import bind, tensor_names, try_out
-from lit_agentrl.rl.binding import toy_tensors
-from lit_agentrl.types import TrajectoryBatch
+from lit_agentrl.rl.binding import bind, tensor_names, toy_tensors, try_out
 
 
 def part(*, return_B: Tensor, state_key_BK: Tensor, value_BT: Tensor | None = None, eps: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from lit_agentrl.rl import filters
 from lit_agentrl.rl.binding import bind, try_out
-from lit_agentrl.rl.group_filters import dynamic_sampling, min_p, reject_uniform, std_nucleus, var_threshold
+from lit_agentrl.rl.filters import dynamic_sampling, min_p, reject_uniform, std_nucleus, var_threshold
 
 NAN = float("nan")
 FILTERS = [

@@ -16,7 +16,6 @@ from lit_agentrl.rl import (
     critic_advantages,
     entropy,
     filters,
-    group_filters,
     gvpo,
     row_selection,
 )
@@ -226,14 +225,14 @@ def test_top_std_of_all_groups_keeps_all(seed):
 def test_nucleus_of_all_spread_keeps_every_group_with_spread(seed):
     batch = ragged(seed)
     batch["return_B"][batch["group_B"] == 1] = 0.25
-    kept = run(group_filters.std_nucleus, batch, p=1.0, slack=0.0).keep_groups
-    assert kept.tolist() == run(group_filters.min_p, batch, p=1e-9).keep_groups.tolist() == [0, 2]
+    kept = run(filters.std_nucleus, batch, p=1.0, slack=0.0).keep_groups
+    assert kept.tolist() == run(filters.min_p, batch, p=1e-9).keep_groups.tolist() == [0, 2]
 
 
 def test_dynamic_sampling_without_target_is_reject_uniform(seed):
     batch = ragged(seed, sizes=(2, 2, 2, 2, 2, 2))
-    kept = run(group_filters.dynamic_sampling, batch, target=None)
-    assert kept.keep_groups.equal(run(group_filters.reject_uniform, batch).keep_groups) and not kept.want_more
+    kept = run(filters.dynamic_sampling, batch, target=None)
+    assert kept.keep_groups.equal(run(filters.reject_uniform, batch).keep_groups) and not kept.want_more
 
 
 def test_cppo_that_prunes_nothing_is_grpo(seed):

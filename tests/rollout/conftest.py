@@ -11,7 +11,7 @@ import pytest
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
-from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL
 from lit_agentrl.text.prompts import Prompt

@@ -9,15 +9,15 @@ import torch
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.episode import EndReason, Segment
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.rollout.batch import pack
-from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.pack import pack
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import AnswerStop, check_ledger
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import EndReason, Segment
 from tests.conftest import load_task_yaml, tiny_policy
 
 CONTEXTS = {  # with a limit on a row that truncates some episodes

@@ -19,8 +19,8 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.rollout.player import Player, PlayRequest
-from lit_agentrl.rollout.process import PlayingError, PlayingProcess
-from lit_agentrl.rollout.weights import SharedWeights, named_weights
+from lit_agentrl.rollout.workers.process import PlayingError, PlayingProcess
+from lit_agentrl.rollout.workers.weights import SharedWeights, named_weights
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import ROOT, load_task_yaml, nano_tokenizer, tiny_network

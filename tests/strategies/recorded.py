@@ -14,17 +14,17 @@ from lightning.pytorch.strategies import Strategy
 from omegaconf import OmegaConf
 from torch.distributed.tensor import DTensor
 
-from lit_agentrl.callbacks.atomic_io import AtomicIO
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.modules.policy_optimisation import PolicyModule
-from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
+from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.types import StepBatch, TrajectoryBatch
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
+from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import ROOT
 from tests.golden.curves import ADAMW
-from tests.modules.bare import gpt2, off_policy
 from tests.rl.ragged import config_of
+from tests.update.bare import gpt2, off_policy
 
 GROUPS = [[0, 1, 2], [3, 4, 5]]  # of each rank; lengths are ragged
 

@@ -16,7 +16,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.accelerators import CPUAccelerator
 from omegaconf import OmegaConf
 
-from lit_agentrl.strategies import cooperative, ddp
+from lit_agentrl.strategies import ddp, multiprocess
 from lit_agentrl.strategies.launching import Launcher
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
@@ -25,7 +25,7 @@ from tests.strategies.processes import on_ranks
 DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", *TINY, "filter=none"]
 TROUBLE = '''
 import errno, os, signal, time
-from lit_agentrl.callbacks import atomic_io
+from lit_agentrl.strategies import checkpoint_io
 from lit_agentrl.envs.bandit import Bandit
 
 def full(checkpoint, path):
@@ -45,7 +45,7 @@ class Trouble(Bandit):
             if what == "stall":
                 time.sleep(600)
             if what == "disk":
-                atomic_io._write_synced = full
+                checkpoint_io._write_synced = full
         return super().reset(seed=seed, options=options)
 '''
 
@@ -114,7 +114,7 @@ def _nothing_is_left(folder: Path) -> None:
 
 def _fails_beside_one_that_hangs() -> str:
     strategy = ddp.DDP(timeout_s=0.5)  # the grace of its watch
-    cooperative.GRACE_S = 2.0  # of this forked process
+    multiprocess.GRACE_S = 2.0  # of this forked process
     strategy.accelerator, strategy.parallel_devices = CPUAccelerator(), [torch.device("cpu")]
     strategy.cluster_environment = LightningEnvironment()
     strategy._configure_launcher()

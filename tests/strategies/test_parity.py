@@ -13,21 +13,21 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
+from lit_agentrl.distributed import rank, world_size
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.modules.collective import rank, world_size
-from lit_agentrl.modules.policy_optimisation import PolicyModule
-from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
+from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.strategies.ddp import DDP
 from lit_agentrl.strategies.fsdp import FSDP
-from lit_agentrl.types import StepBatch, TrajectoryBatch
+from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import ROOT
-from tests.modules.bare import gpt2
 from tests.rl.ragged import config_of, ragged
 from tests.strategies.processes import on_ranks
 from tests.strategies.recorded import whole
+from tests.update.bare import gpt2
 
 CASES = {  # algorithm and what is changed of the update
     "grpo": {},

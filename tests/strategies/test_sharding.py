@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from lit_agentrl.callbacks.atomic_io import AtomicIO, CheckpointError, progress_of
 from lit_agentrl.strategies import sharding
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, progress_of
 from tests.conftest import tiny_network
 from tests.strategies.ranks import Check, assert_passed, start
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from lit_agentrl.episode import Segment
 from lit_agentrl.text.chat import ChatRenderer, shipped_template
-from lit_agentrl.types import Segment
 
 USER = {"role": "user", "content": "turns 5"}
 REPLY = "<think>wall</think><answer>Up || Down</answer>"

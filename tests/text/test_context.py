@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from lit_agentrl.episode import Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Context, Past, Single, Window
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import Segment, Turn
 from tests.conftest import nano_tokenizer
 
 REPLIES = [["Up"], [], ["Up", "Down"]]  # actions of three past turns; the second reply was invalid

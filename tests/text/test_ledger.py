@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import AnswerStop, check_ledger, reply_segments
-from lit_agentrl.text.pieces import pieces_of
-from lit_agentrl.types import Episode, Segment, Turn
+from lit_agentrl.text.token_bytes import pieces_of
 
 T, A, X = int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)
 PARTS = [

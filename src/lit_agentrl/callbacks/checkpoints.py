@@ -11,25 +11,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lit_agentrl.callbacks.atomic_io import (
-    LEFTOVERS,
-    AtomicIO,
-    CheckpointError,
-    checkpoint_exists,
-    progress_of,
-    remove_checkpoint,
-)
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.files import recover_folder, replace_folder
-
-__all__ = [
-    "AtomicIO",
-    "BestCheckpoint",
-    "CheckpointError",
-    "LastCheckpoint",
-    "checkpoint_exists",
-    "progress_of",
-]
+from lit_agentrl.strategies.checkpoint_io import (
+    LEFTOVERS,
+    CheckpointError,
+    remove_checkpoint,
+)
 
 
 def _check_keep(option: str, keep: int) -> int:

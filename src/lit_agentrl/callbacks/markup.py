@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.parsing import find_blocks
-from lit_agentrl.types import Episode, Segment, Turn
 
 Decode = Callable[[list[int]], str]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")

@@ -12,22 +12,23 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import seeds
-from lit_agentrl.callbacks.overlap import PlayAhead, require_whole_weights
-from lit_agentrl.callbacks.rollout_row import of_all_ranks, rollout_row, stop_if_failing
-from lit_agentrl.callbacks.rollout_settings import RolloutSettings
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.distributed import gather_objects, gather_rows, rank, sum_over_ranks
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
-from lit_agentrl.modules.collective import gather_objects, gather_rows, rank, sum_over_ranks
+from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.report.iteration import of_all_ranks, rollout_row, stop_if_failing
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
-from lit_agentrl.rollout.batch import pack, trajectory_id
+from lit_agentrl.rollout.ahead import PlayAhead, require_whole_weights
+from lit_agentrl.rollout.pack import pack, trajectory_id
 from lit_agentrl.rollout.player import Player, PlayRequest
-from lit_agentrl.rollout.process import Wave
+from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.workers.process import Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import EndReason, Episode, StepBatch
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.markup import Decode, episode_markdown
+from lit_agentrl.distributed import gather_objects
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.files import append_durable, whole_lines, write_atomic
-from lit_agentrl.modules.collective import gather_objects
-from lit_agentrl.types import EndReason, Episode, FinishReason, StepBatch, Turn
 
 SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode, enums by name}
 

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl import seeds
-from lit_agentrl.types import StepBatch
+from lit_agentrl.batch import StepBatch
 
 _GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; further waves count from multiples of it
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lit_agentrl.types import FinishReason
+from lit_agentrl.episode import FinishReason
 
 
 @dataclass(frozen=True)

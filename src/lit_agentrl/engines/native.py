@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
-from lit_agentrl.engines.packing import pack_unread
-from lit_agentrl.engines.probe import why_not
+from lit_agentrl.engines.inference import Serving
+from lit_agentrl.engines.prefixes import Copy, common_prefixes
+from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
 from lit_agentrl.engines.rows import Rows
 from lit_agentrl.engines.sampling import draw_rows
-from lit_agentrl.engines.serving import Serving
-from lit_agentrl.engines.sharing import Copy, common_prefixes
 from lit_agentrl.engines.stops import StopRule, StopTable
-from lit_agentrl.types import FinishReason
+from lit_agentrl.engines.support import why_not
+from lit_agentrl.episode import FinishReason
 
 if TYPE_CHECKING:
     from lit_agentrl.engines.compiled import CompiledDecode

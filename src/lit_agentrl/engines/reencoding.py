@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.inference import Serving
 from lit_agentrl.engines.sampling import draw_rows
-from lit_agentrl.engines.serving import Serving
 from lit_agentrl.engines.stops import StopTable
+from lit_agentrl.episode import FinishReason
 from lit_agentrl.seeds import uniforms
-from lit_agentrl.types import FinishReason
 
 
 class ReencodingEngine:

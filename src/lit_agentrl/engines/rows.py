@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
+from lit_agentrl.episode import FinishReason
 from lit_agentrl.seeds import uniforms
-from lit_agentrl.types import FinishReason
 
 
 class Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
-from lit_agentrl.types import FinishReason
+from lit_agentrl.episode import FinishReason
 
 Script = Callable[[int, int], str | Exception]
 

@@ -17,16 +17,16 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.callbacks.checkpoints import AtomicIO
 from lit_agentrl.callbacks.progress import LiveDisplay
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
 from lit_agentrl.envs.base import Task
+from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.products import bound_caches
-from lit_agentrl.modules.policy_optimisation import PolicyModule
+from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.rehearsal import rehearse
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 from rich.table import Table
 
-from lit_agentrl.callbacks.checkpoints import checkpoint_exists
 from lit_agentrl.callbacks.rollout import Evaluation
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import load_option
@@ -21,9 +20,10 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import TaskLoader, eval_params
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import clustered_share_interval, mean_interval, normalised, pass_at_k
-from lit_agentrl.types import EndReason, Episode
+from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
 

@@ -11,23 +11,23 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from lit_agentrl.callbacks.rollout import RolloutSettings
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.modules.critic import Critic, separate_if_needed
-from lit_agentrl.modules.settings import OptimSettings, UpdateSettings
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.kl import KLToOld
+from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.update.critic import Critic, separate_if_needed
+from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
 

@@ -17,9 +17,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.parts import Games
+from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
-from lit_agentrl.types import EndReason, Episode
 
 PACKAGES = (
     "lit_agentrl",

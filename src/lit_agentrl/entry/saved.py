@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +12,16 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_agentrl.entry.composition import CONFIG_DIR, check_sections
 from lit_agentrl.entry.errors import UserError, explain, first_line
 from lit_agentrl.entry.signatures import check_targets
+
+# where the parts that an earlier version's config names stand today
+_MOVED = {
+    "lit_agentrl.callbacks.rollout.RolloutSettings": "lit_agentrl.rollout.settings.RolloutSettings",
+    "lit_agentrl.modules.critic.": "lit_agentrl.update.critic.",
+    "lit_agentrl.modules.settings.": "lit_agentrl.update.settings.",
+    "lit_agentrl.rl.clipping_log.": "lit_agentrl.rl.clipping.",
+    "lit_agentrl.rl.clipping_rollback.": "lit_agentrl.rl.clipping.",
+    "lit_agentrl.rl.group_filters.": "lit_agentrl.rl.filters.",
+}
 
 
 def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
@@ -43,6 +54,7 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         ) from error
     if not isinstance(cfg, DictConfig):
         raise UserError(f"{option}={folder}: {file} holds no config")
+    cfg = OmegaConf.create(_up_to_date(OmegaConf.to_container(cfg, resolve=False)))
     cfg.run_dir = str(folder.resolve())
     try:
         check_sections(cfg, "train")
@@ -56,6 +68,23 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
     OmegaConf.set_struct(cfg, True)
     found = [source.path for source in sources if source.schema == "file"]
     return cfg, [path for path in found if Path(path) != CONFIG_DIR and Path(path).is_dir()]
+
+
+def _up_to_date(node: Any) -> Any:
+    """An earlier version's config, its targets aimed at where they stand today."""
+    if isinstance(node, list):
+        return [_up_to_date(child) for child in node]
+    if isinstance(node, dict):
+        return {
+            name: _target(child) if name == "_target_" else _up_to_date(child) for name, child in node.items()
+        }
+    return node
+
+
+def _target(name: str) -> str:
+    """A target as it is called today."""
+    old = next((old for old in _MOVED if name.startswith(old)), None)
+    return name if old is None else _MOVED[old] + name.removeprefix(old)
 
 
 def run_folder_of(path: Path) -> Path:

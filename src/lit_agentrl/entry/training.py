@@ -8,12 +8,13 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from lit_agentrl.callbacks.checkpoints import BestCheckpoint, checkpoint_exists, progress_of
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import TaskLoader
 from lit_agentrl.report import summary as reports
+from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 
 
 def train(

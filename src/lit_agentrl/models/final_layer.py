@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.models.products import padding_for
+from lit_agentrl.models.onednn import padding_for
 
 _RUN_AGAIN: WeakSet[nn.Module] = WeakSet()
 _WORTH = 0.75  # of the tokens; where more are read, all are computed

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lit_agentrl.models.products import padding_for
+from lit_agentrl.models.onednn import padding_for
 
 ATTENTION = "sdpa_or_packed"
 _MIN_FILL = 0.92  # of the longest row of a call of attention on CPUs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule
 
-from lit_agentrl.modules.metrics import EpisodeMetrics, evaluation_row
-from lit_agentrl.types import StepBatch
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
 
 
 class EvaluatedModule(LightningModule):

@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lit_agentrl.distributed import max_over_ranks, sum_over_ranks, world_size
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.modules.collective import max_over_ranks, sum_over_ranks, world_size
-from lit_agentrl.modules.critic import Critic
-from lit_agentrl.modules.estimates import advantages
-from lit_agentrl.modules.manual import ManualModule, Tensors
-from lit_agentrl.modules.microbatches import Form, micro_batches
-from lit_agentrl.modules.scoring import form_of_rows, memory_saved, score_rows
-from lit_agentrl.modules.settings import UpdateSettings
+from lit_agentrl.modules.base import ManualModule, Tensors
 from lit_agentrl.rl.aggregation import Weights, divide
-from lit_agentrl.rl.algorithm import Algorithm, add_metrics, bind, policy_loss
+from lit_agentrl.rl.algorithm import Algorithm, add_metrics, policy_loss
+from lit_agentrl.rl.binding import bind
+from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.estimates import advantages
+from lit_agentrl.update.microbatches import Form, micro_batches
+from lit_agentrl.update.scoring import form_of_rows, memory_saved, score_rows
+from lit_agentrl.update.settings import UpdateSettings
 
 
 class SteppingModule(ManualModule):

@@ -15,8 +15,8 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.checks import require_number
-from lit_agentrl.types import Episode
 
 Points = list[list[float]]  # one list an episode, one number a turn
 Probe = Callable[[TextEnv, str], float]  # of a game and its observation, measured before each turn

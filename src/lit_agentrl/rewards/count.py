@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.novelty import Novelty
-from lit_agentrl.types import Episode, Turn
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, ClassVar, Literal
 
+from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage
 from lit_agentrl.rewards.checks import require_one_of
 from lit_agentrl.rewards.moments import Moments
-from lit_agentrl.types import Episode
 
 
 @dataclass(kw_only=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Points, Shaping
 from lit_agentrl.rewards.checks import require_whole
 from lit_agentrl.rewards.moments import Moments
-from lit_agentrl.types import Episode, Turn
 
 
 @dataclass(kw_only=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.rewards.base import Points, Probe, RewardPart, Stage
 from lit_agentrl.rewards.tripwire import TripWire
-from lit_agentrl.types import EndReason, Episode
 
 
 class RewardPipeline:

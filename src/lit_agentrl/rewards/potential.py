@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Probe, Shaping
 from lit_agentrl.rewards.checks import require_number
-from lit_agentrl.types import Episode
 
 
 @dataclass(kw_only=True)

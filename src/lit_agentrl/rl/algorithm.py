@@ -23,17 +23,6 @@ from lit_agentrl.rl.kl_control import Controller, Fixed
 from lit_agentrl.rl.masked import check_shapes, masked_sum, segment_sum, trajectory_index
 from lit_agentrl.rl.row_selection import keep_all
 
-__all__ = [
-    "Algorithm",
-    "add_metrics",
-    "bind",
-    "metric_values",
-    "policy_loss",
-    "shape_rewards",
-    "tensor_names",
-    "try_out",
-]
-
 _CARRY_GRADIENT = ("logp_BT", "entropy_BT")
 _AXES = ("advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "entropy")
 

@@ -7,13 +7,14 @@ All raise ValueError when shapes disagree or a bound makes no sense.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.masked import check_shapes
+from lit_agentrl.rl.masked import check_shapes, require_whole_rows
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,82 @@ def _check_bounds(low_name: str, low: float, high_name: str, high: float) -> Non
         raise ValueError(f"algo.clip.{low_name}={low} must be in (0, 1); {remedy}")
     if not high > 0:
         raise ValueError(f"algo.clip.{high_name}={high} must be > 0; {remedy}")
+
+
+def log_wide(
+    *,
+    ratio_BT: Tensor,
+    advantage_BT: Tensor,
+    is_action_BT: Tensor,
+    trajectory_B: Tensor,
+    low: float = 0.4,
+    high: float = 0.4,
+) -> Clipped:
+    """``-A_i exp(sum of d'_t / T_i)``, the geometric mean of clipped ratios: GMPO, arXiv 2507.20673.
+
+    ``d_t = log rho_t``; ``d'_t = min(d_t, high)`` where A_i > 0, else ``max(d_t, -low)``.  A clipped token
+    loses its gradient, the others of its row keep theirs.  Each sampled token holds the loss of its row, so
+    that ``algo/aggregate=seq_mean_token_mean`` gives GMPO's mean over trajectories; others weigh the
+    trajectories by length.  With ``algo/ratio=token`` this is GMPO; ``sequence`` clips the log of GSPO's
+    ratio.
+
+    Args:
+        ratio_BT: from the ratio axis; carries gradient.
+        advantage_BT: no gradient.  A_i is its mean over the row's sampled tokens, so that estimators per
+            token or turn lose their differences within the row.
+        is_action_BT: sampled tokens; elsewhere the loss is 0.
+        trajectory_B: each trajectory must lie in one row, since its tokens are multiplied.
+        low: nats, > 0; acts on tokens of rows with A_i < 0.
+        high: nats, > 0; acts on tokens of rows with A_i > 0.
+
+    Raises:
+        ValueError: if shapes disagree, a bound is not positive or a trajectory is spread over several rows.
+    """
+    for name, bound in (("low", low), ("high", high)):
+        if not bound > 0:
+            raise ValueError(
+                f"algo.clip.{name}={bound} must be > 0 (nats); algo/clip=none switches clipping off"
+            )
+    check_shapes(
+        ratio_BT=ratio_BT, advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
+    )
+    require_whole_rows(
+        trajectory_B=trajectory_B, is_action_BT=is_action_BT, option="algo/clip=log_wide",
+        alternative="algo/clip=clip_higher",
+    )  # fmt: skip
+    length_B1 = is_action_BT.sum(1, keepdim=True).clamp(min=1)
+    total_B1 = torch.where(is_action_BT, advantage_BT.detach(), 0).sum(1, keepdim=True)
+    advantage_B1 = total_B1 / length_B1
+    # 1 where not sampled: whatever stands there must reach neither the logarithm nor its gradient
+    log_BT = torch.where(is_action_BT, ratio_BT, 1).log()
+    clipped_BT = torch.where(advantage_B1 > 0, log_BT.clamp(max=high), log_BT.clamp(min=-low))
+    loss_B1 = -advantage_B1 * (clipped_BT.sum(1, keepdim=True) / length_B1).exp()
+    return Clipped(
+        torch.where(is_action_BT, loss_B1, 0),
+        is_action_BT & (advantage_B1 < 0) & (log_BT < -low),
+        is_action_BT & (advantage_B1 > 0) & (log_BT > high),
+    )
+
+
+def rollback(*, ratio_BT: Tensor, advantage_BT: Tensor, epsilon: float = 0.2, alpha: float = 0.3) -> Clipped:
+    """``-min(rho A, F(rho) A)``: PPO-RB, arXiv 1903.07940, equation 8.
+
+    ``F(rho) = rho`` within ``[1 - epsilon, 1 + epsilon]``, else ``-alpha rho + (1 + alpha) b`` with b the bound
+    that was crossed.  ``alpha -> 0`` is the symmetric rule.  Shapes (B, T); gradient through ``ratio_BT`` only.
+
+    Raises:
+        ValueError: if shapes disagree, ``epsilon`` is not in (0, 1) or ``alpha`` is not positive.
+    """
+    check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT)
+    if not 0 < epsilon < 1:
+        raise ValueError(f"algo.clip.epsilon={epsilon} must be in (0, 1)")
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"algo.clip.alpha={alpha} must be finite and > 0; algo/clip=symmetric has no slope")
+    advantage_BT = advantage_BT.detach()
+    bound_BT = ratio_BT.detach().clamp(1 - epsilon, 1 + epsilon)
+    is_outside_BT = bound_BT != ratio_BT.detach()
+    back_BT = torch.where(is_outside_BT, -alpha * ratio_BT + (1 + alpha) * bound_BT, ratio_BT)
+    loss_BT = -torch.minimum(ratio_BT * advantage_BT, back_BT * advantage_BT)
+    is_low_BT = (ratio_BT < 1 - epsilon) & (advantage_BT < 0)
+    is_high_BT = (ratio_BT > 1 + epsilon) & (advantage_BT > 0)
+    return Clipped(loss_BT, is_low_BT, is_high_BT)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.masked import find_trajectories, group_moments
+from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments, segment_sum
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,80 @@ def _groups_in_order(group_B: Tensor) -> Tensor:
     first = torch.full_like(ids, len(group_B)).scatter_reduce_(0, index_B, row_B, "amin")
     in_order: Tensor = ids[first.argsort()].long()
     return in_order
+
+
+def std_nucleus(
+    *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, p: float, slack: float = 0.01
+) -> Selection:
+    """The fewest groups, widest first, whose spreads sum to ``p * (sum of all spreads) - slack``: RAGEN.
+
+    Groups without spread are never kept; ties go to the group that appears first.
+
+    ``p`` is in (0, 1]; ``slack`` in points, >= 0.  With ``slack=0``, ``p=1`` keeps every group with spread.
+    """
+    if not 0 < p <= 1:
+        raise ValueError(f"filter.p={p} must be in (0, 1]; filter=none keeps all groups")
+    if not 0 <= slack < math.inf:
+        raise ValueError(f"filter.slack={slack} must be >= 0 and finite")
+    groups, std = group_std(return_B, group_B, trajectory_B)
+    widest, order = torch.sort(std, descending=True, stable=True)
+    # Summed from the narrow end, as what is missing: exact where p=1, however small the last spread is.
+    missing = widest.flip(0).cumsum(0).flip(0)
+    allowed = (1 - p) * std.sum() + slack
+    # The margin is for shares such as 0.7 of ten equal groups, which floating point misses.
+    needed = order[(widest > 0) & (missing > allowed + 1e-12 * (1 - p) * std.sum())]
+    return Selection(keep_groups=groups[needed.sort().values], want_more=False)
+
+
+def min_p(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, p: float) -> Selection:
+    """The groups whose spread is at least ``p`` times the largest: RAGEN.  ``p`` in (0, 1].
+
+    Where no group spreads, none is kept.
+    """
+    if not 0 < p <= 1:
+        raise ValueError(f"filter.p={p} must be in (0, 1]; filter=none keeps all groups")
+    groups, std = group_std(return_B, group_B, trajectory_B)
+    largest = torch.cat([std, std.new_zeros(1)]).max()
+    return Selection(keep_groups=groups[(std > 0) & (std >= p * largest)], want_more=False)
+
+
+def var_threshold(
+    *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, threshold: float = 0.01
+) -> Selection:
+    """The groups whose variance of returns is at least ``threshold`` (points squared, > 0)."""
+    if not 0 < threshold < math.inf:
+        raise ValueError(f"filter.threshold={threshold} must be > 0 and finite; filter=none keeps all groups")
+    groups, std = group_std(return_B, group_B, trajectory_B)
+    return Selection(keep_groups=groups[std >= math.sqrt(threshold)], want_more=False)
+
+
+def reject_uniform(*, return_B: Tensor, success_B: Tensor, group_B: Tensor) -> Selection:
+    """The groups with both outcomes, solved and failed: Reinforce-Rej, arXiv 2504.11343.
+
+    ``success_B`` (bool) decides, not the return; trajectories whose return is NaN are left out.
+    """
+    check_shapes(return_B=return_B, success_B=success_B, group_B=group_B)
+    groups = keep_all(group_B=group_B).keep_groups
+    ids, index_B = torch.unique(group_B, return_inverse=True)
+    outcome_B2 = torch.stack([success_B, ~success_B], dim=1) & ~return_B.isnan()[:, None]
+    counts = [segment_sum(outcome_B.long(), index_B, len(ids)) for outcome_B in outcome_B2.unbind(1)]
+    is_mixed = (counts[0] > 0) & (counts[1] > 0)
+    return Selection(keep_groups=groups[is_mixed[torch.searchsorted(ids, groups)]], want_more=False)
+
+
+def dynamic_sampling(
+    *, return_B: Tensor, success_B: Tensor, group_B: Tensor, target: int | None = None
+) -> Selection:
+    """The first ``target`` groups with both outcomes; more are wanted while fewer survive: DAPO.
+
+    arXiv 2503.14476, section 3.2.  Call it on all groups rolled out so far.  ``target=None`` keeps what
+    survives and never wants more, as `reject_uniform`.
+
+    Raises:
+        ValueError: also if ``target`` is not a whole number >= 1.
+    """
+    if target is not None and (isinstance(target, bool) or not isinstance(target, int) or target < 1):
+        raise ValueError(f"filter.target={target} must be a whole number >= 1, or null to never sample more")
+    keep_groups = reject_uniform(return_B=return_B, success_B=success_B, group_B=group_B).keep_groups
+    want_more = target is not None and len(keep_groups) < target
+    return Selection(keep_groups=keep_groups[:target], want_more=want_more)

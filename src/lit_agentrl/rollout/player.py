@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Probe
-from lit_agentrl.rollout.sampler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.ledger import AnswerStop
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import Episode
 
 ForwardContext = Callable[[], AbstractContextManager[object]]
 

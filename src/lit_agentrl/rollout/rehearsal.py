@@ -8,11 +8,11 @@ import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task
-from lit_agentrl.rollout.play import EpisodeInPlay
+from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.text.chat import THINK_START, ChatRenderer
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.types import Episode
 
 
 def rehearse(

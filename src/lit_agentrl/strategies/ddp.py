@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from lit_agentrl.strategies.cooperative import Cooperative
+from lit_agentrl.strategies.multiprocess import Cooperative
 
 
 class DDP(Cooperative, DDPStrategy):

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from lit_agentrl.strategies import sharding
-from lit_agentrl.strategies.cooperative import Cooperative
+from lit_agentrl.strategies.multiprocess import Cooperative
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
-from lit_agentrl.text.pieces import require_fast
-from lit_agentrl.types import Segment
+from lit_agentrl.episode import Segment
+from lit_agentrl.text.token_bytes import require_fast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,7 +25,7 @@ _ENDS_IN_THINK = re.compile(r"<think>\s*\Z")
 
 @dataclass(frozen=True)
 class Prefix:
-    """Tokens put before a reply, with one :class:`~lit_agentrl.types.Segment` value for each."""
+    """Tokens put before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each."""
 
     tokens: list[int]
     segments: list[int]

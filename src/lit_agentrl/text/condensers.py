@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lit_agentrl.types import Turn
+from lit_agentrl.episode import Turn
 
 
 @dataclass(frozen=True)

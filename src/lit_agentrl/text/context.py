@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from lit_agentrl.episode import Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer, Prefix
-from lit_agentrl.types import Segment, Turn
 
 Condense = Callable[[Sequence[Turn]], str]
 _REMEDY = "give it a _target_ that takes the past turns and returns a text"

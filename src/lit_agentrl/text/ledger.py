@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.parsing import find_blocks
-from lit_agentrl.text.pieces import pieces_of
-from lit_agentrl.types import Episode, Segment, Turn
+from lit_agentrl.text.token_bytes import pieces_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,7 +39,7 @@ def reply_segments(
         forced_think: Whether the opening think tag was forced, so that the reply begins inside the block.
 
     Returns:
-        One :class:`~lit_agentrl.types.Segment` value per token.
+        One :class:`~lit_agentrl.episode.Segment` value per token.
     """
     tokenizer = getattr(renderer_or_tokenizer, "tokenizer", renderer_or_tokenizer)
     piece_of = pieces_of(tokenizer)

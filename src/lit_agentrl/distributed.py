@@ -1,0 +1,116 @@
+"""The few collectives of a run; all are the identity on one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+_ORDER = "order of rows"
+
+
+def world_size() -> int:
+    """Number of training processes."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Number of this process among them."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def sum_over_ranks(value: Tensor) -> Tensor:
+    """Sum of a detached tensor over all ranks."""
+    if world_size() == 1:
+        return value
+    value = value.detach().clone()
+    dist.all_reduce(value)
+    return value
+
+
+def mean_over_ranks(x_BT: Tensor, mask_BT: Tensor) -> float:
+    """Mean of ``x_BT`` where ``mask_BT`` is True, over the rows of all ranks; 0 where it is True nowhere."""
+    selected_BT = torch.where(mask_BT, x_BT, torch.zeros_like(x_BT))
+    pair = torch.stack([selected_BT.sum(), mask_BT.sum().to(x_BT.dtype)])
+    total, count = sum_over_ranks(pair).tolist()
+    return float(total / max(count, 1.0))
+
+
+def max_over_ranks(value: Tensor) -> Tensor:
+    """Largest value over all ranks, elementwise."""
+    if world_size() == 1:
+        return value
+    value = value.detach().clone()
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return value
+
+
+def gather_objects(items: list[T]) -> list[T]:
+    """The items of all ranks, in rank order; this rank's are the same objects, the others' are copies."""
+    if world_size() == 1:
+        return items
+    parts: list[list[T]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(parts, items)
+    parts[rank()] = items
+    return [item for part in parts for item in part]
+
+
+def gather_rows(
+    tensors: Mapping[str, Tensor], order_B: Tensor | None = None
+) -> tuple[dict[str, Tensor], slice | Tensor]:
+    """The rows of all ranks under each name, and which of them are this rank's.
+
+    Columns are padded with zeros to the widest rank, so statistics over rows are global.
+
+    Args:
+        tensors: this rank's rows, which may be none.
+        order_B: one number a row, by which the gathered rows are sorted, so that first come is the same on any
+            number of ranks; a single process has them in order.  Without one, rows come in rank order.
+    """
+    if order_B is not None and world_size() > 1:
+        everyone, mine = gather_rows({**tensors, _ORDER: order_B})
+        order = torch.argsort(everyone.pop(_ORDER), stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        return {name: tensor[order] for name, tensor in everyone.items()}, place[mine]
+    if world_size() == 1:
+        first = next(iter(tensors.values()))
+        return dict(tensors), slice(0, first.shape[0])
+    device = next(iter(tensors.values())).device
+    rows = len(next(iter(tensors.values())))
+    counts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size())]
+    dist.all_gather(counts, torch.tensor([rows], device=device))
+    sizes = [int(count) for count in counts]
+    most = max(sizes)
+    gathered = {}
+    for name, tensor in tensors.items():
+        padded = tensor.int() if tensor.dtype == torch.bool else tensor
+        if tensor.dim() == 2:
+            width = int(max_over_ranks(torch.tensor(tensor.shape[1], device=device)))
+            padded = torch.nn.functional.pad(padded, (0, width - tensor.shape[1]))
+        padded = torch.cat([padded, padded.new_zeros((most - rows, *padded.shape[1:]))])
+        parts = [torch.empty_like(padded) for _ in range(world_size())]
+        dist.all_gather(parts, padded.contiguous())
+        gathered[name] = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(
+            tensor.dtype
+        )
+    start = sum(sizes[: rank()])
+    return gathered, slice(start, start + rows)
+
+
+def send_rows(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """What the ranks send to this one of their rows, in rank order.
+
+    Args:
+        rows: this rank's, those for rank 0 first; as wide on all ranks.
+        sent: rows for each rank.
+        received: rows from each rank.
+    """
+    plain = rows.to(torch.uint8) if rows.dtype == torch.bool else rows
+    got = plain.new_empty((sum(received), *plain.shape[1:]))
+    dist.all_to_all_single(got, plain.contiguous(), received, sent)
+    return got.to(rows.dtype)

@@ -1,0 +1,124 @@
+"""Episodes exactly as they happened: plain Python, so that any process can hold them.
+
+Log-probabilities and entropies are in nats, rewards in environment points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class EndReason(IntEnum):
+    """Why an episode ended."""
+
+    SUCCESS = 0  # the environment ended it and says it was solved
+    FAILURE = 1  # the environment ended it unsolved (a hole, the wrong arm)
+    TURN_LIMIT = 2
+    ACTION_LIMIT = 3
+    CONTEXT_LIMIT = 4  # the next observation or reply no longer fits; counted as truncated
+    ERROR = 5  # the game or the engine raised; recorded, counted, never trained on
+
+
+class FinishReason(IntEnum):
+    """Why one reply ended."""
+
+    STOP = 0  # a stop sequence (the answer's end tag, or the model's end-of-turn token)
+    LENGTH = 1  # the reply limit
+    CONTEXT = 2  # the context limit
+    ERROR = 3
+
+
+class Segment(IntEnum):
+    """What a token is; only THINK, ANSWER and OTHER are sampled by the policy."""
+
+    PADDING = -1
+    PROMPT = 0  # the first message: instructions and first observation
+    OBSERVATION = 1  # later messages of the environment
+    FORCED = 2  # template tokens and forced prefixes: not sampled, not trained on
+    THINK = 3
+    ANSWER = 4
+    OTHER = 5
+    PAST = 6  # a reply of an earlier turn, shown again: sampled, and trained on, in that turn's own row
+
+
+@dataclass
+class Turn:
+    """One turn of an episode exactly as it happened; the token ledger's row.
+
+    ``prefix_tokens`` are the tokens put before the reply: the whole prompt where ``starts_row``, otherwise what
+    is new (the end marker of the last reply if it was not sampled, the observation, the reply header).
+    ``prefix_segments`` has one :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``,
+    ``reply_logps`` (nats, full-vocabulary log-softmax at the sampling temperature) and ``reply_entropies``
+    (nats) have one entry for each.
+
+    >>> Turn(observation="P _", prefix_tokens=[5, 7], prefix_segments=[0, 2]).reply_tokens
+    []
+    """
+
+    observation: str
+    prefix_tokens: list[int]
+    prefix_segments: list[int]
+    state_key: int = 0
+    starts_row: bool = False  # read from an empty history; the first turn starts a row anyhow
+    reply_tokens: list[int] = field(default_factory=list)
+    reply_segments: list[int] = field(default_factory=list)
+    reply_logps: list[float] = field(default_factory=list)
+    reply_entropies: list[float] = field(default_factory=list)
+    policy_version: int = 0
+    reply_text: str = ""
+    finish: FinishReason = FinishReason.STOP
+    is_valid: bool = False
+    problem: str = ""  # why the reply was invalid, from the parser's decision table
+    has_think: bool = False  # a closed think block stands before the answer
+    actions: list[str] = field(default_factory=list)  # those played
+    num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
+    reward: float = 0.0  # environment reward and protocol penalty of this turn, in points
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    probes: dict[str, float] = field(default_factory=dict)  # of the state before it, for reward parts
+    shaping: dict[str, float] = field(default_factory=dict)  # points that each reward part added
+    shaped_reward: float | None = None  # what training sees in place of reward; None without reward parts
+
+    @property
+    def training_reward(self) -> float:
+        """Points of this turn as training sees them."""
+        return self.reward if self.shaped_reward is None else self.shaped_reward
+
+
+@dataclass
+class Episode:
+    """One trajectory: who it is (addresses of its random draws), what happened, how it ended."""
+
+    iteration: int
+    group: int  # unique over the run
+    member: int
+    task: int  # index into the run's list of games
+    task_name: str
+    instance_seed: int
+    instance_id: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    end: EndReason = EndReason.ERROR
+    success: bool = False
+    error: str = ""
+    wave: int = 0
+    num_new: int = 0  # tokens of the messages between replies, each counted once
+    num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
+    num_shared: int = 0  # ... and those whose state it took over from another episode
+
+    @property
+    def total_reward(self) -> float:
+        """Undiscounted return in environment points, shaping excluded."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def training_return(self) -> float:
+        """Undiscounted return in points as training sees it, shaping included."""
+        return sum(turn.training_reward for turn in self.turns)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(turn.prefix_tokens) + len(turn.reply_tokens) for turn in self.turns)
+
+    @property
+    def num_action_tokens(self) -> int:
+        return sum(len(turn.reply_tokens) for turn in self.turns)

@@ -1,0 +1,141 @@
+"""Episode statistics as torchmetrics, weighted by what they average over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from torch import nn
+from torchmetrics import MeanMetric, SumMetric
+
+from lit_agentrl.episode import EndReason, Episode
+
+_PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share")
+_OTHER = ("reply_tokens", "invalid_share", "surplus_actions", "entropy", "distinct_2")
+_PER_GROUP = ("return_std_within_group", "dead_group_share")
+
+
+class EpisodeMetrics(nn.Module):
+    """Means over episodes, turns, tokens and groups; episodes that failed are only counted.
+
+    Keys: ``success`` and ``truncated_share`` (shares of episodes), ``return`` (points), ``turns``,
+    ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``invalid_share`` (of turns),
+    ``surplus_actions`` (per turn, named beyond a budget), ``entropy`` (nats per action token),
+    ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (points,
+    ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes`` and ``failed`` (counts).
+
+    Args:
+        is_shared: whether each rank has seen episodes of its own, so that they are to be added up.
+    """
+
+    def __init__(self, is_shared: bool = True) -> None:
+        super().__init__()
+        # ordered lists of names: torchmetrics objects reduce themselves over ranks at compute()
+        names = (*_PER_EPISODE, *_OTHER, *_PER_GROUP)
+        self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
+        self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
+        self.counts = nn.ModuleDict(
+            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed")}
+        )
+
+    def update(self, episodes: Sequence[Episode]) -> None:
+        played = [episode for episode in episodes if episode.end is not EndReason.ERROR]
+        self._count("episodes").update(len(played))
+        self._count("failed").update(len(episodes) - len(played))
+        for episode in played:
+            values = {
+                "success": episode.success,
+                "return": episode.total_reward,
+                "turns": len(episode.turns),
+                "actions": sum(len(turn.actions) for turn in episode.turns),
+                "truncated_share": episode.end is EndReason.CONTEXT_LIMIT,
+            }
+            for name, value in values.items():
+                self._add(name, float(value), 1)
+            self._add_turns(episode)
+        self._add_bigrams(played)
+        self._add_groups(played)
+
+    def compute(self) -> dict[str, float]:
+        """The means of what was seen; a key whose weight is zero is left out."""
+        result = {name: float(self._count(name).compute()) for name in self.counts}
+        for metric in [*self.means.values(), *self.weights.values()]:
+            if not cast(MeanMetric, metric).update_called:  # which torchmetrics would warn of
+                metric.update(0.0, 0.0) if isinstance(metric, MeanMetric) else cast(SumMetric, metric).update(
+                    0.0
+                )
+        for name in self.means:  # every rank computes every one, also where it has seen nothing itself
+            value, weight = float(self._mean(name).compute()), float(self._weight(name).compute())
+            if weight > 0:
+                result[name] = value
+        return result
+
+    def _mean(self, name: str) -> MeanMetric:
+        return cast(MeanMetric, self.means[name])
+
+    def _weight(self, name: str) -> SumMetric:
+        return cast(SumMetric, self.weights[name])
+
+    def _count(self, name: str) -> SumMetric:
+        return cast(SumMetric, self.counts[name])
+
+    def _add(self, name: str, value: float, weight: float) -> None:
+        if weight > 0:
+            self._mean(name).update(value, weight)
+            self._weight(name).update(weight)
+
+    def _add_turns(self, episode: Episode) -> None:
+        taken = [turn for turn in episode.turns if turn.reply_tokens]
+        if not taken:
+            return
+        tokens = episode.num_action_tokens
+        self._add("reply_tokens", tokens / len(taken), len(taken))
+        self._add("invalid_share", sum(not turn.is_valid for turn in taken) / len(taken), len(taken))
+        self._add("surplus_actions", sum(turn.num_surplus_actions for turn in taken) / len(taken), len(taken))
+        self._add("entropy", sum(sum(turn.reply_entropies) for turn in taken) / tokens, tokens)
+
+    def _add_bigrams(self, episodes: Sequence[Episode]) -> None:
+        pairs = [
+            pair
+            for e in episodes
+            for t in e.turns
+            for pair in zip(t.reply_tokens, t.reply_tokens[1:], strict=False)
+        ]
+        self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
+
+    def _add_groups(self, episodes: Sequence[Episode]) -> None:
+        groups: dict[int, list[float]] = {}
+        for episode in episodes:
+            groups.setdefault(episode.group, []).append(episode.total_reward)
+        for returns in groups.values():
+            if len(returns) > 1:
+                mean = math.fsum(returns) / len(returns)
+                variance = math.fsum((r - mean) ** 2 for r in returns) / (len(returns) - 1)
+                self._add("return_std_within_group", math.sqrt(variance), 1)
+                self._add("dead_group_share", float(variance < 1e-12), 1)
+
+
+def evaluation_row(
+    split: str, metrics: Mapping[str, EpisodeMetrics], levels: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
+    """``{split}/success`` and the like, means over games; with several games each also has its own entries.
+
+    Args:
+        split: prefix of the names.
+        metrics: of each game.
+        levels: chance and oracle success of each game, for ``normalised``.
+    """
+    results = {name: metric.compute() for name, metric in metrics.items()}
+    for name, result in results.items():
+        if name in levels and "success" in result:  # where every episode failed, nothing is known
+            chance, oracle = levels[name]
+            result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
+    row: dict[str, float] = {}
+    for key in ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed"):
+        values = {name: result[key] for name, result in results.items() if key in result}
+        if values:
+            row[f"{split}/{key}"] = sum(values.values()) / len(values)
+            if len(values) > 1:
+                row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+    return row

@@ -1,0 +1,105 @@
+"""What all ranks together know of the episodes of an iteration: failures, metrics, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.distributed import gather_objects, max_over_ranks, rank, sum_over_ranks
+from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.report.episodes import EpisodeMetrics
+
+
+def of_all_ranks(episodes: list[Episode]) -> list[Episode]:
+    """The episodes that all ranks played for one evaluation, on each of them, in the order of one process."""
+    return sorted(gather_objects(episodes), key=lambda e: (e.wave, e.group, e.member))
+
+
+def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> None:
+    """Stop where too many games failed, on all ranks alike.
+
+    Raises:
+        ValueError: naming the first failure, of the first rank that had one.
+    """
+    failed = [episode for episode in episodes if episode.end is EndReason.ERROR]
+    mine = [f"game {e.task_name} instance seed {e.instance_seed}: {e.error}" for e in failed[:1]]
+    told = gather_objects([(rank(), len(failed), len(episodes), mine)])
+    num_failed, number = sum(each[1] for each in told), sum(each[2] for each in told)
+    if num_failed > max_failed_share * number:
+        of_rank, first = next((each[0], each[3][0]) for each in told if each[3])
+        where = f"of rank {of_rank}, " if len(told) > 1 else ""
+        raise ValueError(
+            f"{num_failed} of {number} episodes failed, more than rollout.max_failed_share={max_failed_share}; "
+            f"the first, {where}{first}"
+        )
+
+
+def rollout_row(
+    batch: StepBatch,
+    task_names: Sequence[str],
+    *,
+    seconds: float,
+    device: torch.device,
+    playing_seconds: float | None = None,
+) -> dict[str, float]:
+    """``rollout/*``, ``speed/*`` and ``time/rollout`` of an iteration, counted over all ranks.
+
+    Args:
+        batch: this rank's episodes.
+        task_names: of all games, in the order of ``Episode.task``.
+        seconds: that this rank took; the slowest counts.
+        device: of the collectives.
+        playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
+    """
+    metrics = EpisodeMetrics().to(device)
+    metrics.update(batch.episodes)
+    result = metrics.compute()
+    result["return_mean"] = result.pop("return")
+    row = {f"rollout/{name}": value for name, value in result.items()}
+    row |= _by_task(batch.episodes, task_names, device)
+    played = [*batch.episodes, *batch.greedy_episodes]
+    counts = torch.tensor(
+        [
+            sum(e.num_action_tokens for e in played),
+            sum(e.num_new for e in played),
+            sum(e.num_prefilled for e in played),
+            sum(e.num_shared for e in played),
+            len(played),
+            sum(e.total_reward for e in batch.greedy_episodes),
+            len(batch.greedy_episodes),
+        ],
+        dtype=torch.float64,
+    )
+    actions, given, prefilled, shared, number, greedy, num_greedy = sum_over_ranks(counts).tolist()
+    if num_greedy:
+        row["rollout/greedy_return"] = greedy / num_greedy
+    playing = seconds if playing_seconds is None else playing_seconds
+    seconds, playing = max_over_ranks(torch.tensor([seconds, playing], dtype=torch.float64)).tolist()
+    return row | {
+        "rollout/action_tokens": actions,
+        "rollout/prefilled_tokens": prefilled,
+        "time/rollout": seconds,
+        "speed/action_tokens_per_s": actions / playing,
+        "speed/episodes_per_s": number / playing,
+        "speed/prefill_reuse": given / max(prefilled + shared, 1.0),
+        "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
+    }
+
+
+def _by_task(
+    episodes: Sequence[Episode], task_names: Sequence[str], device: torch.device
+) -> dict[str, float]:
+    """Success of each game, where there are several."""
+    counts = torch.zeros(len(task_names), 3, dtype=torch.float64)  # episodes, those that did not fail, solved
+    for e in episodes:
+        counts[e.task] += torch.tensor([1.0, float(not e.error), float(e.success and not e.error)])
+    tally = sum_over_ranks(counts).tolist()
+    if sum(played > 0 for played, _, _ in tally) < 2:
+        return {}
+    return {
+        f"rollout/{name}/success": solved / ended
+        for name, (_, ended, solved) in zip(task_names, tally, strict=True)
+        if ended
+    }

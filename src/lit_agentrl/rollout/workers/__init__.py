@@ -1,0 +1,1 @@
+"""Where episodes are played."""

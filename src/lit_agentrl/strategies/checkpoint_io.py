@@ -1,0 +1,229 @@
+"""Checkpoint files that survive a kill, a full disk and a flipped bit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.distributed.device_mesh import DeviceMesh
+
+from lit_agentrl.distributed import rank
+from lit_agentrl.files import fsync_folder
+from lit_agentrl.strategies import sharded_io
+
+LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that only a killed write leaves behind
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or none that is intact could be read; the message is one line."""
+
+
+def is_intact(path: str | Path) -> bool:
+    """Whether the file is a whole zip archive (what ``torch.save`` writes) whose CRC-32 sums all agree.
+
+    The sums do not cover the headers, so that torch is also asked to open it, without reading the data.
+    Of a folder: see `sharded_io.is_intact`.
+    """
+    if sharded_io.is_sharded(path):
+        return sharded_io.is_intact(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return False
+        torch.load(path, map_location="meta", mmap=True, weights_only=True)
+    except pickle.UnpicklingError:
+        return True  # as it was written: it holds what weights_only refuses, which is for the load to say
+    except Exception:  # a flipped bit can make the readers fail in any way, and each means the same
+        return False
+    return True
+
+
+def checkpoint_exists(path: str | Path) -> bool:
+    """Whether there is a checkpoint to continue from at ``path``, be it only its predecessor."""
+    return os.path.exists(path) or os.path.exists(f"{path}.prev")
+
+
+class AtomicIO(TorchCheckpointIO):
+    """Checkpoint files that are replaced whole, flushed to disk, and verified when they are read.
+
+    The predecessor stays as ``<path>.prev`` (a hard link, so it costs no copy) and is used when the newest is
+    damaged.  ``storage_options={"keep": 1}`` of a save keeps no predecessor.
+
+    A checkpoint may also be a folder to which several ranks write (`sharded_io`); it is read like a file.
+
+    Attributes:
+        mesh: of a strategy that cuts tensors up: each rank then reads its share of a folder alone.
+    """
+
+    def __init__(self) -> None:
+        self.mesh: DeviceMesh | None = None
+        self._written: set[str] = set()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: dict[str, int] | None = None
+    ) -> None:
+        """Write ``checkpoint`` to ``path``.
+
+        Raises:
+            CheckpointError: the disk is full or the folder not writable; earlier checkpoints are untouched.
+        """
+        keep = (storage_options or {}).get("keep", 2)
+        target = os.path.abspath(path)
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _write_synced(checkpoint, f"{target}.tmp")
+            # a damaged file (found by the load of this launch) must not push out its good predecessor
+            is_folder = os.path.isdir(target)  # which a file cannot replace in one step
+            if (keep > 1 or is_folder) and (target in self._written or is_intact(target)):
+                _link_predecessor(target)
+            elif is_folder:
+                remove_checkpoint(target)
+            os.replace(f"{target}.tmp", target)
+            self._finish(target, keep)
+        except OSError as error:
+            raise _not_written(target, error) from error
+
+    def save_sharded(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: dict[str, int] | None = None
+    ) -> None:
+        """Write ``checkpoint`` to the folder ``path``, each rank what it holds of cut up tensors; a collective.
+
+        Raises:
+            CheckpointError: on every rank, if any could not write; earlier checkpoints are untouched.
+        """
+        keep = (storage_options or {}).get("keep", 2)
+        target = os.path.abspath(path)
+        try:
+            sharded_io.together(lambda: remove_checkpoint(f"{target}.tmp") if rank() == 0 else None)
+            sharded_io.save(checkpoint, f"{target}.tmp")
+            is_good = target in self._written or (rank() == 0 and is_intact(target))
+            sharded_io.together(lambda: _exchange(target, is_good) if rank() == 0 else None)
+            if rank() == 0:
+                self._finish(target, keep)
+            self._written.add(target)
+        except OSError as error:
+            if rank() == 0:
+                with suppress(OSError):
+                    remove_checkpoint(f"{target}.tmp")
+            raise _not_written(target, error) from error
+
+    def _finish(self, target: str, keep: int) -> None:
+        if keep == 1:
+            remove_checkpoint(f"{target}.prev")
+        fsync_folder(os.path.dirname(target))
+        self._written.add(target)
+
+    def load_checkpoint(
+        self,
+        path: str | Path,
+        map_location: Callable[..., Any] | None = lambda storage, loc: storage,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Read the newest intact one of ``path`` and its predecessor; by default tensors and plain data only.
+
+        Raises:
+            CheckpointError: neither file exists, or neither is intact.
+        """
+        if not checkpoint_exists(path):
+            raise CheckpointError(f"there is no checkpoint {path}")
+        for candidate in (str(path), f"{path}.prev"):
+            of_folder = sharded_io.is_sharded(candidate)
+            is_shared = of_folder and self.mesh is not None
+            if sharded_io.is_intact(candidate, shared=True) if is_shared else is_intact(candidate):
+                if candidate != str(path):
+                    rank_zero_warn(f"checkpoint {path} is damaged; using its predecessor {candidate}")
+                if of_folder:
+                    return sharded_io.load(candidate, self.mesh, map_location)
+                return super().load_checkpoint(candidate, map_location, weights_only is not False)
+        raise CheckpointError(f"checkpoint {path} is damaged and it has no intact predecessor")
+
+
+def progress_of(path: str | Path) -> dict[str, Any]:
+    """The checkpoint that `AtomicIO.load_checkpoint` would read, of a folder without its weights.
+
+    Raises:
+        CheckpointError: neither the checkpoint nor its predecessor is intact.
+    """
+    for candidate in (str(path), f"{path}.prev"):
+        if sharded_io.is_sharded(candidate) and is_intact(candidate):
+            rest: dict[str, Any] = sharded_io.load_rest(candidate)["rest"]
+            return rest
+        if is_intact(candidate):
+            break
+    return AtomicIO().load_checkpoint(path)
+
+
+def remove_checkpoint(path: str | Path) -> None:
+    """Remove the file or folder, if it is there."""
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def _not_written(target: str, error: OSError) -> CheckpointError:
+    reason = error.strerror or error
+    return CheckpointError(f"cannot write {target}: {reason}; earlier checkpoints are intact")
+
+
+def _exchange(target: str, is_good: bool) -> None:
+    """Put the new folder in place of ``target``, which becomes the predecessor if it is any good.
+
+    A folder cannot be replaced in one step: a kill in between leaves the predecessor alone.
+    """
+    if is_good and os.path.lexists(target):
+        remove_checkpoint(f"{target}.prev")
+        os.rename(target, f"{target}.prev")
+    else:
+        remove_checkpoint(target)
+    os.rename(f"{target}.tmp", target)
+
+
+def _write_synced(checkpoint: dict[str, Any], path: str) -> None:
+    try:
+        with open(path, "wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        with suppress(OSError):
+            os.unlink(path)  # the half-written file would keep a full disk full
+        raise _disk_error(error) from None
+
+
+def _disk_error(error: BaseException) -> BaseException:
+    """The file's own error: torch's zip writer hides it behind a RuntimeError about positions."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    return cause or error
+
+
+def _link_predecessor(target: str) -> None:
+    link, predecessor = f"{target}.lnk", f"{target}.prev"
+    if os.path.isdir(target):
+        remove_checkpoint(predecessor)
+        os.rename(target, predecessor)
+        return
+    if os.path.isdir(predecessor):
+        remove_checkpoint(predecessor)
+    # a kill after the last link but before the last replace leaves both names on one file; renaming one
+    # hard link over another of the same file does nothing and would leave the link behind
+    if os.path.exists(predecessor) and os.path.samefile(target, predecessor):
+        return
+    if os.path.exists(link):
+        os.unlink(link)
+    try:
+        os.link(target, link)
+    except OSError:  # a file system without links
+        shutil.copy2(target, link)
+    os.replace(link, predecessor)

@@ -1,0 +1,197 @@
+"""Checkpoints in a folder: each rank writes and reads its own share; whole or not there, and verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, zeros
+
+from lit_agentrl.distributed import gather_objects, rank, world_size
+from lit_agentrl.files import fsync_folder
+
+REST = "rest.ckpt"  # everything that is not cut up
+SUMS = "checksums.json"  # written last: a folder without it is not whole
+Path_ = tuple[Any, ...]
+
+
+def is_sharded(path: str | Path) -> bool:
+    """Whether a checkpoint at ``path`` would be one of these."""
+    return os.path.isdir(path)
+
+
+def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
+    """Write every rank's share of ``checkpoint`` into a new folder; a collective.
+
+    Args:
+        checkpoint: nested dicts and lists; tensors that are cut up are written by their ranks, all else by rank 0.
+        folder: on a file system that all ranks share; must not exist.
+
+    Raises:
+        OSError: some rank could not write; every rank is told.
+    """
+    folder = Path(folder)
+    shares, rest = split(checkpoint)
+    together(lambda: folder.mkdir(parents=True) if rank() == 0 else None)
+
+    def write() -> None:
+        if rank() == 0:
+            with open(folder / REST, "wb") as file:
+                torch.save(rest, file)
+                file.flush()
+                os.fsync(file.fileno())
+
+    together(write)
+    writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
+    together(lambda: dcp.save(shares, storage_writer=writer, no_dist=not dist.is_initialized()))
+    names = sorted(path.name for path in folder.iterdir())
+    sums = dict(gather_objects([(name, checksum(folder / name)) for name in names[rank() :: world_size()]]))
+
+    def seal() -> None:
+        if rank() == 0:
+            with open(folder / SUMS, "w", encoding="utf-8") as file:
+                json.dump(sums, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            fsync_folder(folder)
+
+    together(seal)
+
+
+def together(work: Callable[[], Any]) -> None:
+    """Do ``work`` on every rank, and know on every rank whether all have succeeded.
+
+    Raises:
+        OSError: the first failure, whichever rank's it was.
+    """
+    failure = None
+    try:
+        work()
+    except (Exception, CheckpointException) as error:  # the latter is no Exception; told below, on all ranks
+        failure = first_cause(error)
+    failures = [each for each in gather_objects([failure]) if each is not None]
+    if failures:
+        raise OSError(failures[0])
+
+
+def first_cause(error: BaseException) -> str:
+    """The system's own words for a failure, from under what the libraries wrap it in."""
+    failures = getattr(error, "failures", None)  # of torch.distributed.checkpoint: by rank
+    if failures:
+        return first_cause(next(iter(failures.values()))[0])
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def checksum(path: Path) -> list[int]:
+    """Size in bytes and CRC-32 of a file."""
+    size = total = 0
+    with open(path, "rb") as file:
+        while part := file.read(1 << 24):
+            size, total = size + len(part), zlib.crc32(part, total)
+    return [size, total]
+
+
+def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
+    """Whether every file is there with the size and sum that it was written with.
+
+    Args:
+        folder: a checkpoint.
+        shared: each rank reads its part of the files; a collective, and all ranks get the same answer.
+    """
+    folder = Path(folder)
+    part, parts = (rank(), world_size()) if shared else (0, 1)
+    try:
+        sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        mine = sorted(sums.items())[part::parts]
+        good = bool(sums) and all(checksum(folder / name) == expected for name, expected in mine)
+    except (OSError, ValueError, AttributeError):  # a flipped bit in the sums themselves
+        good = False
+    return all(gather_objects([good])) if shared else good
+
+
+def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any = None) -> dict[str, Any]:
+    """The checkpoint, whatever the number of ranks that wrote it.
+
+    Args:
+        folder: a checkpoint.
+        mesh: cut tensors up over these ranks, each of which reads its share alone; None: read them whole.
+        map_location: of tensors that were not cut up.
+    """
+    rest = load_rest(folder, map_location)
+    reader = FileSystemReader(folder)
+    shares: dict[str, Tensor] = {}
+    for name, entry in reader.read_metadata().state_dict_metadata.items():
+        assert isinstance(entry, TensorStorageMetadata), "save() writes tensors alone"
+        dtype = entry.properties.dtype
+        shares[name] = (
+            torch.empty(entry.size, dtype=dtype)
+            if mesh is None
+            else zeros(entry.size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
+        )
+    if shares:
+        dcp.load(shares, storage_reader=reader, no_dist=mesh is None)
+    return join(shares, rest)
+
+
+def load_rest(folder: str | Path, map_location: Any = None) -> dict[str, Any]:
+    """All but what was cut up: counters, callbacks, settings.  Tensors and plain data only."""
+    saved = torch.load(Path(folder) / REST, map_location=map_location, weights_only=True)
+    assert isinstance(saved, dict)
+    return saved
+
+
+def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any]]:
+    """Tensors that are cut up, by name, and the rest, which holds under ``shares`` where each belongs.
+
+    One tensor in several places, such as tied weights, is written once.
+    """
+    names: dict[int, str] = {}
+    shares: dict[str, DTensor] = {}
+    places: list[tuple[list[Any], str]] = []
+
+    def visit(value: Any, path: list[Any]) -> Any:
+        if isinstance(value, dict):
+            parts = {key: visit(item, [*path, key]) for key, item in value.items()}
+            return {key: part for key, part in parts.items() if part is not _GONE}
+        if isinstance(value, list):  # a place in a list stays occupied
+            return [None if (p := visit(item, [*path, i])) is _GONE else p for i, item in enumerate(value)]
+        if not isinstance(value, DTensor):
+            return value
+        name = names.setdefault(id(value), "/".join(str(key) for key in path))
+        shares[name] = value
+        places.append((path, name))
+        return _GONE
+
+    rest = visit(checkpoint, [])
+    return shares, {"rest": rest, "shares": places}
+
+
+_GONE = object()
+
+
+def join(shares: dict[str, Tensor], saved: dict[str, Any]) -> dict[str, Any]:
+    """Inverse of :func:`split`."""
+    rest: dict[str, Any] = saved["rest"]
+    for path, name in saved["shares"]:
+        target: Any = rest
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = shares[name]
+    return rest

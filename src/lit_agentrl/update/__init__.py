@@ -1,0 +1,1 @@
+"""What happens to a batch between two optimizer steps; no Lightning."""

@@ -1,0 +1,253 @@
+"""Cutting a batch of ragged rows into minibatches of trajectories and micro-batches of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_agentrl.distributed import max_over_ranks
+from lit_agentrl.models.onednn import padding_for
+from lit_agentrl.models.packing import Packing
+
+Form = Literal["padded", "packed", "shared"]
+
+# of the widths of micro-batches: products are prepared anew for each number of tokens that they have not met
+WIDTH_STEP = 16
+# tokens that attention reads in a micro-batch over its budget; only queries, keys and values are so many
+_MOST_LAID_OUT = 4
+
+
+def split_by_tokens(lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6) -> list[Tensor]:
+    """Row indices of micro-batches: rows sorted by length, each padded micro-batch within the budget.
+
+    A row longer than the budget stands alone; a row shorter than ``min_fill`` of the longest starts a new
+    micro-batch, so that short episodes are not padded to long ones.  Equal lengths keep their order: the
+    split is a function of the lengths.
+
+    >>> [m.tolist() for m in split_by_tokens(torch.tensor([5, 9, 6, 8]), 18)]
+    [[1, 3], [2, 0]]
+    """
+    parts: list[list[int]] = []
+    longest = 0
+    for row in torch.argsort(lengths_B, descending=True, stable=True).tolist():
+        length = max(1, int(lengths_B[row]))  # sorted: the first row of a part is its widest
+        has_room = bool(parts) and (len(parts[-1]) + 1) * longest <= tokens_per_microbatch
+        if has_room and length >= min_fill * longest:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+            longest = length
+    return [torch.tensor(part) for part in parts]
+
+
+def padded_width(longest: int, available: int) -> int:
+    """Tokens of each row of a micro-batch: one, which nothing is predicted from, and a multiple of `WIDTH_STEP`.
+
+    >>> padded_width(20, 100), padded_width(33, 100), padded_width(34, 40)
+    (33, 33, 40)
+    """
+    return min(available, 1 - (1 - longest) // WIDTH_STEP * WIDTH_STEP)
+
+
+def split_packed(lengths_B: Tensor, tokens_per_microbatch: int) -> list[Tensor]:
+    """Row indices of micro-batches whose real tokens are within the budget: longest rows first, first fit.
+
+    A row longer than the budget stands alone.
+
+    >>> [m.tolist() for m in split_packed(torch.tensor([5, 9, 6, 8]), 15)]
+    [[1, 2], [3, 0]]
+    """
+    parts: list[list[int]] = []
+    room: list[int] = []
+    for row in torch.argsort(lengths_B, descending=True, stable=True).tolist():
+        length = max(1, int(lengths_B[row]))
+        place = next((i for i, left in enumerate(room) if length <= left), len(parts))
+        if place == len(parts):
+            parts.append([])
+            room.append(tokens_per_microbatch)
+        parts[place].append(row)
+        room[place] -= length
+    return [torch.tensor(part) for part in parts]
+
+
+def split_shared(
+    tokens_BT: Tensor, lengths_B: Tensor, tokens_per_microbatch: int
+) -> list[tuple[Tensor, Packing]]:
+    """Micro-batches of rows that begin alike: in the order of their tokens, what is common to neighbours counted once.
+
+    Attention reads whole rows, so that those of a micro-batch have at most `_MOST_LAID_OUT` times the budget.  A row
+    longer than the budget stands alone.
+
+    >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
+    >>> [(m.tolist(), p.lengths, p.common) for m, p in split_shared(rows, torch.tensor([4, 2, 3]), 5)]
+    [([0, 2], [4, 3], [0, 2]), ([1], [2], [0])]
+    """
+    tokens, lengths = tokens_BT.cpu().numpy(), lengths_B.clamp(min=1).numpy()
+    # big-endian bytes sort as the numbers do
+    order = sorted(range(len(tokens)), key=lambda row: tokens[row, : lengths[row]].astype(">i8").tobytes())
+    neighbours, shorter = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
+    is_alike = (neighbours[1:] == neighbours[:-1]) & (np.arange(tokens.shape[1]) < shorter[:, None])
+    common = [0, *np.logical_and.accumulate(is_alike, axis=1).sum(axis=1).tolist()]
+    parts: list[list[tuple[int, int, int]]] = []
+    room = laid_out = 0
+    for row, alike in zip(order, common, strict=False):
+        length = int(lengths[row])
+        if not parts or length - alike > room or length > laid_out:
+            parts.append([])
+            room, laid_out, alike = tokens_per_microbatch, _MOST_LAID_OUT * tokens_per_microbatch, 0
+        parts[-1].append((row, length, alike))
+        room -= length - alike
+        laid_out -= length
+    columns = [[list(column) for column in zip(*part, strict=True)] for part in parts]
+    return [(torch.tensor(rows), Packing(own, alike)) for rows, own, alike in columns]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows that go through a network together.
+
+    Attributes:
+        rows: their indices.
+        width: tokens of the widest, and what padding it is given.
+        packing: how they are put into one row; None: they are padded to the width.
+        num_real: tokens of the rows.
+        num_needed: of them, those that are to be computed, the others being common to two rows.
+        num_computed: with padding.
+    """
+
+    rows: Tensor
+    width: int
+    packing: Packing | None
+    num_real: int
+    num_needed: int
+    num_computed: int
+
+    def first(self) -> MicroBatch:
+        """Its first row alone, to run along with other ranks: it counts as nothing."""
+        packing = self.packing and Packing.apart(self.packing.lengths[:1])
+        rows = self.rows[:1]
+        return replace(self, rows=rows, packing=packing, num_real=0, num_needed=0, num_computed=0)
+
+
+def micro_batches(tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form) -> list[MicroBatch]:
+    """How rows are cut into micro-batches of so many computed tokens, before padding; a longer row stands alone.
+
+    Args:
+        tensors: holds ``tokens_BT`` and ``is_real_BT``.
+        tokens_per_microbatch: the budget.
+        form: ``padded`` rows; ``packed``: one after the other; ``shared``: so, and what they begin alike in once.
+    """
+    lengths_B = tensors["is_real_BT"].sum(1).cpu()
+    parts: list[tuple[Tensor, Packing | None]]
+    if form == "shared":
+        parts = [*split_shared(tensors["tokens_BT"], lengths_B, tokens_per_microbatch)]
+    elif form == "packed":
+        rows_of = split_packed(lengths_B, tokens_per_microbatch)
+        parts = [(rows, Packing.apart(lengths_B[rows].tolist())) for rows in rows_of]
+    else:
+        parts = [(rows, None) for rows in split_by_tokens(lengths_B, tokens_per_microbatch)]
+    is_cpu = tensors["tokens_BT"].device.type == "cpu"
+    found = []
+    for rows, packing in parts:
+        width = padded_width(int(lengths_B[rows].max()), tensors["tokens_BT"].shape[1])
+        real = needed = int(lengths_B[rows].sum())
+        computed = len(rows) * width
+        if packing is not None:
+            needed = packing.num_tokens
+            computed = needed + (padding_for(needed) if is_cpu else 0)
+        found.append(MicroBatch(rows, width, packing, real, needed, computed))
+    return found
+
+
+def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Generator | None) -> list[Tensor]:
+    """Row indices of ``count`` minibatches of near-equal numbers of whole trajectories.
+
+    Args:
+        trajectory_B: id of each row's trajectory; rows of one trajectory stay together.
+        count: number of minibatches; 1 keeps the order.
+        generator: shuffles trajectories when there are several minibatches.
+
+    Raises:
+        ValueError: fewer trajectories than minibatches.
+    """
+    ids, index_B = torch.unique(trajectory_B, return_inverse=True)
+    if len(ids) < count:
+        raise ValueError(
+            f"update.minibatches={count} exceeds the {len(ids)} trajectories selected for training"
+        )
+    if count == 1:
+        return [torch.arange(len(trajectory_B))]
+    place = torch.randperm(len(ids), generator=generator)
+    part_B = place[index_B] * count // len(ids)
+    return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
+
+
+def kept_rows(
+    tensors: Mapping[str, Tensor],
+    keep_B: Tensor,
+    *,
+    at_least: int,
+    among: tuple[Tensor, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """The rows where ``keep_B`` is True of each tensor; where they are too few, also some without weight.
+
+    A minibatch must not be left without trajectories: dropped ones stay, with neither action tokens nor value
+    targets, until there are ``at_least`` as many, or none is left.
+
+    Args:
+        tensors: rows under each name.
+        keep_B: of these rows.
+        at_least: trajectories.
+        among: ``trajectory_B`` and ``keep_B`` of the rows of all ranks, where there are several.
+    """
+    trajectory_B = tensors["trajectory_B"]
+    all_B, all_keep_B = among or (trajectory_B, keep_B)
+    kept = torch.unique(all_B[all_keep_B])
+    dropped = list(dict.fromkeys(all_B[~all_keep_B].tolist()))[: max(0, at_least - len(kept))]
+    stays = torch.cat([kept, kept.new_tensor(dropped)])
+    rows = torch.isin(trajectory_B, stays).nonzero().squeeze(1)
+    found = {name: tensor[rows] for name, tensor in tensors.items()}
+    for name in ("is_action_BT", "is_value_target_BT"):
+        if name in found:
+            found[name] = found[name] & keep_B[rows, None]
+    return found
+
+
+@torch.no_grad()
+def micro_batched(
+    score: Callable[..., Tensor],
+    tensors: Mapping[str, Tensor],
+    tokens_per_microbatch: int,
+    form: Form = "padded",
+) -> Tensor:
+    """``score(tokens_BT=, is_action_BT=, packing=)`` of every row, a micro-batch at a time; (B, T), no gradient.
+
+    Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
+
+    Args:
+        score: gives a (B, T) tensor for right-padded rows.
+        tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
+        tokens_per_microbatch: computed tokens of one call.
+        form: see `micro_batches`.
+    """
+    shape, device = tensors["tokens_BT"].shape, tensors["tokens_BT"].device
+    out_BT = torch.zeros(shape, dtype=torch.float32, device=device)  # whatever the default of a precision is
+    parts = micro_batches(tensors, tokens_per_microbatch, form)
+    most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
+    for part in parts:
+        index = part.rows.to(out_BT.device)
+        given = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
+        scored = score(**given, packing=part.packing)
+        out_BT = out_BT.to(scored.dtype)  # float64 stays float64
+        out_BT[index, : part.width] = scored
+    nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
+    packing = None if form == "padded" else Packing.apart([2])
+    for _ in range(most - len(parts)):  # another rank has more
+        scored = score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing)
+        out_BT = out_BT.to(scored.dtype)  # a rank without rows gives what the others give
+    return out_BT

@@ -1,0 +1,118 @@
+"""Minibatches cut from the rows of all ranks, and rows moved to the ranks that train on them.
+
+A minibatch holds the same trajectories on any number of ranks.  Whole trajectories move: what is counted per
+trajectory then needs no other rank.  A rank without rows in a minibatch gets a filler, which has weight zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.distributed import gather_rows, max_over_ranks, rank, send_rows, world_size
+from lit_agentrl.update.microbatches import split_trajectories
+
+Tensors = dict[str, Tensor]
+Deal = Callable[
+    ..., list[int]
+]  # (loads=, parts=, ranks=, world_size=) of all trajectories -> new rank of each
+FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
+_FILL = {
+    "trajectory_B": FILLER,
+    "group_B": FILLER,
+    "turn_BT": -1,
+    "return_B": math.nan,
+}  # NaN: left out of statistics
+
+
+def minibatches(
+    tensors: Tensors, *, count: int, units: str, generator: torch.Generator | None, deal: Deal | None
+) -> tuple[Tensors, list[Tensor]]:
+    """This rank's rows of the coming epoch, and which of them belong to each minibatch.
+
+    Args:
+        tensors: this rank's rows under each name, at present.
+        count: number of minibatches.
+        units: ``trajectory_B`` or ``group_B``: rows of one stay together in a minibatch.
+        generator: see `split_trajectories`; in the same state on all ranks.
+        deal: says which rank trains on each trajectory; without one, rows stay where they are.
+    """
+    if world_size() == 1:
+        return tensors, split_trajectories(tensors[units].cpu(), count, generator)
+    mine = without_fillers(tensors)
+    here = torch.full_like(mine["trajectory_B"], rank())
+    known = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": here}
+    known["length_B"] = mine["is_real_BT"].sum(1)
+    everyone, _ = gather_rows(known)
+    everyone = {name: tensor.cpu() for name, tensor in everyone.items()}
+    part_B = torch.empty_like(everyone["rank_B"])
+    for part, rows in enumerate(split_trajectories(everyone["unit_B"], count, generator)):
+        part_B[rows] = part
+    ids, index_B = torch.unique(everyone["trajectory_B"], return_inverse=True)
+    load_U = torch.zeros_like(ids).index_add_(0, index_B, everyone["length_B"])
+    part_U, rank_U = (torch.zeros_like(ids).index_copy_(0, index_B, x) for x in (part_B, everyone["rank_B"]))
+    if deal is not None:
+        dealt = deal(
+            loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=world_size()
+        )
+        mine = _exchanged(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
+    index_B = torch.searchsorted(ids, mine["trajectory_B"].cpu())
+    mine, own_B = _with_fillers(mine, part_U[index_B], count)
+    return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
+
+
+def without_fillers(tensors: Mapping[str, Tensor]) -> Tensors:
+    """The rows of real trajectories."""
+    is_real_B = tensors["trajectory_B"] != FILLER
+    if bool(is_real_B.all()):
+        return dict(tensors)
+    return {name: tensor[is_real_B] for name, tensor in tensors.items()}
+
+
+def _exchanged(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
+    """The rows that are meant for this rank, ordered by trajectory; collective.
+
+    Args:
+        mine: this rank's rows.
+        from_B: where each row of all ranks is, in rank order.
+        to_B: where it goes.
+    """
+    if torch.equal(from_B, to_B):
+        return mine
+    names = sorted(mine)
+    own_to_B = to_B[from_B == rank()]
+    order = torch.argsort(own_to_B, stable=True)
+    sent = torch.bincount(own_to_B, minlength=world_size()).tolist()
+    received = torch.bincount(from_B[to_B == rank()], minlength=world_size()).tolist()
+    device = mine["trajectory_B"].device
+    widths = torch.tensor([mine[n].shape[1] if mine[n].dim() == 2 else 0 for n in names], device=device)
+    widest = max_over_ranks(widths).tolist()
+    found: Tensors = {}
+    for name, width in zip(names, widest, strict=True):
+        rows = mine[name][order.to(device)]
+        if rows.dim() == 2:
+            rows = torch.nn.functional.pad(rows, (0, width - rows.shape[1]))
+        found[name] = send_rows(rows, sent, received)
+    longest = int(found["is_real_BT"].sum(1).max()) if sum(received) else 0
+    in_order = torch.argsort(found["trajectory_B"], stable=True)
+    return {n: t[in_order, :longest] if n.endswith("_BT") else t[in_order] for n, t in found.items()}
+
+
+def _with_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
+    """At least one row for each minibatch, and the minibatch of each row."""
+    missing = sorted(set(range(count)) - set(part_B.tolist()))
+    if not missing:
+        return mine, part_B
+    width = max(2, mine["is_real_BT"].shape[1])  # no log-prob can be asked of a single token
+    found: Tensors = {}
+    for name, rows in mine.items():
+        if name.endswith("_BT"):
+            rows = torch.nn.functional.pad(rows, (0, width - rows.shape[1]))
+        filler = rows.new_full((len(missing), *rows.shape[1:]), _FILL.get(name, 0))
+        if name == "is_real_BT":
+            filler[:, :2] = True
+        found[name] = torch.cat([rows, filler])
+    return found, torch.cat([part_B, torch.tensor(missing)])

@@ -1,0 +1,49 @@
+"""Episode statistics on hand-made episodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.report.episodes import EpisodeMetrics
+
+
+def episode(group, rewards, *, end=EndReason.TURN_LIMIT, tokens=(1, 2, 3), valid=True, entropy=0.5):
+    turns = [
+        Turn(
+            observation="", prefix_tokens=[9], prefix_segments=[0], reply_tokens=list(tokens),
+            reply_entropies=[entropy] * len(tokens), reward=reward, is_valid=valid, actions=["Up"],
+        )
+        for reward in rewards
+    ]  # fmt: skip
+    return Episode(0, group, 0, 0, "g", 0, turns=turns, end=end, success=end is EndReason.SUCCESS)
+
+
+def test_by_hand():
+    metrics = EpisodeMetrics()
+    metrics.update(
+        [
+            episode(0, [1.0, 2.0], end=EndReason.SUCCESS),
+            episode(0, [1.0], tokens=(1, 2, 3, 1, 2), valid=False, entropy=1.0),
+            episode(1, [4.0], end=EndReason.CONTEXT_LIMIT),
+            episode(1, [4.0]),
+            episode(2, [99.0], end=EndReason.ERROR),
+        ]
+    )
+    result = metrics.compute()
+    assert result["episodes"] == 4 and result["failed"] == 1
+    assert result["success"] == 0.25 and result["truncated_share"] == 0.25
+    assert result["return"] == pytest.approx((3 + 1 + 4 + 4) / 4)
+    assert result["turns"] == 1.25 and result["actions"] == 1.25
+    assert result["invalid_share"] == pytest.approx(1 / 5)
+    assert result["reply_tokens"] == pytest.approx((4 * 3 + 5) / 5)
+    assert result["entropy"] == pytest.approx((12 * 0.5 + 5 * 1.0) / 17)
+    assert result["return_std_within_group"] == pytest.approx((2**0.5 + 0) / 2)
+    assert result["dead_group_share"] == 0.5
+    assert result["distinct_2"] == pytest.approx(3 / 12)  # (1,2) (2,3) (3,1) of 4*2 + 4
+
+
+def test_nothing_seen_leaves_keys_out():
+    metrics = EpisodeMetrics()
+    metrics.update([])
+    assert metrics.compute() == {"episodes": 0.0, "failed": 0.0}

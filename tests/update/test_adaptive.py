@@ -1,0 +1,209 @@
+"""Coefficients that move, weights and choices of tokens, and advantages of the current policy, in a training step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.rl import (
+    advantages,
+    aggregation,
+    clipping,
+    correction,
+    entropy,
+    gvpo,
+    kl,
+    kl_control,
+    ratios,
+)
+from lit_agentrl.update.settings import OptimSettings
+from tests.conftest import tiny_policy
+from tests.update.conftest import algorithm, recorded, step
+
+ADAM = OptimSettings(optimizer=torch.optim.Adam, lr=0.01)
+BARE = {"ratio": partial(ratios.none), "clip": partial(clipping.none)}
+
+
+def same(a, b, **tolerance):
+    return all(torch.allclose(a[name], b[name], **tolerance) for name in b)
+
+
+@pytest.mark.parametrize(
+    "term", [kl.KLInLoss(estimator=kl.k3, coef=0.1), kl.KLInReward(estimator=kl.k1, coef=0.1)]
+)
+def test_a_controller_moves_the_coefficient_once_an_iteration(term):
+    """No KL at the first iteration: below any target, so the coefficient is halved from the second on."""
+    alg = algorithm(kl=replace(term), kl_controller=kl_control.PPOPenalty(target=1e3))
+    module, _ = step(alg=alg, iterations=3, optim=ADAM)
+    assert module.row["train/kl_coef"] == pytest.approx(0.025) and alg.kl.coef == pytest.approx(0.0125)
+    fixed = algorithm(kl=replace(term))
+    module, _ = step(alg=fixed, iterations=3, optim=ADAM)
+    assert module.row["train/kl_coef"] == fixed.kl.coef == 0.1
+
+
+def test_coefficients_lie_in_checkpoints():
+    parts = {
+        "kl": kl.KLInLoss(estimator=kl.k3, coef=0.1),
+        "kl_controller": kl_control.PPOPenalty(target=1e3),
+        "entropy": entropy.AdaptiveBonus(target=99.0, delta=0.01, max_coef=0.05),
+    }
+    module, _ = step(alg=algorithm(**parts), iterations=2, optim=ADAM)
+    saved: dict = {}
+    module.on_save_checkpoint(saved)
+    assert saved["policy"]["coefficients"] == {"kl": pytest.approx(0.025), "entropy": pytest.approx(0.02)}
+    parts["kl"], parts["entropy"] = replace(parts["kl"], coef=0.7), replace(parts["entropy"], coef=0.0)
+    fresh = PolicyModule(tiny_policy(), algorithm=algorithm(**parts), update=module.update, optim=ADAM)
+    fresh.trainer = module.trainer
+    fresh.on_load_checkpoint(saved)
+    assert fresh.algorithm.state_dict() == saved["policy"]["coefficients"]
+
+
+def test_the_kl_to_the_sampling_policy_is_measured_after_the_update():
+    alg = algorithm(clip=partial(clipping.none), kl=kl.KLToOld(coef=1.0))
+    policy = tiny_policy()
+    module, _ = step(alg=alg, policy=policy, minibatches=3, optim=ADAM)
+    batch = recorded()[1]
+    with torch.no_grad():
+        now = score_tokens(policy.network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT).logp_BT
+    difference = (now - batch.sampler_logp_BT)[batch.is_action_BT]
+    expected = float((difference.exp() - 1 - difference).mean())
+    assert module.row["train/old_kl"] == pytest.approx(expected, rel=1e-3) and expected > 1e-4
+
+
+def test_the_penalty_acts_from_the_second_step_on():
+    def change(coef, **update):
+        parts = {"kl": kl.KLToOld(coef=coef)} if coef else {}
+        return step(alg=algorithm(clip=partial(clipping.none), **parts), **update)[1]
+
+    assert same(change(10.0), change(0.0), atol=1e-6)
+    assert not same(change(10.0, epochs=2), change(0.0, epochs=2), atol=1e-4)
+
+
+def test_an_adaptive_bonus_follows_the_entropy_of_the_rollouts():
+    high = entropy.AdaptiveBonus(target=99.0, delta=0.01, max_coef=0.05)
+    module, change = step(alg=algorithm(entropy=high))
+    assert module.row["train/entropy_coef"] == high.coef == 0.01
+    assert same(change, step(alg=algorithm(entropy=partial(entropy.bonus, coef=0.01)))[1])
+    low = entropy.AdaptiveBonus(target=1e-3, delta=0.01, max_coef=0.05, coef=0.05)
+    module, change = step(alg=algorithm(entropy=low))
+    assert module.row["train/entropy_coef"] == 0.0 and low.coef == pytest.approx(0.04)
+    assert same(change, step()[1])
+
+
+def test_the_policy_loss_of_few_tokens():
+    module, change = step(alg=algorithm(tokens=partial(entropy.top_entropy_quantile, share=0.25)))
+    assert module.row["train/kept_token_share"] == pytest.approx(0.25, abs=0.02)
+    assert not same(change, step()[1], atol=1e-4)
+    every = algorithm(tokens=partial(entropy.top_entropy_quantile, share=1.0))
+    assert same(step(alg=every)[1], step()[1])
+
+
+def test_corrections_weight_what_the_engine_recorded_wrongly():
+    """The recorded log-probs are 0.5 too low: the ratio is 1 all the same, and the weight exp(0.5)."""
+    batch = recorded()[1]
+    off = replace(batch, sampler_logp_BT=torch.where(batch.is_action_BT, batch.sampler_logp_BT - 0.5, 0.0))
+    _, plain = step()
+
+    def corrected(trajectories, rule):
+        module, change = step(trajectories, alg=algorithm(correction=rule))
+        assert module.row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+        return change
+
+    assert same(corrected(batch, partial(correction.truncated)), plain, rtol=1e-3, atol=1e-5)
+    for rule, weight in (
+        (partial(correction.truncated, cap=3.0), 1.6487),
+        (partial(correction.truncated, cap=1.5), 1.5),
+        (partial(correction.masked), 1.6487),
+        (partial(correction.masked, high=1.5), 0.0),
+    ):
+        expected = {name: change * weight for name, change in plain.items()}
+        assert same(corrected(off, rule), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (partial(correction.truncated, cap=0.5), r"algo\.correction\.cap=0\.5 must be finite and >= 1"),
+        (partial(correction.masked, low=1.5), r"algo\.correction\.low=1\.5 algo\.correction\.high=2\.0 must"),
+    ],
+)
+def test_wrong_corrections(rule, message):
+    with pytest.raises(ValueError, match=message):
+        algorithm(correction=rule)
+
+
+@pytest.mark.parametrize("tokens_per_microbatch", [200, 100_000])
+def test_gvpo_takes_the_steps_of_its_own_loss(tokens_per_microbatch):
+    """Three SGD steps on the same trajectories, against autograd through the squared error per group."""
+    batch, policy = recorded()[1], tiny_policy()
+    before = {name: weight.clone() for name, weight in policy.network.state_dict().items()}
+    optimizer = torch.optim.SGD(policy.network.parameters(), lr=0.5)
+    names = ("is_action_BT", "return_B", "group_B", "trajectory_B")
+    for _ in range(3):
+        logp_BT = score_tokens(
+            policy.network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT
+        ).logp_BT
+        loss = gvpo.gvpo_loss(
+            logp_BT=logp_BT, old_logp_BT=batch.sampler_logp_BT, beta=0.5, **{n: getattr(batch, n) for n in names}
+        )  # fmt: skip
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    alg = algorithm(
+        advantage=partial(gvpo.gvpo, beta=0.5), aggregate=partial(aggregation.seq_mean_token_sum), **BARE
+    )
+    optim = OptimSettings(optimizer=torch.optim.SGD, lr=0.5)
+    _, change = step(alg=alg, epochs=3, optim=optim, tokens_per_microbatch=tokens_per_microbatch)
+    expected = {name: weight - before[name] for name, weight in policy.network.state_dict().items()}
+    assert max(float(c.abs().max()) for c in expected.values()) > 1e-2
+    for name, wanted in expected.items():
+        torch.testing.assert_close(change[name], wanted, rtol=2e-3, atol=2e-5)
+
+
+def test_minibatches_of_gvpo_hold_whole_groups():
+    alg = algorithm(advantage=partial(gvpo.gvpo), aggregate=partial(aggregation.seq_mean_token_sum), **BARE)
+    module, _ = step(alg=alg, minibatches=3)
+    assert module.version == 3
+    with pytest.raises(ValueError, match=r"update\.minibatches=4 exceeds the 3"):
+        step(alg=alg, minibatches=4)
+
+
+def test_the_greedy_baseline_is_taken_off():
+    batch = recorded()[1]
+    with_baseline = replace(batch, baseline_B=torch.full_like(batch.return_B, 2.0))
+    alg = algorithm(advantage=partial(advantages.greedy), aggregate=partial(aggregation.token_mean), **BARE)
+    shifted = replace(batch, return_B=batch.return_B - 2, baseline_B=torch.zeros_like(batch.return_B))
+    assert same(step(with_baseline, alg=alg)[1], step(shifted, alg=alg)[1])
+    none = replace(batch, baseline_B=torch.full_like(batch.return_B, torch.nan))
+    assert all(float(change.abs().max()) == 0 for change in step(none, alg=alg)[1].values())
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"kl_controller": kl_control.PPOPenalty()}, r"algo\.kl_controller=PPOPenalty has no coefficient"),
+        ({"advantage": partial(gvpo.gvpo), "rows": partial(lambda *, trajectory_B: trajectory_B > 0)},
+         r"computed anew over whole groups before each step: use algo/rows=none"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit(parts, message):
+    with pytest.raises(ValueError, match=message):
+        algorithm(**parts)
+
+
+def test_the_reference_is_kept_in_the_precision_asked_for():
+    alg = algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="bfloat16"))
+    module, change = step(alg=alg, epochs=2)
+    assert {p.dtype for p in module._reference[0].parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in module.network.parameters()} == {torch.float32}
+    exact = step(alg=algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1)), epochs=2)[1]
+    assert same(change, exact, atol=0.02) and not same(change, exact, atol=1e-7)
+    with pytest.raises(ValueError, match=r"algo\.kl\.reference_dtype=half is unknown; valid: null, float32"):
+        kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="half")
+    with pytest.raises(ValueError, match=r"reference_dtype has no effect under algo/kl=loss_old"):
+        kl.KLToOld(coef=0.1, reference_dtype="float16")
