@@ -1,11 +1,10 @@
 """Multi-turn rollouts: the native engine beside ``generate`` that re-encodes the history every turn.
 
-    python benchmarks/rollout_speed.py [--episodes 128] [--members 1] [--repeats 5] [--compile]
+    python benchmarks/rollout_speed.py [--episodes 128] [--members 1] [--repeats 5]
 
 Both sides play the same games with the same policy in one process, alternately; the figure is the median of
 the paired ratios of action tokens per second.  Re-encoding is what trainers do that call ``generate`` with
-the whole conversation at each turn.  With --compile the other side is the engine with engine.compile=true; its
-first rollout, which compiles, is timed by itself.
+the whole conversation at each turn.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from lit_agentrl.text.prompts import Prompt
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def make_engine(policy: Policy, chat: ChatRenderer, episodes: int, compile: bool = False) -> NativeEngine:
+def make_engine(policy: Policy, chat: ChatRenderer, episodes: int) -> NativeEngine:
     return NativeEngine(
         policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
-        num_slots=episodes, max_context_tokens=512, compile=compile,
+        num_slots=episodes, max_context_tokens=512,
     )  # fmt: skip
 
 
@@ -89,7 +88,6 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--members", type=int, default=1, help="episodes of one instance")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="beside the compiled engine instead")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "benchmarks" / "rollout_speed.json")
     arguments = parser.parse_args()
     policy = load_nano()
@@ -98,33 +96,22 @@ def main() -> None:
     engine = make_engine(policy, chat, arguments.episodes)
     members = arguments.members
     ours(engine, task, chat, arguments.episodes, 0, members)  # warm-up
-    other, with_other = "re_encoding", "generation alone"
-    if arguments.compile:
-        other, with_other = "compiled", "with the games"
-        compiled = make_engine(policy, chat, arguments.episodes, compile=True)
-        print(
-            f"first compiled rollout: {ours(compiled, task, chat, arguments.episodes, 0, members)[1]:.1f} s"
-        )
     rows = []
     for repeat in range(1, arguments.repeats + 1):
         played, seconds = ours(engine, task, chat, arguments.episodes, repeat, members)
         tokens = sum(e.num_action_tokens for e in played)
-        if arguments.compile:
-            again, others = ours(compiled, task, chat, arguments.episodes, repeat, members)
-            others *= tokens / sum(e.num_action_tokens for e in again)  # a draw on the edge may differ
-        else:
-            others = re_encoding(policy, played)
+        others = re_encoding(policy, played)
         rows.append(
             {
                 "tokens": tokens,
                 "ours_per_s": tokens / seconds,
-                f"{other}_per_s": tokens / others,
+                "re_encoding_per_s": tokens / others,
                 "ratio": others / seconds,
             }
         )
         print(
-            f"{repeat}: ours {tokens / seconds:.0f} (with the games), {other} {tokens / others:.0f} "
-            f"({with_other}) action tokens/s, ratio {others / seconds:.2f}"
+            f"{repeat}: ours {tokens / seconds:.0f} (with the games), re_encoding {tokens / others:.0f} "
+            f"(generation alone) action tokens/s, ratio {others / seconds:.2f}"
         )
     ratios = [row["ratio"] for row in rows]
     print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")

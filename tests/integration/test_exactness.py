@@ -16,25 +16,18 @@ from tests.integration.conftest import assert_equal_runs, command, environment, 
 KILLS = 10
 
 
-COMPILED = pytest.param(
-    "engine.compile=true",
-    marks=[pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")],
-)
-
-
 @pytest.mark.parametrize(
     "option",
     [
         "algo=grpo",
         pytest.param("algo=starpo", marks=pytest.mark.slow),
         pytest.param("algo=dapo", marks=pytest.mark.slow),
-        COMPILED,
     ],
 )
 def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_path: Path) -> None:
     """Three iterations straight equal two, then a longer target through resume=.
 
-    Also with a critic, with waves, and with a compiled engine, of whose graphs a resumed run meets others first.
+    Also with a critic, and with waves.
     """
     straight, extended = tmp_path / "straight", tmp_path / "extended"
     for folder, iterations in ((straight, 3), (extended, 2)):

@@ -9,7 +9,7 @@ independent per token, so only attention needs to know which token belongs to wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,15 +83,15 @@ class Reading:
 
     slot_N: Tensor
     position_N: Tensor
-    num_last: int = 0
-    num_rows: int = 0
-    filled: int = 0
-    last_sees_R: Visible | None = None
+    num_last: int
+    num_rows: int
+    filled: int
+    last_sees_R: Visible
     last_R: Tensor | None = None
     rows_of_last: Tensor | None = None
     chunks: Sequence[Chunk] = ()
     num_padding: int = 0
-    copies: Sequence[tuple[int, Tensor, int]] = field(default_factory=tuple)
+    copies: Sequence[tuple[int, Tensor, int]] = ()
     final_layer: int | None = None
 
     def __post_init__(self) -> None:
@@ -152,9 +152,8 @@ def _over_slots(
     out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
 
     out_NHD[: reading.num_padding] = 0.0
-    if reading.num_last:
-        last = query_NHD[total - reading.num_last :]
-        out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
+    last = query_NHD[total - reading.num_last :]
+    out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
     chunks = reading.chunks
     if (
         chunks
@@ -188,7 +187,6 @@ def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, sca
     last = last.reshape(reading.num_rows, kv_heads, heads // kv_heads, -1)
     keys = key[: reading.num_rows, :, : reading.filled]
     values = value[: reading.num_rows, :, : reading.filled]
-    assert reading.last_sees_R is not None, "what the last tokens see is given with them"
     attend = _attend_by_products if last.device.type == "cpu" else _attend
     out = attend(last, keys, values, reading.last_sees_R.additive(last), scaling)
     out = out.reshape(reading.num_rows, heads, -1)

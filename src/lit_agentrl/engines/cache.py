@@ -45,11 +45,9 @@ class SlotCache(Cache):
     def _new(self, states: Tensor) -> Tensor:
         # one slot more, which takes what padding writes
         shape = (self.num_slots + 1, states.shape[1], self.max_length, states.shape[3])
-        return states.new_zeros(shape, dtype=store_dtype(states.dtype, states.device))
-
-    def buffers(self) -> list[Tensor]:
-        """Everything that is allocated so far: nothing before the first forward."""
-        return [buffer for pair in self._buffers for buffer in pair]
+        is_half = states.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if is_half and states.device.type == "cpu" else states.dtype
+        return states.new_zeros(shape, dtype=dtype)
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
@@ -61,9 +59,3 @@ class SlotCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions are passed explicitly; models that ask anyway get the filled length."""
         return self.reading.filled if self.reading is not None else 0
-
-
-def store_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The precision in which a :class:`SlotCache` keeps keys and values that are computed in ``dtype``."""
-    is_half = dtype in (torch.float16, torch.bfloat16)
-    return torch.float32 if is_half and device.type == "cpu" else dtype

@@ -64,8 +64,8 @@ class Serving:
                 position_ids=packed.position_1N,
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=max(1, reading.num_last),
+                logits_to_keep=reading.num_last,
                 reading=reading,
             )
-        logits: Tensor = output.logits[0, -max(1, reading.num_last) :]
+        logits: Tensor = output.logits[0, -reading.num_last :]
         return logits

@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
 from lit_agentrl.engines.inference import Serving
-from lit_agentrl.engines.prefixes import Copy, common_prefixes
+from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
 from lit_agentrl.engines.rows import Rows
@@ -25,9 +24,6 @@ from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.engines.support import why_not
 from lit_agentrl.episode import FinishReason
-
-if TYPE_CHECKING:
-    from lit_agentrl.engines.compiled import CompiledDecode
 
 _log = logging.getLogger(__name__)
 
@@ -46,15 +42,13 @@ class NativeEngine:
         end_of_turn_ids: token ids that also complete a reply.
         num_slots: episodes decoded together; memory is slots x context.
         max_context_tokens: length of a slot.
-        compile: draw tokens through ``torch.compile``; see :class:`CompiledDecode`.
         forward_context: the strategy's precision context.
 
     A network whose state slots cannot hold is served by :class:`ReencodingEngine` behind the same methods,
     which the log says once.
 
     Raises:
-        ValueError: the network has fewer positions than ``max_context_tokens``, or ``compile`` is asked for
-            and slots cannot hold its state.
+        ValueError: the network has fewer positions than ``max_context_tokens``.
     """
 
     def __init__(
@@ -65,7 +59,6 @@ class NativeEngine:
         end_of_turn_ids: Sequence[int],
         num_slots: int = 128,
         max_context_tokens: int = 1024,
-        compile: bool = False,
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         if num_slots < 1:
@@ -79,10 +72,6 @@ class NativeEngine:
         self._serving = Serving(network, NAME)
         self._slower: ReencodingEngine | None = None
         if reason := why_not(network, max_context_tokens, forward_context):
-            if compile:
-                raise ValueError(
-                    f"engine.compile=true cannot serve this model, which {reason}; set engine.compile=false"
-                )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
             self._slower = ReencodingEngine(
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
@@ -90,26 +79,15 @@ class NativeEngine:
             )  # fmt: skip
         self._cache = SlotCache(num_slots, max_context_tokens)
         self._rows = Rows(num_slots, max_context_tokens)
-        self._decode: CompiledDecode | None = None
-        if compile:
-            from lit_agentrl.engines.compiled import CompiledDecode  # the compiler takes a second to import
-
-            self._decode = CompiledDecode(network, self._cache)
         self._waiting: deque[TurnRequest] = deque()
         self._refused: list[TurnResult] = []
         self._version = 0
-        self._num_forwarded = 0
 
     # ------------------------------------------------------------------ protocol
     @property
     def capabilities(self) -> Capabilities:
         reuse = self._slower is None
         return Capabilities(keyed_sampling=True, kv_reuse=reuse, exact_log_probs=True, fork=True)
-
-    @property
-    def num_forwarded(self) -> int:
-        """Tokens that have gone through the network."""
-        return self._slower.num_forwarded if self._slower else self._num_forwarded
 
     @property
     def capacity(self) -> int:
@@ -209,19 +187,4 @@ class NativeEngine:
             for copy in copies:
                 targets = list(copy.targets)
                 rows.known_S[targets] = rows.shared_S[targets] = copy.length
-        if self._decode is None or copies:  # a copy may need a last token that is read in the same forward
-            return self._read(slots_A, copies)
-        begun_A = rows.total_S[slots_A] - 1
-        unread_A = slots_A[begun_A > rows.known_S[slots_A]]
-        if len(unread_A):
-            self._read(unread_A, (), with_last=False)
-            rows.known_S[slots_A] = begun_A
-        self._num_forwarded += len(slots_A)
-        return self._decode(rows, slots_A)
-
-    def _read(self, slots_A: npt.NDArray[np.int64], copies: Sequence[Copy], with_last: bool = True) -> Tensor:
-        """One packed forward; its last logits, those of each slot's last token unless that is left unread."""
-        rows = self._rows
-        packed = pack_unread(rows, slots_A, copies, self._network.device, with_last=with_last)
-        self._num_forwarded += packed.token_1N.shape[1] - packed.reading.num_padding
-        return self._serving.read(self._cache, packed)
+        return self._serving.read(self._cache, pack_unread(rows, slots_A, copies, self._network.device))

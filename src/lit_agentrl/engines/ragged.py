@@ -31,16 +31,13 @@ def pack_unread(
     slots_A: npt.NDArray[np.int64],
     copies: Sequence[Copy],
     device: torch.device,
-    *,
-    with_last: bool = True,
 ) -> Packed:
     """The tokens and positions of everything unread in these ascending slots, and how to read it.
 
-    Without ``with_last`` the last token of each slot is left out, and no copies may be asked for.
     Padding stands before everything else; its keys and values go to the slot behind the last.
     """
     last_A = rows.total_S[slots_A] - 1
-    num_real = int((rows.total_S[slots_A] - rows.known_S[slots_A] - (not with_last)).sum())
+    num_real = int((rows.total_S[slots_A] - rows.known_S[slots_A]).sum())
     start = num_padding = padding_for(num_real) if device.type == "cpu" else 0
     tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
     slots, chunks = [np.full(num_padding, rows.num_slots)], []
@@ -53,10 +50,9 @@ def pack_unread(
             slots.append(np.full(length, slot))
             positions.append(np.arange(known, known + length))
         start += sum(lengths)
-    if with_last:
-        tokens.append(rows.tokens_SL[slots_A, last_A])
-        slots.append(slots_A)
-        positions.append(last_A)
+    tokens.append(rows.tokens_SL[slots_A, last_A])
+    slots.append(slots_A)
+    positions.append(last_A)
     packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (tokens, slots, positions)]))
     token_N, slot_N, position_N = packed.to(device)
     reading = Reading(
@@ -65,7 +61,7 @@ def pack_unread(
         num_padding=num_padding,
         copies=[(c.source, torch.tensor(c.targets, device=device), c.length) for c in copies],
         chunks=chunks,
-        **(_last(slots_A, last_A, rows.num_live, device) if with_last else {}),
+        **_last(slots_A, last_A, rows.num_live, device),
     )
     return Packed(token_N.unsqueeze(0), position_N.unsqueeze(0), reading)
 

@@ -57,7 +57,6 @@ class ReencodingEngine:
         self._waiting: list[TurnRequest] = []
         self._version = 0
         self.capacity = num_slots
-        self.num_forwarded = 0
 
     def submit(self, request: TurnRequest) -> None:
         self._history.setdefault(request.episode, []).extend(request.prefix)
@@ -152,7 +151,6 @@ class ReencodingEngine:
         state: dict[str, object] = {}
         unread_AT = token_AT
         while True:
-            self.num_forwarded += unread_AT.numel()
             output = self._network(input_ids=unread_AT.to(device), use_cache=bool(name), **state)
             token_A = yield output.logits[:, -1]
             token_AT = torch.cat([token_AT, token_A.unsqueeze(1)], dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from lit_agentrl.entry.composition import CONFIG_DIR, check_sections
 from lit_agentrl.entry.errors import UserError, explain, first_line
 from lit_agentrl.entry.signatures import check_targets
 
+_log = logging.getLogger(__name__)
+
 # where the parts that an earlier version's config names stand today
 _MOVED = {
     "lit_agentrl.callbacks.rollout.RolloutSettings": "lit_agentrl.rollout.settings.RolloutSettings",
@@ -21,6 +24,16 @@ _MOVED = {
     "lit_agentrl.rl.clipping_log.": "lit_agentrl.rl.clipping.",
     "lit_agentrl.rl.clipping_rollback.": "lit_agentrl.rl.clipping.",
     "lit_agentrl.rl.group_filters.": "lit_agentrl.rl.filters.",
+}
+
+# arguments that are no more: what they were where they did nothing, and why they went
+_REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
+    "lit_agentrl.engines.native.NativeEngine": {
+        "compile": (
+            False,
+            "compiled decoding was no quicker where it was measured; tokens are decoded plainly",
+        )
+    },
 }
 
 
@@ -71,14 +84,20 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
 
 
 def _up_to_date(node: Any) -> Any:
-    """An earlier version's config, its targets aimed at where they stand today."""
+    """An earlier version's config: targets aimed at where they stand today, and removed arguments dropped."""
     if isinstance(node, list):
         return [_up_to_date(child) for child in node]
-    if isinstance(node, dict):
-        return {
-            name: _target(child) if name == "_target_" else _up_to_date(child) for name, child in node.items()
-        }
-    return node
+    if not isinstance(node, dict):
+        return node
+    target = _target(str(node.get("_target_", "")))
+    found = {}
+    for name, child in node.items():
+        idle, reason = _REMOVED.get(target, {}).get(name, (child, None))
+        if reason is None:
+            found[name] = target if name == "_target_" else _up_to_date(child)
+        elif child != idle:
+            _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
+    return found
 
 
 def _target(name: str) -> str:

@@ -1,0 +1,28 @@
+"""Configs of earlier versions: what moved is found, what was removed is dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lit_agentrl.entry import composition
+from lit_agentrl.entry.saved import saved_config
+
+
+@pytest.mark.parametrize(("value", "warnings"), [(False, 0), (True, 1)])
+def test_a_removed_option_is_dropped_and_said_where_it_did_something(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bool, warnings: int
+) -> None:
+    cfg = composition.compose_job("train", [], composition.search_path([]))
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"]
+    cfg.run_dir = str(tmp_path)
+    cfg.engine.compile = value
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
+    found, _ = saved_config(tmp_path, "resume")
+    assert "compile" not in found.engine and found.engine.num_slots == cfg.engine.num_slots
+    assert [r.getMessage()[:19] for r in caplog.records] == ["compile=True of the"] * warnings
