@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+Message = dict[str, str]  # role and content, as chat templates take them
+
 
 class EndReason(IntEnum):
     """Why an episode ended."""
@@ -59,6 +61,7 @@ class Turn:
     observation: str
     prefix_tokens: list[int]
     prefix_segments: list[int]
+    message: str = ""  # what the game said before the reply; of the first turn Episode.opening holds it
     state_key: int = 0
     starts_row: bool = False  # read from an empty history; the first turn starts a row anyhow
     reply_tokens: list[int] = field(default_factory=list)
@@ -96,6 +99,7 @@ class Episode:
     task_name: str
     instance_seed: int
     instance_id: str = ""
+    opening: list[Message] = field(default_factory=list)  # what the policy was told first; ids stay the truth
     turns: list[Turn] = field(default_factory=list)
     end: EndReason = EndReason.ERROR
     success: bool = False
@@ -104,6 +108,8 @@ class Episode:
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... and those whose state it took over from another episode
+    env_calls: int = 0  # resets and steps of the game
+    env_seconds: float = field(default=0.0, compare=False)  # that they took; never the same twice
 
     @property
     def total_reward(self) -> float:

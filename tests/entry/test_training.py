@@ -77,7 +77,8 @@ def test_metrics_have_the_promised_names(mixed_run: Path) -> None:
             "loss", "grad_norm", "approx_kl", "clip_share_low", "clip_share_high", "ratio_max", "kept_group_share",
             "entropy", "lr", "ref_kl",
         )),
-        "val/success", "val/return", "val/normalised", "val/bandit_reversed/success", "time/rollout", "time/update",
+        "val/success", "val/return", "val/normalised", "val/bandit_reversed/success", "time/rollout", "time/env",
+        "time/update",
         "speed/action_tokens_per_s", "speed/episodes_per_s", "speed/prefill_reuse",
     ]  # fmt: skip
     for row in (first, second):

@@ -28,6 +28,14 @@ def test_a_solved_episode_records_every_token_once(play):
     assert episode.turns[1].prefix_segments[0] == Segment.FORCED  # the end marker was not sampled
 
 
+@pytest.mark.parametrize("context", [FULL, Single(condense=LastActions())])
+def test_an_episode_keeps_what_was_said(play, context):
+    [episode] = play(lambda e, k: reply("Up") if k == 0 else reply("Up", "Up"), context=context)
+    assert episode.opening == [{"role": "user", "content": "count\nturns 4 actions 8\nP 0"}]
+    assert [turn.message for turn in episode.turns] == ["", "reward +1.0\nturns 3 actions 7\nP 1"]
+    assert episode.env_calls == 1 + 3 and 0 < episode.env_seconds < 60
+
+
 def test_an_invalid_reply_costs_the_penalty_and_its_turn(play):
     [episode] = play(lambda e, k: "Up" if k == 0 else reply("Up", "Up", "Up"))
     first = episode.turns[0]

@@ -17,7 +17,7 @@ from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.files import append_durable, whole_lines, write_atomic
 
-SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode, enums by name}
+SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
 
 
 def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
@@ -36,6 +36,7 @@ def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
 def to_line(episode: Episode, iteration: int, split: str) -> str:
     """One episode as a line of JSON (ASCII, with its line end)."""
     record = asdict(episode)
+    del record["env_seconds"]  # of the clock: lines of the same run are the same
     record["end"] = episode.end.name
     for turn, plain in zip(episode.turns, record["turns"], strict=True):
         plain["finish"] = turn.finish.name

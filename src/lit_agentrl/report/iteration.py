@@ -44,7 +44,7 @@ def rollout_row(
     device: torch.device,
     playing_seconds: float | None = None,
 ) -> dict[str, float]:
-    """``rollout/*``, ``speed/*`` and ``time/rollout`` of an iteration, counted over all ranks.
+    """``rollout/*``, ``speed/*``, ``time/rollout`` and ``time/env`` of an iteration, counted over all ranks.
 
     Args:
         batch: this rank's episodes.
@@ -69,10 +69,11 @@ def rollout_row(
             len(played),
             sum(e.total_reward for e in batch.greedy_episodes),
             len(batch.greedy_episodes),
+            sum(e.env_seconds for e in played),
         ],
         dtype=torch.float64,
     )
-    actions, given, prefilled, shared, number, greedy, num_greedy = sum_over_ranks(counts).tolist()
+    actions, given, prefilled, shared, number, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
     if num_greedy:
         row["rollout/greedy_return"] = greedy / num_greedy
     playing = seconds if playing_seconds is None else playing_seconds
@@ -81,6 +82,7 @@ def rollout_row(
         "rollout/action_tokens": actions,
         "rollout/prefilled_tokens": prefilled,
         "time/rollout": seconds,
+        "time/env": env,
         "speed/action_tokens_per_s": actions / playing,
         "speed/episodes_per_s": number / playing,
         "speed/prefill_reuse": given / max(prefilled + shared, 1.0),

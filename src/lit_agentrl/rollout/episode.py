@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from lit_agentrl.engines.base import TurnResult
@@ -50,9 +52,10 @@ class EpisodeInPlay:
         """Reset the game and write the opening prompt; a game that fails ends the episode."""
         task, episode = self._task, self.episode
         try:
-            self._observation, info = self.env.reset(
-                seed=episode.instance_seed, options={"noise_seed": noise_seed}
-            )
+            with self._timed():
+                self._observation, info = self.env.reset(
+                    seed=episode.instance_seed, options={"noise_seed": noise_seed}
+                )
             episode.instance_id = str(info["instance_id"])
             rules, names = self.env.rules, self.env.action_names()
             state_key, probes = self.env.state_key(), self._measured()
@@ -70,7 +73,8 @@ class EpisodeInPlay:
             max_actions_per_turn=task.max_actions_per_turn,
         )
         self._past = Past(opening, episode.turns)
-        self._open_turn("", self._chat.opening(opening()), state_key, probes)
+        episode.opening = opening()
+        self._open_turn("", self._chat.opening(episode.opening), state_key, probes)
 
     def answer(self, result: TurnResult) -> None:
         """Record a reply, play its actions, and either open the next turn or end the episode."""
@@ -108,7 +112,8 @@ class EpisodeInPlay:
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         ended = success = False
         for action in reply.actions[:allowed]:
-            self._observation, reward, terminated, truncated, info = self.env.step(action)
+            with self._timed():
+                self._observation, reward, terminated, truncated, info = self.env.step(action)
             turn.actions.append(action)
             turn.reward += reward
             for name, points in info["reward_parts"].items():
@@ -147,6 +152,16 @@ class EpisodeInPlay:
             piece = self._chat.following(message, last_reply=turn.reply_tokens)
             self._open_turn(message, piece, state_key, probes)
 
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Counts one call of the game, and what it takes."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.episode.env_calls += 1
+            self.episode.env_seconds += time.perf_counter() - started
+
     def _measured(self) -> dict[str, float]:
         return {name: float(probe(self.env, self._observation)) for name, probe in self._probes.items()}
 
@@ -160,6 +175,7 @@ class EpisodeInPlay:
                 observation=self._observation,
                 prefix_tokens=prefix.tokens,
                 prefix_segments=prefix.segments,
+                message=message,
                 starts_row=is_first or not self._context.is_append_only,
                 state_key=state_key,
                 probes=probes,
