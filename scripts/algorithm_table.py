@@ -14,22 +14,19 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "algorithms.md"
 BEGIN, END = "<!-- table: scripts/algorithm_table.py -->\n", "<!-- end of table -->\n"
-AXES = (
-    "advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "kl_controller", "entropy",
-    "filter", "reward",
-)  # fmt: skip
 IDLE = ("none", "fixed")
 
 
 def choices(file: Path) -> dict[str, str]:
-    """What an algorithm chooses on each axis."""
-    chosen = {"reward": "none"}
+    """What an algorithm chooses on each axis; filter and reward are groups of their own, which it may override."""
+    chosen = {}
     for entry in yaml.safe_load(file.read_text())["defaults"]:
         if isinstance(entry, dict):
             [(key, option)] = entry.items()
-            # filter and reward are groups of their own, which an algorithm overrides
-            chosen[key.rpartition(".")[2] if key.startswith("override") else key] = option
-    return chosen
+            chosen[re.sub(r"override |/\w+@_global_\.", "", key)] = option
+        elif entry != "_self_":  # the files it starts from
+            chosen = choices(file.with_name(f"{entry}.yaml")) | chosen
+    return chosen | {"filter": chosen.get("filter", "top_std"), "reward": chosen.get("reward", "none")}
 
 
 def row(file: Path, axes: Sequence[str]) -> str:
@@ -44,9 +41,14 @@ def row(file: Path, axes: Sequence[str]) -> str:
 
 def table() -> str:
     """The whole table."""
-    files = sorted((ROOT / "conf" / "algo").glob("*.yaml"))
+    folder = ROOT / "conf" / "algo"
+    files = sorted(folder.glob("[!_]*.yaml"))
     # axes that no named algorithm uses would be empty columns
-    axes = [axis for axis in AXES if any(choices(file)[axis] not in IDLE for file in files)]
+    axes = [
+        axis
+        for axis in choices(folder / "_base.yaml")
+        if any(choices(file)[axis] not in IDLE for file in files)
+    ]
     head = f"| `algo=` | {' | '.join(axes)} | paper |\n|{'---|' * (len(axes) + 2)}\n"
     return head + "\n".join(row(file, axes) for file in files) + "\n"
 
