@@ -1,16 +1,55 @@
-"""The few collectives of a run; all are the identity on one process."""
+"""The few collectives of a run, and what a strategy of several processes does; on one process nothing is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 T = TypeVar("T")
 _ORDER = "order of rows"
+Deal = Callable[..., list[int]]  # (loads=, parts=, ranks=, world_size=) of all units -> the new rank of each
+Context = AbstractContextManager[Any]
+
+
+@contextmanager
+def _moved(network: nn.Module, device: torch.device) -> Iterator[None]:
+    network.to(device)
+    yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyDoors:
+    """What a strategy does for the rest of a run; the defaults are those of one process.
+
+    Attributes:
+        shard: (trained, frozen) cuts networks up over ranks, in place, before optimizers are made.
+        in_use: (network, device) is entered around the use of a frozen network, which lies on the device within.
+        gathered: (network) is entered around generation, within which there is no collective.
+        whole_network: (network) as it was before it was cut up, on rank 0, None elsewhere; all ranks must call it.
+        deal: says which rank trains on each unit; see `minibatches`.  None: rows stay where they were played.
+        block_backward_sync: is entered for all but the last backward of a step.
+        clip_gradient_norm: (parameters, limit) scales gradients down in place, and gives their norm before.
+        barrier: (name) waits until all ranks are here; one that does not come in time is named.
+        finish: called once after the last use of a trainer, where nothing failed.
+        failed: (error) is called once otherwise; gives what is to be raised in place of the error.
+    """
+
+    shard: Callable[[Sequence[nn.Module], Sequence[nn.Module]], None] = lambda trained, frozen: None
+    in_use: Callable[[nn.Module, torch.device], Context] = _moved
+    gathered: Callable[[nn.Module], Context] = nullcontext
+    whole_network: Callable[[nn.Module], nn.Module | None] = lambda network: network
+    deal: Deal | None = None
+    block_backward_sync: Callable[[], Context] = nullcontext
+    clip_gradient_norm: Callable[..., Tensor] = nn.utils.clip_grad_norm_
+    barrier: Callable[[str], None] = lambda name: None
+    finish: Callable[[], None] = lambda: None
+    failed: Callable[[Exception], Exception] = lambda error: error
 
 
 def world_size() -> int:

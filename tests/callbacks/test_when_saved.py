@@ -87,7 +87,9 @@ def test_the_export_is_replaced_whole_or_kept(
     tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any
 ) -> None:
     class Exporting(toy_module):
-        def export(self, folder: str) -> None:
+        network = None
+
+        def export(self, folder: str, network: Any) -> None:
             if self.trainer.current_epoch == 5:
                 raise OSError(28, "No space left on device")
             Path(folder, f"model-{self.trainer.current_epoch}").write_text("weights")

@@ -18,6 +18,7 @@ from lit_agentrl.strategies.checkpoint_io import (
     CheckpointError,
     remove_checkpoint,
 )
+from lit_agentrl.strategies.doors import doors_of
 
 
 def _check_keep(option: str, keep: int) -> int:
@@ -135,9 +136,10 @@ class BestCheckpoint(Checkpoint):
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
         export = getattr(pl_module, "export", None)
-        gather = getattr(trainer.strategy, "whole_network", None)
-        if export is not None and gather is not None:
-            export = partial(export, network=gather(pl_module.network))  # all ranks take part
+        doors = doors_of(trainer.strategy)
+        if export is not None:
+            network = doors.whole_network(pl_module.network)  # type: ignore[arg-type]  # all ranks take part
+            export = partial(export, network=network)
         if export is not None and trainer.is_global_zero:
             try:
                 replace_folder(self.export_folder, export)
@@ -145,7 +147,7 @@ class BestCheckpoint(Checkpoint):
                 reason = error.strerror or error
                 folder = self.export_folder
                 raise CheckpointError(f"cannot write {folder}: {reason}; the old one is kept") from error
-        trainer.strategy.barrier("export")
+        doors.barrier("export")
 
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """This iteration's value; Lightning's own table also holds older ones, hence the check."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.distributed import gather_objects, gather_rows, rank, sum_over_ranks
+from lit_agentrl.distributed import StrategyDoors, gather_objects, gather_rows, rank, sum_over_ranks
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import EndReason, Episode
@@ -26,6 +25,7 @@ from lit_agentrl.rollout.pack import pack, trajectory_id
 from lit_agentrl.rollout.player import Player, PlayRequest
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.process import Wave
+from lit_agentrl.strategies.doors import doors_of
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt
@@ -97,8 +97,7 @@ class RolloutCallback(Callback):
                 device=settings.overlap_device, threads=settings.overlap_threads,
                 patience=settings.overlap_patience or 600.0,
             )  # fmt: skip
-        self._whole: Callable[[Any], AbstractContextManager[Any]] = nullcontext
-        self._meet: Callable[[str | None], None] = lambda name: None
+        self._doors = StrategyDoors()
         self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
         self.test_episodes: list[Episode] = []
 
@@ -108,8 +107,7 @@ class RolloutCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
-        self._whole = getattr(trainer.strategy, "gathered", nullcontext)
-        self._meet = trainer.strategy.barrier
+        self._doors = doors_of(trainer.strategy)
         self._player.open(pl_module.network, trainer.precision_plugin.forward_context)  # type: ignore[arg-type]
         if self._ahead is not None:
             require_whole_weights(trainer.strategy)
@@ -162,7 +160,7 @@ class RolloutCallback(Callback):
         torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
         batch.episodes = self._play_wave(pl_module, batch, batch)
-        trainer.strategy.barrier("rollout")  # ranks wait for each other here: an absent one is named
+        self._doors.barrier("rollout")  # ranks wait for each other here: an absent one is named
         kept, want_more = self._keep_groups(batch)
         waves = 1
         while want_more and waves < self.settings.max_waves:
@@ -278,9 +276,12 @@ class RolloutCallback(Callback):
         return played
 
     def _play(self, pl_module: LightningModule, request: PlayRequest) -> list[Episode]:
-        with self._whole(pl_module.network):  # ranks decode different numbers of steps: no collective within
+        # ranks decode different numbers of steps: no collective within
+        with self._doors.gathered(pl_module.network):  # type: ignore[arg-type]
             played = self._player.play(request, version=int(getattr(pl_module, "version", 0)))
-        self._meet("played")  # a rank whose game hangs is named here, and not where its numbers are missed
+        self._doors.barrier(
+            "played"
+        )  # a rank whose game hangs is named here, and not where its numbers are missed
         return played
 
 

@@ -15,6 +15,7 @@ from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import TaskLoader
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
+from lit_agentrl.strategies.doors import doors_of
 
 
 def train(
@@ -63,14 +64,13 @@ def train(
         is_complete = run.trainer.current_epoch >= planned
         tracker.close_totals()  # loading the best checkpoint below also loads its older totals
         _measure_end(run, tracker)
-        if (finish := getattr(run.trainer.strategy, "finish", None)) is not None:
-            finish()
+        doors_of(run.trainer.strategy).finish()
         result = tracker.finish("completed" if is_complete else "stopped")
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error
     except Exception as error:
-        cause = failed(error) if (failed := getattr(run.trainer.strategy, "failed", None)) else error
+        cause = doors_of(run.trainer.strategy).failed(error)
         tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
         raise cause from (None if cause is error else error)
     if not is_first:

@@ -10,8 +10,9 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
-from lit_agentrl.distributed import max_over_ranks
+from lit_agentrl.distributed import StrategyDoors, max_over_ranks
 from lit_agentrl.modules.evaluated import EvaluatedModule
+from lit_agentrl.strategies.doors import doors_of
 from lit_agentrl.update.minibatches import minibatches
 from lit_agentrl.update.settings import UpdateSettings
 
@@ -20,14 +21,6 @@ Tensors = dict[str, Tensor]
 
 class ManualModule(EvaluatedModule):
     """A module that steps its optimizers itself, and counts the steps that it has to skip.
-
-    Strategies may offer these methods; without them one process, or plain DDP, is assumed:
-
-    - ``shard(trained, frozen)`` cuts networks up over ranks, in place, before optimizers are made;
-    - ``in_use(network)`` is entered around the use of a frozen network;
-    - ``deal(loads=, parts=, ranks=, world_size=)`` says which rank trains on each trajectory; see `minibatches`;
-    - ``block_backward_sync()``, of Lightning's own DDP, is entered for all but the last backward of a step;
-    - ``clip_gradient_norm(parameters, limit) -> norm`` clips gradients that are sharded.
 
     Args:
         update: says when to stop over skipped steps.
@@ -39,9 +32,10 @@ class ManualModule(EvaluatedModule):
         self.automatic_optimization = False
         self.update = update
         self._bad_steps = 0
+        self._doors = StrategyDoors()
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
+        """Meet the strategy; refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
 
         Raises:
             ValueError: ``trainer.precision=16-mixed``.
@@ -50,16 +44,15 @@ class ManualModule(EvaluatedModule):
             raise ValueError(
                 "trainer.precision=16-mixed scales gradients, which is not supported; use bf16-mixed"
             )
+        self._doors = doors_of(self.trainer.strategy)
 
     # ------------------------------------------------------------------ doors of the strategy
-    def _of_strategy(self, name: str) -> Any:
-        return getattr(getattr(self.trainer, "strategy", None), name, None)
-
     def configure_model(self) -> None:
         """Lets the strategy cut the networks up; Lightning calls it before every fit and evaluation."""
-        if (shard := self._of_strategy("shard")) is not None:
-            trained = [n for name in ("network", "critic") if (n := getattr(self, name, None)) is not None]
-            shard(trained, [n for n in self.frozen_networks if all(n is not each for each in trained)])
+        trained = [n for name in ("network", "critic") if (n := getattr(self, name, None)) is not None]
+        self._doors.shard(
+            trained, [n for n in self.frozen_networks if all(n is not each for each in trained)]
+        )
 
     @property
     def frozen_networks(self) -> Sequence[nn.Module]:
@@ -69,9 +62,8 @@ class ManualModule(EvaluatedModule):
     @contextmanager
     def _in_use(self, network: nn.Module) -> Iterator[nn.Module]:
         """Around the use of a frozen network, which lies on the module's device within."""
-        hold = self._of_strategy("in_use")
-        with hold(network) if hold is not None else nullcontext():
-            yield network if hold is not None else network.to(self.device)
+        with self._doors.in_use(network, self.device):
+            yield network
 
     def _minibatches(
         self, tensors: Tensors, units: str, generator: torch.Generator
@@ -79,18 +71,16 @@ class ManualModule(EvaluatedModule):
         """The rows that this rank trains on in an epoch, and which of them belong to each minibatch."""
         return minibatches(
             tensors, count=self.update.minibatches, units=units, generator=generator,
-            deal=self._of_strategy("deal"),
+            deal=self._doors.deal,
         )  # fmt: skip
 
     def _synchronised(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Around one backward: gradients are exchanged between ranks at the last one of a step alone."""
-        block = None if is_last else self._of_strategy("block_backward_sync")
-        return nullcontext() if block is None else cast(AbstractContextManager[Any], block())
+        return nullcontext() if is_last else self._doors.block_backward_sync()
 
     def _clipped(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
         """Scales gradients down to the norm ``limit``; returns their norm before."""
-        clip = self._of_strategy("clip_gradient_norm") or torch.nn.utils.clip_grad_norm_
-        return cast(Tensor, clip(parameters, limit))
+        return self._doors.clip_gradient_norm(parameters, limit)
 
     # ------------------------------------------------------------------ optimizers and schedules
     def _optimizers(self) -> list[LightningOptimizer]:

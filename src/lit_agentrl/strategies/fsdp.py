@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
+from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.multiprocess import Cooperative
 
@@ -136,15 +138,22 @@ class FSDP(Cooperative, ModelParallelStrategy):
             )
 
     # ------------------------------------------------------------------ doors of a rollout and of a training step
+    @property
+    def doors(self) -> StrategyDoors:
+        return replace(
+            super().doors, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
+            whole_network=self.whole_network, clip_gradient_norm=self.clip_gradient_norm,
+        )  # fmt: skip
+
     def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
         """Around generation: no collective within; see `sharding.gathered`."""
         return sharding.gathered(network, reshard_after_forward=self._reshard_after_forward)
 
     @contextmanager
-    def in_use(self, network: nn.Module) -> Iterator[None]:
+    def in_use(self, network: nn.Module, device: torch.device) -> Iterator[None]:
         """Around the use of a frozen network, whose share may lie on the CPU otherwise."""
         if self._offload_frozen:
-            network.to(self.root_device)
+            network.to(device)
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from lightning.pytorch.strategies.parallel import ParallelStrategy
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.strategies.balance import longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
 from lit_agentrl.strategies.launching import Launcher, RankFailed
@@ -64,9 +65,13 @@ class Cooperative(ParallelStrategy):
         _set_pg_timeout(limit)
 
     # ------------------------------------------------------------------ on the way
-    def deal(self, **trajectories: Any) -> list[int]:
-        """The rank that trains on each trajectory; see `longest_first`."""
-        return longest_first(**trajectories)
+    @property
+    def doors(self) -> StrategyDoors:
+        """What the rest of a run goes through."""
+        return StrategyDoors(
+            deal=longest_first, block_backward_sync=self.block_backward_sync, barrier=self.barrier,
+            finish=self.finish, failed=self.failed,
+        )  # fmt: skip
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until all are here; one that does not come in time is named."""

@@ -7,18 +7,15 @@ trajectory then needs no other rank.  A rank without rows in a minibatch gets a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from lit_agentrl.distributed import gather_rows, max_over_ranks, rank, send_rows, world_size
+from lit_agentrl.distributed import Deal, gather_rows, max_over_ranks, rank, send_rows, world_size
 from lit_agentrl.update.microbatches import split_trajectories
 
 Tensors = dict[str, Tensor]
-Deal = Callable[
-    ..., list[int]
-]  # (loads=, parts=, ranks=, world_size=) of all trajectories -> new rank of each
 FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
 _FILL = {
     "trajectory_B": FILLER,
