@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from transformers import get_scheduler
 
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
@@ -109,7 +110,7 @@ def test_scaled_gradients_are_refused() -> None:
     scaler = torch.amp.GradScaler("cpu")
     for precision, is_refused in [("bf16-mixed", False), ("16-mixed", True)]:
         plugin = MixedPrecision(precision, "cpu", scaler if is_refused else None)  # type: ignore[arg-type]
-        module._fake_trainer = SimpleNamespace(precision_plugin=plugin)
+        module._fake_trainer = SimpleNamespace(precision_plugin=plugin, strategy=SingleDeviceStrategy())
         if not is_refused:
             module.setup("fit")
             continue
