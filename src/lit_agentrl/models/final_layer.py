@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_agentrl.models.onednn import padding_for
+from lit_agentrl.models.patched import Forward, is_patched, patched
 
 _RUN_AGAIN: WeakSet[nn.Module] = WeakSet()
 _WORTH = 0.75  # of the tokens; where more are read, all are computed
@@ -28,7 +29,7 @@ def final_feed_forward(network: nn.Module) -> nn.Module | None:
     if len(lists) != 1:
         return None
     last = lists[0][-1]
-    is_run_again = "forward" in vars(last) or last in _RUN_AGAIN
+    is_run_again = is_patched(last) or last in _RUN_AGAIN
     # of its own: a wrapper that runs it again would hand on what it wraps
     return None if is_run_again else dict(last.named_children()).get("mlp")
 
@@ -54,8 +55,7 @@ def read_places(place_A: Tensor, num_tokens: int) -> Tensor | None:
     return torch.from_numpy(np.concatenate([read, others[:padding]]))
 
 
-@contextmanager
-def computed_at(module: nn.Module | None, places: Tensor | slice | None) -> Iterator[None]:
+def computed_at(module: nn.Module | None, places: Tensor | slice | None) -> AbstractContextManager[None]:
     """Inside, a module of (1, N, D) tokens computes at these places alone, and gives zeros elsewhere.
 
     Args:
@@ -63,26 +63,16 @@ def computed_at(module: nn.Module | None, places: Tensor | slice | None) -> Iter
         places: each once; None: all.
     """
     if module is None or places is None:
-        yield
-        return
-    before = vars(module).get("forward")
-    whole = module.forward
+        return nullcontext()
+    return patched([module], lambda _, whole: partial(_at, places, whole))
 
-    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        out = whole(x[:, places], *args, **kwargs)
-        if not isinstance(out, Tensor):  # with what a router says of each token
-            return whole(x, *args, **kwargs)
-        zeros = out.new_zeros((*x.shape[:2], out.shape[2]))
-        if isinstance(places, slice):
-            zeros[:, places] = out
-            return zeros
-        return zeros.index_copy(1, places, out)
 
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.__dict__["forward"]
-        else:
-            module.__dict__["forward"] = before
+def _at(places: Tensor | slice, whole: Forward, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    out = whole(x[:, places], *args, **kwargs)
+    if not isinstance(out, Tensor):  # with what a router says of each token
+        return whole(x, *args, **kwargs)
+    zeros = out.new_zeros((*x.shape[:2], out.shape[2]))
+    if isinstance(places, slice):
+        zeros[:, places] = out
+        return zeros
+    return zeros.index_copy(1, places, out)

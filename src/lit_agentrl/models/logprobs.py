@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.models.final_layer import computed_at, final_feed_forward, read_places
 from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
+from lit_agentrl.models.patched import Forward, patched
 
 _log = logging.getLogger(__name__)
 _WHOLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be had in chunks
@@ -217,8 +218,7 @@ def _scores_of(
         return logp_A, -(log_probs_AV.exp() * log_probs_AV).sum(-1)
 
 
-@contextmanager
-def recomputed(network: nn.Module) -> Iterator[None]:
+def recomputed(network: nn.Module) -> AbstractContextManager[None]:
     """Layers run inside keep their inputs alone and run again in the backward pass.
 
     transformers' own switch acts in training mode only, which would also turn dropout on.
@@ -233,16 +233,8 @@ def recomputed(network: nn.Module) -> Iterator[None]:
         raise ValueError(
             f"update.checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
         )
-    before = [layer.__dict__.get("forward") for layer in layers]  # a library may have put one there
-    try:
-        for layer in layers:
-            layer.forward = functools.partial(
-                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
-            )
-        yield
-    finally:
-        for layer, own in zip(layers, before, strict=True):
-            if own is None:
-                layer.__dict__.pop("forward", None)
-            else:
-                layer.forward = own
+
+    def run_again(_: nn.Module, forward: Forward) -> Forward:
+        return functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+
+    return patched(layers, run_again)

@@ -8,14 +8,16 @@ backward pass is written here, of the same products.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from lit_agentrl.models.patched import is_patched, patched
 
 _MIN_ROWS = 48  # below it the plain product is quicker
 _STEP, _LARGE, _LARGE_STEP = 16, 256, 64  # see `padding_for`
@@ -40,22 +42,15 @@ def padding_for(num_tokens: int) -> int:
     return -num_tokens % step if num_tokens >= _MIN_ROWS else 0
 
 
-@contextmanager
-def quick_linears(modules: Iterable[nn.Module]) -> Iterator[None]:
+def quick_linears(modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
     """Linear layers among ``modules`` take oneDNN's products while inside, where that is possible.
 
     Those are layers of class ``nn.Linear`` with whole float32 weights on a CPU; under autocast, in another precision
     and on few rows they do as always.  Gradients flow as through ``torch.nn.functional.linear``, once.
     """
-    linears = dict.fromkeys(m for m in modules if type(m) is nn.Linear)  # each once
-    taken = [m for m in linears if "forward" not in m.__dict__ and _is_quick(m)]
-    try:
-        for module in taken:
-            module.__dict__["forward"] = partial(_forward, module)
-        yield
-    finally:
-        for module in taken:
-            del module.__dict__["forward"]
+    # what stands in a layer's way already would not be called
+    taken = [m for m in modules if type(m) is nn.Linear and not is_patched(m) and _is_quick(m)]
+    return patched(taken, lambda module, _: partial(_forward, cast(nn.Linear, module)))
 
 
 def _is_quick(module: nn.Linear) -> bool:
