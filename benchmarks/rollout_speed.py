@@ -26,7 +26,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.ledger import AnswerStop
+from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def make_engine(policy: Policy, chat: ChatRenderer, episodes: int) -> NativeEngine:
     return NativeEngine(
-        policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
+        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
         num_slots=episodes, max_context_tokens=512,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.sokoban import Sokoban
 from lit_agentrl.models.policy import Policy, load_nano
-from lit_agentrl.text.parsing import parse_reply
+from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 
 NAME = "sokoban"
@@ -35,7 +35,7 @@ class ConstantPrompt(Prompt):
     """Messages of one length: nothing is said of the last reply, whose words both sides sample by themselves."""
 
     def following(
-        self, *, observation: str, reward: float, problem: str, turns_left: int, actions_left: int
+        self, *, observation: str, reward: float, complaint: str, turns_left: int, actions_left: int
     ) -> str:
         return f"turns {turns_left} actions {turns_left * ACTIONS_PER_TURN}\n{observation}"
 
@@ -91,7 +91,7 @@ class Game:
         observation, _ = self._env.reset(seed=seed)
         self.turns_left, self.points = self.max_turns, 0.0
         messages = self._prompt.opening(
-            name=NAME, rules=self._env.rules, action_names=self._env.action_names(), observation=observation,
+            name=NAME, rules=self._env.rules, actions=self._env.actions(), observation=observation,
             max_turns=self.max_turns, max_actions=self.max_turns * ACTIONS_PER_TURN,
             max_actions_per_turn=ACTIONS_PER_TURN,
         )  # fmt: skip
@@ -99,7 +99,7 @@ class Game:
 
     def play(self, text: str) -> str:
         """Play the actions of a reply; the next message."""
-        reply = parse_reply(text, action_names=self._env.action_names(), think=True)
+        reply = ANSWER.parse(text, self._env.actions(), think=True)
         observation = self._env._observe()
         for action in reply.actions[:ACTIONS_PER_TURN]:
             observation, points, _, _, info = self._env.step(action)
@@ -107,7 +107,7 @@ class Game:
         self.points -= 0.1 * (not reply.is_valid)
         self.turns_left -= 1
         return self._prompt.following(
-            observation=observation, reward=0.0, problem="", turns_left=self.turns_left, actions_left=0
+            observation=observation, reward=0.0, complaint="", turns_left=self.turns_left, actions_left=0
         )
 
 

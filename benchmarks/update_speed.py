@@ -47,7 +47,7 @@ from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.ledger import AnswerStop
+from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -57,7 +57,7 @@ def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         task = instantiate(compose(f"env/{env}").env)
     engine = NativeEngine(
-        policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
+        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
         num_slots=episodes, max_context_tokens=512,
     )  # fmt: skip
     sampler = Sampler(

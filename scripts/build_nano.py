@@ -30,6 +30,7 @@ from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.envs.sokoban import MOVES
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.microbatches import split_by_tokens
 
@@ -113,7 +114,7 @@ class Teacher:
 
     def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
         thought, actions = self._bandit(env) if name == "bandit" else self._grid(env, observation, horizon)
-        return f"<think>{thought}</think><answer>{' || '.join(actions)}</answer>"
+        return ANSWER.write(actions, thought=thought)
 
     def _bandit(self, env: TextEnv) -> tuple[str, list[str]]:
         names = env.action_names() or []
@@ -164,7 +165,7 @@ def demonstrate(
     """One episode under the game's own limits: token ids, which of them to imitate, whether it was solved."""
     observation, _ = env.reset(seed=seed)
     messages = prompt.opening(
-        name=task.name, rules=env.rules, action_names=env.action_names(), observation=observation,
+        name=task.name, rules=env.rules, actions=env.actions(), observation=observation,
         max_turns=task.max_turns, max_actions=task.max_actions, max_actions_per_turn=task.max_actions_per_turn,
     )  # fmt: skip
     tokens = chat.opening(messages).tokens
@@ -175,7 +176,7 @@ def demonstrate(
         reply = chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         tokens, is_reply = tokens + reply, is_reply + [True] * len(reply)
         reward, ended, solved = 0.0, False, False
-        for action in text.split("<answer>")[1].removesuffix("</answer>").split(" || ")[:actions_left]:
+        for action in ANSWER.parse(text, env.actions(), think=True).actions[:actions_left]:
             observation, points, ended, _, info = env.step(action)
             reward, actions_left, solved = reward + points, actions_left - 1, info["success"]
             if ended:
@@ -186,7 +187,7 @@ def demonstrate(
         following = prompt.following(
             observation=observation,
             reward=reward,
-            problem="",
+            complaint="",
             turns_left=turns_left,
             actions_left=actions_left,
         )

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
-BASE = {"episode", "batch", "seeds", "files", "distributed"}
+BASE = {"actions", "episode", "batch", "seeds", "files", "distributed"}
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
     **dict.fromkeys(["models", "text", "envs", "report"], 1),

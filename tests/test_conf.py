@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.parts import build_games, build_parts, build_rewards
@@ -35,7 +36,7 @@ from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
 OPENING: dict[str, Any] = {
-    "name": "sokoban", "rules": "", "action_names": ["Up"], "observation": "P _", "max_turns": 5,
+    "name": "sokoban", "rules": "", "actions": Actions("names", ("Up",)), "observation": "P _", "max_turns": 5,
     "max_actions": 10, "max_actions_per_turn": 5,
 }  # fmt: skip
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -153,6 +154,12 @@ def make_prompt(cfg: DictConfig) -> None:
     assert isinstance(instantiate(cfg.prompt), Prompt)
 
 
+def make_dialect(cfg: DictConfig) -> None:
+    tools = Actions("tools", tools=(ToolSpec("go", "goes", {"type": "object", "properties": {}}),))
+    dialect, call = instantiate(cfg.dialect), '{"name": "go", "arguments": {}}'
+    assert dialect.parse(dialect.write([call], thought=""), tools, think=True).actions == (call,)
+
+
 def make_reward(cfg: DictConfig) -> None:
     games = build_games(cfg, task_loader())
     rewards = build_rewards(cfg.reward, games)
@@ -171,6 +178,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "callbacks": make_callbacks,
     "context": make_context,
     "critic": make_critic,
+    "dialect": make_dialect,
     "engine": make_engine,
     "env": make_games,
     "experiment": make_experiment,

@@ -72,7 +72,8 @@ class Turn:
     reply_text: str = ""
     finish: FinishReason = FinishReason.STOP
     is_valid: bool = False
-    problem: str = ""  # why the reply was invalid, from the parser's decision table
+    problem: str = ""  # why the reply was invalid, a short name of its dialect
+    is_well_formed: bool = False  # its markup is in order, whatever is named inside
     has_think: bool = False  # a closed think block stands before the answer
     actions: list[str] = field(default_factory=list)  # those played
     num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played

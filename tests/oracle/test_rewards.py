@@ -7,11 +7,12 @@ import random
 import pytest
 import torch
 
+from lit_agentrl.actions import Actions
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.format import Format
 from lit_agentrl.rewards.overlong import Overlong
 from lit_agentrl.rewards.repetition import Repetition
-from lit_agentrl.text.parsing import parse_reply
+from lit_agentrl.text.dialects.answer import ANSWER
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.oracles import load
 from tests.rewards.conftest import episode, turn
@@ -63,12 +64,15 @@ def test_repetition(agree):
 def test_think_format(agree):
     """Replies that begin with a think tag, and have one: trl asks for no answer, we for one, in order."""
     rule, num_stricter, num_good = load("trl.rewards").think_format_reward, 0, 0
+    names = Actions("names", ("Up", "Down"))
     for seed in range(NUM_BATCHES):
         rng = random.Random(seed)
         texts = ["<think>" + "".join(rng.choices(PIECES[1:], k=rng.randint(0, 7))) for _ in range(20)]
         texts += ["<think>a</think><answer>Up</answer>", "<think>a<answer>Up</answer>", "<answer>Up</answer>"]
-        replies = [parse_reply(text, action_names=("Up", "Down")) for text in texts]
-        turns = [turn(is_valid=r.is_valid, problem=r.problem, has_think=r.has_think) for r in replies]
+        replies = [ANSWER.parse(text, names, think=True) for text in texts]
+        turns = [
+            turn(is_valid=r.is_valid, is_well_formed=r.is_well_formed, has_think=r.has_think) for r in replies
+        ]
         ours = flat(Format(rule="think").score([episode(turns)], iteration=0))
         theirs = torch.tensor(rule([[{"content": text}] for text in texts]))
         is_stricter = (ours == 0) & (theirs == 1)

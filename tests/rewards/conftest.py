@@ -14,7 +14,7 @@ def turn(tokens: int = 2, *, reward: float = 0.0, key: int = 0, text: str = "P",
     made = Turn(
         observation=text, prefix_tokens=[7], prefix_segments=[0], state_key=key, reply_tokens=sampled,
         reply_segments=[4] * len(sampled), reply_logps=[-0.5] * len(sampled),
-        reply_entropies=[0.1] * len(sampled), is_valid=True, reward=reward,
+        reply_entropies=[0.1] * len(sampled), is_valid=True, is_well_formed=True, reward=reward,
     )  # fmt: skip
     for name, value in fields.items():
         setattr(made, name, value)

@@ -6,12 +6,13 @@ import math
 
 import pytest
 
+from lit_agentrl.actions import Actions
 from lit_agentrl.rewards.cosine import Cosine
 from lit_agentrl.rewards.format import Format
 from lit_agentrl.rewards.length import Length
 from lit_agentrl.rewards.overlong import Overlong
 from lit_agentrl.rewards.repetition import Repetition
-from lit_agentrl.text.parsing import PROBLEMS, VALID_PROBLEMS, parse_reply
+from lit_agentrl.text.dialects.answer import ANSWER
 from tests.rewards.conftest import episode, sized, turn
 
 
@@ -59,23 +60,24 @@ def test_cosine():
     assert near_zero == [pytest.approx(2, abs=1e-3), pytest.approx(-10, abs=1e-2)]
 
 
-def test_format_by_the_parsers_verdict():
-    ok = {
-        "valid": {"", "no_think"},
-        "structure": {"", "no_think", "unknown_action", "empty_action", "empty_answer"},
-        "think": {"", "unknown_action", "empty_action", "empty_answer"},
+def test_format_by_the_dialects_verdict():
+    verdicts = {"valid": (True, True, True), "content": (False, True, True), "markup": (False, False, True)}
+    verdicts |= {"no think": (True, True, False), "content, no think": (False, True, False)}
+    good = {
+        "valid": {"valid", "no think"},
+        "structure": set(verdicts) - {"markup"},
+        "think": {"valid", "content"},
     }
-    for rule, good in ok.items():
-        for problem in PROBLEMS:
-            fields = {"problem": problem, "is_valid": problem in VALID_PROBLEMS}
-            judged = episode([turn(has_think=problem != "no_think", **fields)])
-            assert scores(Format(rule=rule), judged) == [[float(problem in good)]], (rule, problem)
+    for rule in good:
+        for name, (is_valid, is_well_formed, has_think) in verdicts.items():
+            judged = turn(is_valid=is_valid, is_well_formed=is_well_formed, has_think=has_think)
+            assert scores(Format(rule=rule), episode([judged])) == [[float(name in good[rule])]], (rule, name)
 
 
 def test_an_unknown_action_does_not_hide_a_missing_think_block():
     for text, expected in (("<answer>Jump</answer>", 0.0), ("<think>a</think><answer>Jump</answer>", 1.0)):
-        reply = parse_reply(text, action_names=("Up",))
-        judged = turn(is_valid=reply.is_valid, problem=reply.problem, has_think=reply.has_think)
+        reply = ANSWER.parse(text, Actions("names", ("Up",)), think=True)
+        judged = turn(is_valid=reply.is_valid, is_well_formed=reply.is_well_formed, has_think=reply.has_think)
         assert reply.problem == "unknown_action"
         assert scores(Format(rule="think"), episode([judged])) == [[expected]]
 

@@ -16,7 +16,8 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
-from lit_agentrl.text.ledger import AnswerStop, check_ledger
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, tiny_policy
 
@@ -63,7 +64,7 @@ def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(
     chat = ChatRenderer(policy.tokenizer, force_think=force_think)
     strategy, limit = CONTEXTS[context]
     engine = Spy(
-        policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
+        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
         max_context_tokens=limit,
     )  # fmt: skip
     sampler = Sampler(
@@ -103,7 +104,7 @@ def test_a_window_longer_than_the_episode_plays_and_reads_the_same() -> None:
     played = []
     for context in (FULL, Window(99)):
         engine = NativeEngine(
-            policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=3,
+            policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=3,
             max_context_tokens=600,
         )  # fmt: skip
         sampler = Sampler(
@@ -127,7 +128,7 @@ def test_only_sampled_tokens_are_actions() -> None:
     policy = tiny_policy()
     chat = ChatRenderer(policy.tokenizer, force_think=True)
     engine = NativeEngine(
-        policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=2,
+        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=2,
         max_context_tokens=300,
     )  # fmt: skip
     sampler = Sampler(

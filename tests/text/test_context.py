@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from lit_agentrl.actions import Actions
 from lit_agentrl.episode import Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.condensers import LastActions
@@ -22,7 +23,7 @@ REPLIES = [["Up"], [], ["Up", "Down"]]  # actions of three past turns; the secon
 def episode(chat: ChatRenderer, prompt: Prompt, number: int) -> Past:
     """``number`` turns taken, the next reply awaited.  A reply is ids that no text would give."""
     opening = partial(
-        prompt.opening, name="sokoban", rules="Push.", action_names=["Up", "Down"], observation="# P",
+        prompt.opening, name="sokoban", rules="Push.", actions=Actions("names", ("Up", "Down")), observation="# P",
         max_turns=5, max_actions=10, max_actions_per_turn=4,
     )  # fmt: skip
     past = Past(opening, [], [""], [chat.opening(opening())])
@@ -30,7 +31,7 @@ def episode(chat: ChatRenderer, prompt: Prompt, number: int) -> Past:
     for k, actions in enumerate(REPLIES[:number]):
         turn = Turn("# P", [], [], reply_tokens=[*marker, 7 + k, 7], reward=float(k), actions=actions)
         message = prompt.following(
-            observation="P #", reward=turn.reward, problem="" if actions else "no_answer", turns_left=4 - k,
+            observation="P #", reward=turn.reward, complaint="" if actions else "it had none", turns_left=4 - k,
             actions_left=9 - k,
         )  # fmt: skip
         past.turns = [*past.turns, turn]

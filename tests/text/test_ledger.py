@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.ledger import AnswerStop, check_ledger, reply_segments
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.ledger import check_ledger, reply_segments
 from lit_agentrl.text.token_bytes import pieces_of
 
 T, A, X = int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)
@@ -78,12 +79,6 @@ def test_token_of_two_blocks_belongs_to_the_first(bpe: PreTrainedTokenizerBase) 
     assert pairs["><"] == T and pairs["Up"] == A
 
 
-def test_renderer_and_tokenizer_give_the_same(tokenizer: PreTrainedTokenizerBase) -> None:
-    tokens = encode(tokenizer, "<think>wall</think><answer>Up</answer>")
-    via_renderer = reply_segments(ChatRenderer(tokenizer), tokens, forced_think=False)
-    assert via_renderer == reply_segments(tokenizer, tokens, forced_think=False)
-
-
 @given(data=st.data(), forced=st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_any_tokens_have_one_segment_each(
@@ -123,7 +118,7 @@ def naive_stop(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> int | N
 
 
 def our_stop(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> int | None:
-    detector, state = AnswerStop(tokenizer), ""
+    detector, state = ANSWER.stop(tokenizer), ""
     for end, token in enumerate(tokens, start=1):
         state, is_done = detector.update(state, token)
         assert len(state) < len("</answer>")
@@ -146,7 +141,7 @@ def test_stop_where_the_tag_is_one_token(nano: PreTrainedTokenizerBase) -> None:
 
 
 def test_stop_once_per_tag(tokenizer: PreTrainedTokenizerBase) -> None:
-    detector, state, stops = AnswerStop(tokenizer), "", 0
+    detector, state, stops = ANSWER.stop(tokenizer), "", 0
     for token in encode(tokenizer, "</answer>Up Up</answer>Down"):
         state, is_done = detector.update(state, token)
         stops += is_done
@@ -257,6 +252,6 @@ def test_the_documented_episode(nano: PreTrainedTokenizerBase) -> None:
         [Segment.THINK] * 4 + [Segment.ANSWER] * 5,
         [Segment.FORCED] + [Segment.OBSERVATION] * 15 + [Segment.FORCED],
     ]
-    found = [first.segments, reply_segments(renderer, reply, forced_think=False), second.segments]
+    found = [first.segments, reply_segments(nano, reply, forced_think=False), second.segments]
     assert found == [[int(segment) for segment in row] for row in segments]
     assert [nano.decode([t]) for t in second.tokens[:3]] == ["<|end|>", "<|user|>", "reward"]

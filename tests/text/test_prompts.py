@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from lit_agentrl.text.parsing import INVALID_PROBLEMS, parse_reply
+from lit_agentrl.actions import Actions
+from lit_agentrl.text.dialects.answer import ANSWER, COMPLAINTS
 from lit_agentrl.text.prompts import Prompt
 
+NAMES = Actions("names", ("Up", "Down"))
+TEXT = Actions("text")
 CONF = Path(__file__).parents[2] / "conf" / "prompt"
 
 
@@ -16,7 +19,7 @@ def opening(prompt: Prompt, **changes: Any) -> list[dict[str, str]]:
     values: dict[str, Any] = {
         "name": "sokoban",
         "rules": "Push every box onto a target.",
-        "action_names": ("Up", "Down"),
+        "actions": NAMES,
         "observation": "# P",
         "max_turns": 5,
         "max_actions": 10,
@@ -29,7 +32,7 @@ def following(prompt: Prompt, **changes: Any) -> str:
     values: dict[str, Any] = {
         "observation": "# P",
         "reward": -0.1,
-        "problem": "",
+        "complaint": "",
         "turns_left": 4,
         "actions_left": 1,
     }
@@ -53,30 +56,29 @@ def test_full_opening_states_rules_budgets_and_format() -> None:
 def test_the_example_is_itself_a_valid_reply(think: bool, per_turn: int, actions: tuple[str, ...]) -> None:
     system, _ = opening(Prompt("full", think=think), max_actions_per_turn=per_turn)
     example = system["content"].splitlines()[-1]
-    reply = parse_reply(example, action_names=("Up", "Down"), think=think)
+    reply = ANSWER.parse(example, NAMES, think=think)
     assert (reply.is_valid, reply.problem, reply.actions) == (True, "", actions)
     assert ("think" in system["content"]) == think
     assert ("||" in system["content"]) == (per_turn > 1)
 
 
 def test_free_text_example() -> None:
-    system, _ = opening(Prompt("full"), action_names=None)
-    assert parse_reply(system["content"].splitlines()[-1], action_names=None).is_valid
+    system, _ = opening(Prompt("full"), actions=TEXT)
+    assert ANSWER.parse(system["content"].splitlines()[-1], TEXT, think=True).is_valid
     assert "The actions are" not in system["content"]
 
 
 @pytest.mark.parametrize(
-    ("show_reward", "problem", "expected"),
+    ("show_reward", "complaint", "expected"),
     [
         (True, "", "reward -0.1\nturns 4 actions 1\n# P"),
-        (True, "no_think", "reward -0.1\nturns 4 actions 1\n# P"),
-        (True, "no_answer", "invalid\nreward -0.1\nturns 4 actions 1\n# P"),
+        (True, "it was odd", "invalid\nreward -0.1\nturns 4 actions 1\n# P"),
         (False, "", "turns 4 actions 1\n# P"),
-        (False, "unknown_action", "invalid\nturns 4 actions 1\n# P"),
+        (False, "it was odd", "invalid\nturns 4 actions 1\n# P"),
     ],
 )
-def test_compact_following(show_reward: bool, problem: str, expected: str) -> None:
-    assert following(Prompt("compact", show_reward=show_reward), problem=problem) == expected
+def test_compact_following(show_reward: bool, complaint: str, expected: str) -> None:
+    assert following(Prompt("compact", show_reward=show_reward), complaint=complaint) == expected
 
 
 @pytest.mark.parametrize(("reward", "shown"), [(10.9, "+10.9"), (-0.0, "+0.0"), (-0.04, "+0.0"), (1, "+1.0")])
@@ -84,10 +86,10 @@ def test_reward_format(reward: float, shown: str) -> None:
     assert following(Prompt("compact"), reward=reward).startswith(f"reward {shown}\n")
 
 
-@pytest.mark.parametrize("problem", sorted(INVALID_PROBLEMS))
-def test_full_following_explains_each_problem(problem: str) -> None:
-    text = following(Prompt("full"), problem=problem)
-    assert text.startswith("Your last reply was invalid: it")
+@pytest.mark.parametrize("complaint", sorted(COMPLAINTS.values()))
+def test_full_following_states_each_complaint(complaint: str) -> None:
+    text = following(Prompt("full"), complaint=complaint)
+    assert text.startswith(f"Your last reply was invalid: {complaint}.\n")
     assert "-0.1 points" in text and "4 turns and 1 action left" in text and text.endswith("\n# P")
 
 
@@ -116,7 +118,6 @@ def test_bad_options(options: dict[str, Any], match: str) -> None:
         ({"max_actions_per_turn": 0}, "max_actions_per_turn=0"),
         ({"name": "two\nlines"}, "one line"),
         ({"name": " "}, "one line"),
-        ({"action_names": ()}, "at least one action"),
     ],
 )
 def test_bad_opening(changes: dict[str, Any], match: str) -> None:
@@ -127,7 +128,6 @@ def test_bad_opening(changes: dict[str, Any], match: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"problem": "rude"}, "problem='rude'"),
         ({"reward": float("nan")}, "finite"),
         ({"turns_left": -1}, "turns_left=-1"),
         ({"actions_left": -1}, "actions_left=-1"),

@@ -19,7 +19,7 @@ from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.ledger import AnswerStop
+from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import load_task_yaml, tiny_policy
@@ -32,7 +32,7 @@ def recorded():
     chat = ChatRenderer(policy.tokenizer)
     tasks = [load_task_yaml(name) for name in ("sokoban", "frozen_lake", "bandit")]
     engine = NativeEngine(
-        policy.network, stop=AnswerStop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
+        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
         max_context_tokens=400,
     )  # fmt: skip
     sampler = Sampler(

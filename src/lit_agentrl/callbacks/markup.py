@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from lit_agentrl.episode import Episode, Segment, Turn
-from lit_agentrl.text.parsing import find_blocks
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.dialects.base import Dialect
 
 Decode = Callable[[list[int]], str]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -31,11 +32,11 @@ def inline(text: str) -> str:
     return f"`{flat}`" if flat else "–"
 
 
-def reply_parts(turn: Turn) -> Iterator[tuple[str, str]]:
+def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, str]]:
     """The (role, text) pieces of a reply in order; roles are ``think``, ``answer`` and ``other``."""
     in_think = bool(turn.reply_segments) and turn.reply_segments[0] == Segment.THINK
     end = 0
-    for block in find_blocks(turn.reply_text, in_think=in_think):
+    for block in dialect.spans(turn.reply_text, in_think=in_think):
         yield "other", turn.reply_text[end : block.start]
         yield block.kind, turn.reply_text[block.start : block.end]
         end = block.end
@@ -51,13 +52,13 @@ def forced_text(turn: Turn, decode: Decode | None) -> str:
     return decode(forced) if decode is not None else f"({len(forced)} tokens)"
 
 
-def turn_markdown(number: int, turn: Turn, decode: Decode | None) -> str:
+def turn_markdown(number: int, turn: Turn, decode: Decode | None, dialect: Dialect = ANSWER) -> str:
     """One turn: its pieces by role, then what came of it."""
     if turn.starts_row and number > 1:  # the policy reads something else than the dialogue above
         pieces = [("prompt", decode(turn.prefix_tokens) if decode else f"({len(turn.prefix_tokens)} tokens)")]
     else:
         pieces = [("observation", turn.observation), ("forced", forced_text(turn, decode))]
-    pieces += list(reply_parts(turn))
+    pieces += list(reply_parts(turn, dialect))
     blocks = [f"#### turn {number}"]
     blocks += [f"**{role}**\n\n{fenced(text)}" for role, text in pieces if text.strip()]
     outcome = [f"**reward** {turn.reward:+.3g}", f"**actions** {inline(' || '.join(turn.actions))}"]
@@ -72,12 +73,13 @@ def turn_markdown(number: int, turn: Turn, decode: Decode | None) -> str:
     return "\n\n".join([*blocks, " · ".join(outcome)])
 
 
-def episode_markdown(episode: Episode, decode: Decode | None = None) -> str:
+def episode_markdown(episode: Episode, decode: Decode | None = None, dialect: Dialect = ANSWER) -> str:
     """A whole episode, headed by who it is and how it ended.
 
     Args:
         episode: what happened.
         decode: the tokenizer's ids-to-text function; without it forced tokens are only counted.
+        dialect: how its replies are written.
     """
     outcome = "success" if episode.success else "failure"
     head = (
@@ -87,5 +89,5 @@ def episode_markdown(episode: Episode, decode: Decode | None = None) -> str:
     )
     if episode.error:
         head += f"\n\n**error** {inline(episode.error)}"
-    turns = [turn_markdown(number, turn, decode) for number, turn in enumerate(episode.turns, start=1)]
+    turns = [turn_markdown(number, turn, decode, dialect) for number, turn in enumerate(episode.turns, 1)]
     return "\n\n".join([head, *turns])

@@ -16,6 +16,8 @@ from lit_agentrl.callbacks.markup import Decode, episode_markdown
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.files import append_durable, whole_lines, write_atomic
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.dialects.base import Dialect
 
 SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
 
@@ -74,15 +76,19 @@ class Transcripts(Callback):
         dirpath: the run's transcript folder.
         every: iterations between transcripts of training.
         episodes: episodes of a batch.
+        dialect: how replies are written.
     """
 
-    def __init__(self, dirpath: str | Path, every: int = 10, episodes: int = 4) -> None:
+    def __init__(
+        self, dirpath: str | Path, every: int = 10, episodes: int = 4, dialect: Dialect = ANSWER
+    ) -> None:
         for option, value in (("every", every), ("episodes", episodes)):
             if value < 1:
                 raise ValueError(f"callbacks.transcripts.{option}={value} is out of range; valid: 1, 2, 3, …")
         self.folder = Path(dirpath)
         self.every = every
         self.episodes = episodes
+        self._dialect = dialect
         self._games_seen: set[str] = set()  # in the validation under way
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -140,7 +146,7 @@ class Transcripts(Callback):
         append_durable(self.folder / f"{split}.jsonl", lines)
         tokenizer = getattr(pl_module, "tokenizer", None)
         decode: Decode | None = tokenizer.decode if tokenizer is not None else None
-        text = "\n\n---\n\n".join(episode_markdown(episode, decode) for episode in picked)
+        text = "\n\n---\n\n".join(episode_markdown(episode, decode, self._dialect) for episode in picked)
         for logger in trainer.loggers:
             experiment = getattr(logger, "experiment", None)
             if experiment is not None and hasattr(experiment, "add_text"):

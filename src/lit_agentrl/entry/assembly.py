@@ -59,7 +59,10 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
     policy: Policy = instantiate(cfg.model)
-    chat = ChatRenderer(policy.tokenizer, force_think=parts.prompt.force_think, template=policy.chat_template)
+    chat = ChatRenderer(
+        policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
+        template=policy.chat_template,
+    )  # fmt: skip
     check_prompts(
         chat, parts.prompt, games.tasks, parts.context, max_context_tokens=settings.max_context_tokens
     )
@@ -149,14 +152,10 @@ def check_prompts(
     if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
         unknown = None
     for task in tasks:
-        env = task.make("train")
-        observation, _ = env.reset(seed=0)
-        messages = prompt.opening(
-            name=task.name, rules=env.rules, action_names=env.action_names(), observation=observation,
-            max_turns=task.max_turns, max_actions=task.max_actions,
-            max_actions_per_turn=task.max_actions_per_turn,
-        )  # fmt: skip
-        tokens = chat.opening(messages).tokens
+        played = list(rehearse(task, prompt, chat, context))
+        if not played[0].turns:
+            raise ValueError(f"env: {task.name} does not start: {played[0].error}")
+        tokens = played[0].turns[0].prefix_tokens
         if len(tokens) >= max_context_tokens:
             raise ValueError(
                 f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
@@ -164,10 +163,10 @@ def check_prompts(
             )
         if unknown is not None and unknown in tokens:
             raise ValueError(
-                f"the tokenizer does not know {tokens.count(unknown)} tokens of the prompt of {task.name}; "
+                f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
             )
-        later = [turn for episode in rehearse(task, prompt, chat, context) for turn in episode.turns[1:]]
+        later = [turn for episode in played for turn in episode.turns[1:]]
         if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
             raise ValueError(
                 f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "

@@ -25,6 +25,7 @@ from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.kl import KLToOld
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.context import Context
+from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic, separate_if_needed
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
@@ -57,6 +58,7 @@ class Parts:
     optim: OptimSettings
     critic: Callable[[Policy], Critic] | None
     prompt: Prompt
+    dialect: Dialect
     context: Context
     games: Games
     val_params: SamplingParams
@@ -95,6 +97,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         test_params=eval_params(rollout, cfg.test.temperature, "test"),
         optim=instantiate(cfg.optim),
         prompt=instantiate(cfg.prompt),
+        dialect=instantiate(cfg.dialect),
         context=build_context(cfg, algorithm),
         rewards=build_rewards(cfg.reward, games),
     )

@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_agentrl.entry.composition import CONFIG_DIR, check_sections
+from lit_agentrl.entry.composition import CONFIG_DIR, check_sections, load_option
 from lit_agentrl.entry.errors import UserError, explain, first_line
 from lit_agentrl.entry.signatures import check_targets
 
@@ -35,6 +35,9 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
         )
     },
 }
+
+# groups that an earlier version lacked, and the option that is what it did
+_ADDED = {"dialect": "answer"}
 
 
 def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
@@ -69,6 +72,8 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         raise UserError(f"{option}={folder}: {file} holds no config")
     cfg = OmegaConf.create(_up_to_date(OmegaConf.to_container(cfg, resolve=False)))
     cfg.run_dir = str(folder.resolve())
+    for group, name in _ADDED.items():
+        cfg.setdefault(group, load_option(group, name))
     try:
         check_sections(cfg, "train")
         check_targets(cfg)

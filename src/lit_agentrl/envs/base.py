@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import string
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from lit_agentrl.actions import Actions, Format, ToolCall, ToolSpec, read_call
 from lit_agentrl.envs.options import require, require_int
 from lit_agentrl.envs.splits import SPLITS, keyed_rng, stable_hash
 
@@ -133,6 +134,28 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     def action_names(self) -> list[str] | None:
         """Names of the legal actions of this instance; None where actions are free text."""
 
+    def action_format(self) -> Format:
+        """What :meth:`step` takes: ``names`` (one of :meth:`action_names`), ``text`` (any) or ``tools`` (calls).
+
+        Of text and tools one reply is one action: it is neither split nor stripped.
+        """
+        return "tools" if self.tools() else "text" if self.action_names() is None else "names"
+
+    def tools(self) -> Sequence[ToolSpec]:
+        """Where actions are calls: the tools, in the order in which they are told."""
+        return ()
+
+    @property
+    def system_text(self) -> str | None:
+        """What opens the system message in place of the game's name and rules; None: these."""
+        return None
+
+    def actions(self) -> Actions:
+        """What can be done now."""
+        kind = self.action_format()
+        names = self.action_names() if kind == "names" else None
+        return Actions(kind, tuple(names or ()), tuple(self.tools()) if kind == "tools" else ())
+
     def random_action(self, rng: np.random.Generator) -> str:
         """A legal action, uniform over :meth:`action_names`; games of free text define their own."""
         names = self.action_names()
@@ -173,6 +196,9 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         return {}
 
     def _match(self, action: str) -> str | None:
+        if self.action_format() == "tools":
+            call = read_call(action, self.tools())
+            return str(call) if isinstance(call, ToolCall) else None
         names = self.action_names()
         if names is None:
             return action

@@ -10,7 +10,6 @@ from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Points, Shaping
 from lit_agentrl.rewards.checks import require_number, require_one_of
 
-_CONTENT = ("unknown_action", "empty_action", "empty_answer")  # well-formed, but nothing playable inside
 _RULES = ("valid", "structure", "think")
 
 
@@ -18,7 +17,7 @@ _RULES = ("valid", "structure", "think")
 class Format(Shaping):
     """``ok`` for each well-formed reply, ``bad`` for each other one.
 
-    The verdict is that of ``text/parsing.py``: ``Turn.is_valid``, ``problem`` and ``has_think``.  The penalty
+    The verdict is that of the dialect: ``Turn.is_valid``, ``is_well_formed`` and ``has_think``.  The penalty
     for invalid replies that the game itself charges (``env.invalid_penalty``) is not changed by this part.
 
     Args:
@@ -47,4 +46,4 @@ class Format(Shaping):
             return turn.is_valid
         if self.rule == "think" and not turn.has_think:
             return False
-        return turn.is_valid or turn.problem in _CONTENT
+        return turn.is_well_formed

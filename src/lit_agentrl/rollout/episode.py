@@ -11,10 +11,9 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.rewards.base import Probe
-from lit_agentrl.text.chat import THINK_START, ChatRenderer, Prefix
+from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.context import FULL, Context, Past
 from lit_agentrl.text.ledger import reply_segments
-from lit_agentrl.text.parsing import parse_reply
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -46,7 +45,7 @@ class EpisodeInPlay:
         self._context = context
         self._actions_left = task.max_actions
         self._probes = probes or {}
-        self._observation = ""
+        self._observation = self._complaint = ""
 
     def begin(self, *, noise_seed: int) -> None:
         """Reset the game and write the opening prompt; a game that fails ends the episode."""
@@ -57,7 +56,7 @@ class EpisodeInPlay:
                     seed=episode.instance_seed, options={"noise_seed": noise_seed}
                 )
             episode.instance_id = str(info["instance_id"])
-            rules, names = self.env.rules, self.env.action_names()
+            rules, system_text, actions = self.env.rules, self.env.system_text, self.env.actions()
             state_key, probes = self.env.state_key(), self._measured()
         except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
             self._fail(error)
@@ -66,11 +65,13 @@ class EpisodeInPlay:
             self._prompt.opening,
             name=task.name,
             rules=rules,
-            action_names=names,
+            actions=actions,
+            dialect=self._chat.dialect,
+            system_text=system_text,
             observation=self._observation,
             max_turns=task.max_turns,
             max_actions=task.max_actions,
-            max_actions_per_turn=task.max_actions_per_turn,
+            max_actions_per_turn=task.max_actions_per_turn if actions.format == "names" else 1,
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
@@ -95,9 +96,13 @@ class EpisodeInPlay:
         turn.reply_entropies, turn.policy_version = result.entropies, result.policy_version
         turn.finish = result.finish
         turn.reply_text = self._chat.decode(result.tokens)
-        turn.reply_segments = reply_segments(self._chat, result.tokens, forced_think=forced)
+        turn.reply_segments = reply_segments(
+            self._chat.tokenizer, result.tokens, forced_think=forced, dialect=self._chat.dialect
+        )
         try:
-            ended, success = self._play(turn, (THINK_START if forced else "") + turn.reply_text)
+            ended, success = self._play(
+                turn, (self._chat.dialect.think_start if forced else "") + turn.reply_text
+            )
             state_key, probes = (0, {}) if ended else (self.env.state_key(), self._measured())
         except Exception as error:  # as in begin()
             self._fail(error)
@@ -106,8 +111,10 @@ class EpisodeInPlay:
 
     def _play(self, turn: Turn, text: str) -> tuple[bool, bool]:
         task = self._task
-        reply = parse_reply(text, action_names=self.env.action_names(), think=self._prompt.think)
+        dialect = self._chat.dialect
+        reply = dialect.parse(text, self.env.actions(), think=self._prompt.think)
         turn.is_valid, turn.problem, turn.has_think = reply.is_valid, reply.problem, reply.has_think
+        turn.is_well_formed, self._complaint = reply.is_well_formed, reply.complaint
         allowed = min(task.max_actions_per_turn, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         ended = success = False
@@ -120,7 +127,8 @@ class EpisodeInPlay:
                 turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
             self._actions_left -= 1
             if not info["action_is_valid"]:
-                turn.is_valid, turn.problem = False, "unknown_action"
+                turn.is_valid = False
+                turn.problem, self._complaint = dialect.rejected(action)
             ended, success = terminated or truncated, bool(info["success"])
             if ended:
                 break
@@ -145,7 +153,7 @@ class EpisodeInPlay:
             message = self._prompt.following(
                 observation=self._observation,
                 reward=turn.reward,
-                problem=turn.problem,
+                complaint=self._complaint,
                 turns_left=turns_left,
                 actions_left=self._actions_left,
             )

@@ -17,7 +17,6 @@ from lit_agentrl.rewards.base import Probe
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
-from lit_agentrl.text.ledger import AnswerStop
 from lit_agentrl.text.prompts import Prompt
 
 ForwardContext = Callable[[], AbstractContextManager[object]]
@@ -101,7 +100,7 @@ class Player:
         self.close()
         self._engine = self._make_engine(
             network=network,
-            stop=AnswerStop(self._chat.tokenizer),
+            stop=self._chat.dialect.stop(self._chat.tokenizer),
             end_of_turn_ids=self._chat.end_of_turn_ids,
             max_context_tokens=self._max_context,
             forward_context=forward_context,

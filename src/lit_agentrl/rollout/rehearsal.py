@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 
@@ -10,9 +11,11 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
-from lit_agentrl.text.chat import THINK_START, ChatRenderer
+from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
+
+_INVALID = "?"  # a reply where no legal action is known: it shows at least how a turn goes on
 
 
 def rehearse(
@@ -21,17 +24,26 @@ def rehearse(
     """Play train instances with one random action a turn; a game that fails ends its own episode.
 
     Raises:
-        ValueError: from the context, whose condenser may fail.
+        ValueError: the dialect cannot write what the game takes; or from the context, whose condenser may fail.
     """
-    rng = np.random.default_rng(0)
-    for seed in range(episodes):
-        episode = Episode(0, 0, 0, 0, task.name, seed)
-        play = EpisodeInPlay(episode, task, task.make("train"), prompt, chat, context=context)
-        play.begin(noise_seed=seed)
-        while not play.is_over:
-            think = ("" if chat.forced_think else THINK_START) + "</think>" if prompt.think else ""
-            text = f"{think}<answer>{play.env.random_action(rng)}</answer>"
-            tokens = list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
-            zeros = [0.0] * len(tokens)
-            play.answer(TurnResult(0, tokens, zeros, zeros))
-        yield episode
+    rng, dialect = np.random.default_rng(0), chat.dialect
+    with closing(task.make("train")) as env:
+        for seed in range(episodes):
+            episode = Episode(0, 0, 0, 0, task.name, seed)
+            play = EpisodeInPlay(episode, task, env, prompt, chat, context=context)
+            play.begin(noise_seed=seed)
+            if not play.is_over and (kind := env.action_format()) not in dialect.formats:
+                raise ValueError(
+                    f"dialect cannot write actions of format {kind}, which {task.name} takes, but only "
+                    f"{', '.join(sorted(dialect.formats))}; choose another dialect, such as dialect=answer"
+                )
+            while not play.is_over:
+                action = env.random_action(rng)
+                text = _INVALID
+                if action is not None:
+                    text = dialect.write([action], thought="" if prompt.think else None)
+                    text = text.removeprefix(dialect.think_start if chat.forced_think else "")
+                tokens = list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
+                zeros = [0.0] * len(tokens)
+                play.answer(TurnResult(0, tokens, zeros, zeros))
+            yield episode

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from lit_agentrl.episode import Segment
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.token_bytes import require_fast
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-THINK_START = "<think>"
 REMEDY = "set model.chat_template=append_only_chatml"
-_SENTINEL = "<think>q1</think><answer>q2</answer>"  # stands for a reply; templates that edit thinking show it
-_ENDS_IN_THINK = re.compile(r"<think>\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,15 @@ class ChatRenderer:
 
     Args:
         tokenizer: A tokenizer with a `tokenizers` backend.
-        force_think: End the reply header in ``<think>``.  A template whose own header does so already is
+        dialect: How replies are written.
+        force_think: End the reply header in what opens a think block.  A template whose own header does so already is
             left alone.
         template: Name of a shipped template to use instead of the tokenizer's own.
 
     Attributes:
         tokenizer: The tokenizer.
-        forced_think: Whether the reply header ends in ``<think>``, so that replies begin inside the block.
+        dialect: How replies are written.
+        forced_think: Whether the reply header ends in what opens a think block, so that replies begin inside the block.
         end_of_turn_ids: Sampling one of these ends a turn: the template's own marker where that is one
             token, then the tokenizer's end-of-sequence token.
 
@@ -71,24 +72,32 @@ class ChatRenderer:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, force_think: bool = False, template: str | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        dialect: Dialect = ANSWER,
+        force_think: bool = False,
+        template: str | None = None,
     ) -> None:
         require_fast(tokenizer)
         if template is None and not tokenizer.chat_template:
             raise ValueError(f"model.chat_template=null but the tokenizer has no chat template; {REMEDY}")
         self.tokenizer = tokenizer
+        self.dialect = dialect
+        # stands for a reply; templates that edit thinking show it
+        self._sentinel = dialect.write(["q2"], thought="q1")
         self._template = None if template is None else shipped_template(template)
         opened = self._render([_user("u")], header=True)
         self._header = opened.removeprefix(self._render([_user("u")], header=False))
-        lead = _ENDS_IN_THINK.search(self._header)
+        lead = re.search(rf"{re.escape(dialect.think_start)}\s*\Z", self._header)
         self._lead = lead[0] if lead else ""  # thinking opened by the template is part of a past reply
         self.forced_think = force_think or lead is not None
-        self._forced = THINK_START if force_think and lead is None else ""
+        self._forced = dialect.think_start if force_think and lead is None else ""
         self._check_append_only([_user("u")])
         if self._knows_system_role():
             self._check_append_only([{"role": "system", "content": "s"}, _user("u")])
-        closed = self._render([_user("u"), _assistant(self._lead + _SENTINEL)], header=False)
-        self._end = closed[len(opened) + len(_SENTINEL) :]
+        closed = self._render([_user("u"), _assistant(self._lead + self._sentinel)], header=False)
+        self._end = closed[len(opened) + len(self._sentinel) :]
         marker, _ = self._encode(self._end.strip())
         self._marker = marker[0] if len(marker) == 1 else None
         eos = tokenizer.eos_token_id
@@ -112,9 +121,9 @@ class ChatRenderer:
             last_reply: Sampled ids of the reply before it.  Where its last id is the template's end marker,
                 the marker is not put again.
         """
-        messages = [_user("u"), _assistant(self._lead + _SENTINEL), _user(user_text)]
+        messages = [_user("u"), _assistant(self._lead + self._sentinel), _user(user_text)]
         text = self._render(messages, header=True)
-        text = text[text.index(_SENTINEL) + len(_SENTINEL) :]
+        text = text[text.index(self._sentinel) + len(self._sentinel) :]
         bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
         prefix = self._prefix(text + self._forced, bounds)
         if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:
@@ -171,9 +180,9 @@ class ChatRenderer:
             opened = self._render(messages, header=True)
             if opened != rendered + self._header:
                 raise ValueError(_refusal("the reply header is not always the same text after the messages"))
-            messages = [*messages, _assistant(self._lead + _SENTINEL)]
+            messages = [*messages, _assistant(self._lead + self._sentinel)]
             closed = self._render(messages, header=False)
-            if not closed.startswith(opened + _SENTINEL):
+            if not closed.startswith(opened + self._sentinel):
                 raise ValueError(_refusal(f"it changes the reply of turn {turn + 1}"))
             messages = [*messages, _user("u")]
             rendered = self._render(messages, header=False)

@@ -1,4 +1,4 @@
-"""The token ledger: what each sampled token is, when a reply is complete, and what must hold of a record."""
+"""The token ledger: what each sampled token is, and what must hold of a record."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from lit_agentrl.episode import Episode, Segment, Turn
-from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.parsing import find_blocks
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.token_bytes import pieces_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ANSWER_END = "</answer>"
 _PREFIX_SEGMENTS = frozenset(map(int, (Segment.PROMPT, Segment.OBSERVATION, Segment.FORCED, Segment.PAST)))
 _REPLY_SEGMENTS = frozenset({int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)})
 _TOLERANCE = 1e-5  # nats; a float32 log-softmax of a near-certain token may round above zero
 
 
 def reply_segments(
-    renderer_or_tokenizer: ChatRenderer | PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase,
     tokens: Sequence[int],
     *,
     forced_think: bool,
+    dialect: Dialect = ANSWER,
 ) -> list[int]:
     """Classify each sampled token of one reply as THINK, ANSWER or OTHER.
 
@@ -34,18 +34,18 @@ def reply_segments(
     format has a think block.
 
     Args:
-        renderer_or_tokenizer: Gives the text of tokens.
+        tokenizer: Gives the text of tokens.
         tokens: Sampled ids, end-of-turn token included where one was sampled.
         forced_think: Whether the opening think tag was forced, so that the reply begins inside the block.
+        dialect: Says where the blocks are.
 
     Returns:
         One :class:`~lit_agentrl.episode.Segment` value per token.
     """
-    tokenizer = getattr(renderer_or_tokenizer, "tokenizer", renderer_or_tokenizer)
     piece_of = pieces_of(tokenizer)
     pieces = [piece_of(token) for token in tokens]
     # Latin-1 makes one character of each byte: tags are ASCII, so positions are byte positions.
-    blocks = find_blocks(b"".join(pieces).decode("latin-1"), in_think=forced_think)
+    blocks = dialect.spans(b"".join(pieces).decode("latin-1"), in_think=forced_think)
     ends = list(accumulate(len(piece) for piece in pieces))
     segments: list[int] = []
     current = 0
@@ -57,23 +57,6 @@ def reply_segments(
         kind = blocks[current].kind if is_inside else ""
         segments.append(int({"think": Segment.THINK, "answer": Segment.ANSWER}.get(kind, Segment.OTHER)))
     return segments
-
-
-class AnswerStop:
-    """Tells, token by token, when a reply has just completed ``</answer>`` (in any ASCII case).
-
-    The state of a row is the part of the tag that its lower-cased text ends in, so there are as many states
-    as the tag has bytes.  A row starts with ``""``.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._piece_of = pieces_of(tokenizer)
-
-    def update(self, row_state: str, token_id: int) -> tuple[str, bool]:
-        """Add one sampled token: the new state, and whether this token completed the tag."""
-        text = row_state + self._piece_of(token_id).lower().decode("latin-1")
-        begun = next(size for size in range(len(ANSWER_END) - 1, -1, -1) if text.endswith(ANSWER_END[:size]))
-        return ANSWER_END[:begun], ANSWER_END in text
 
 
 def check_ledger(episode: Episode) -> None:

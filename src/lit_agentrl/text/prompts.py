@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lit_agentrl.text.parsing import INVALID_PROBLEMS, PROBLEMS
+from lit_agentrl.actions import Actions
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.dialects.base import Dialect
 
 Style = Literal["compact", "full"]
-
-_WHY_INVALID = {
-    "no_answer": "it had no answer block",
-    "two_answers": "it had more than one answer block",
-    "unclosed_answer": "its answer block was not closed",
-    "nested_tags": "it had a tag inside the answer block",
-    "empty_answer": "its answer block was empty",
-    "empty_action": "it had nothing between two separators",
-    "unknown_action": "it named an action that does not exist",
-}
 
 
 @dataclass(frozen=True)
@@ -56,11 +47,13 @@ class Prompt:
         *,
         name: str,
         rules: str,
-        action_names: Sequence[str] | None,
+        actions: Actions,
         observation: str,
         max_turns: int,
         max_actions: int,
         max_actions_per_turn: int,
+        dialect: Dialect = ANSWER,
+        system_text: str | None = None,
         message: str | None = None,
     ) -> list[dict[str, str]]:
         """The chat messages before the first reply.
@@ -68,15 +61,17 @@ class Prompt:
         Args:
             name: Name of the game, one line.
             rules: Its rules text (style ``full`` only).
-            action_names: What can be answered; None where actions are free text (style ``full`` only).
+            actions: What can be done (style ``full`` only).
             observation: The first observation.
             max_turns: Replies the policy has.
             max_actions: Actions it has in all.
             max_actions_per_turn: Actions one reply may hold (style ``full`` only).
+            dialect: How replies are written (style ``full`` only).
+            system_text: The game's own opening of the system message in place of name and rules.
             message: The message of a later turn, with which the dialogue begins in place of the first observation.
 
         Raises:
-            ValueError: If a budget is below 1, the name is not one line, or there are no actions.
+            ValueError: If a budget is below 1, or the name is not one line.
         """
         budgets = (max_turns, max_actions, max_actions_per_turn)
         for key, value in zip(("max_turns", "max_actions", "max_actions_per_turn"), budgets, strict=True):
@@ -84,65 +79,49 @@ class Prompt:
                 raise ValueError(f"{key}={value} must be at least 1")
         if not name.strip() or len(name.splitlines()) != 1:
             raise ValueError(f"name={name!r} must be one line of text")
-        if action_names is not None and not action_names:
-            raise ValueError("action_names=() must hold at least one action; None means free text")
         if self.style == "compact":
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
             return [_user(f"{name}\n{first}")]
         system = "\n\n".join(
             [
-                f"You are playing {name}.\n{rules.strip()}",
+                f"You are playing {name}.\n{rules.strip()}".rstrip() if system_text is None else system_text,
                 f"You have {_count(max_turns, 'turn')} and {_count(max_actions, 'action')} in all. "
                 f"One reply may hold up to {_count(max_actions_per_turn, 'action')}.",
-                self._format(action_names, min(max_actions_per_turn, max_actions)),
+                dialect.instructions(
+                    actions, max_actions=min(max_actions_per_turn, max_actions), think=self.think
+                ),
             ]
         )
         return [{"role": "system", "content": system}, _user(observation if message is None else message)]
 
     def following(
-        self, *, observation: str, reward: float, problem: str, turns_left: int, actions_left: int
+        self, *, observation: str, reward: float, complaint: str, turns_left: int, actions_left: int
     ) -> str:
         """The user message after a turn.
 
         Args:
             observation: What the game shows now.
             reward: Environment reward and protocol penalty of the last turn, in points.
-            problem: What the parser found wrong with the last reply, one of its closed set.
+            complaint: What was wrong with the last reply, as its dialect words it; empty if it was valid.
             turns_left: Replies left.
             actions_left: Actions left in all.
 
         Raises:
-            ValueError: For an unknown problem, a reward that is not finite, or a negative budget.
+            ValueError: For a reward that is not finite, or a negative budget.
         """
-        if problem not in PROBLEMS:
-            raise ValueError(f"problem={problem!r} must be one of {sorted(PROBLEMS)}")
         if not math.isfinite(reward):
             raise ValueError(f"reward={reward} must be finite")
         if turns_left < 0 or actions_left < 0:
             raise ValueError(f"turns_left={turns_left} and actions_left={actions_left} must not be negative")
         points = f"{round(reward, 1) + 0.0:+.1f}"  # adding 0.0 turns -0.0 into +0.0
-        is_invalid = problem in INVALID_PROBLEMS
         if self.style == "compact":
-            lines = ["invalid"] * is_invalid + [f"reward {points}"] * self.show_reward
+            lines = ["invalid"] * bool(complaint) + [f"reward {points}"] * self.show_reward
             return "\n".join([*lines, f"turns {turns_left} actions {actions_left}", observation])
-        lines = [f"Your last reply was invalid: {_WHY_INVALID[problem]}."] if is_invalid else []
+        lines = [f"Your last reply was invalid: {complaint}."] if complaint else []
         if self.show_reward:
             lines.append(f"Your last turn earned {points} points.")
         lines.append(f"You have {_count(turns_left, 'turn')} and {_count(actions_left, 'action')} left.")
         return "\n".join([*lines, "The game now shows:", observation])
-
-    def _format(self, action_names: Sequence[str] | None, max_actions: int) -> str:
-        """The reply format in words, with an example."""
-        samples = ["your action", "your next action"] if action_names is None else list(action_names)[:2]
-        example = " || ".join(samples[:max_actions])
-        lines = ["Think inside <think> </think> first, then act."] if self.think else []
-        lines.append("Put your actions inside <answer> </answer>, once.")
-        if max_actions > 1:
-            lines.append("Separate actions by ||.")
-        if action_names is not None:
-            lines.append(f"The actions are: {', '.join(action_names)}.")
-        thought = "<think>what I see and why I act</think>" if self.think else ""
-        return "\n".join([*lines, "For example:", f"{thought}<answer>{example}</answer>"])
 
 
 def _count(number: int, noun: str) -> str:

@@ -6,16 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_agentrl.text.parsing import (
-    DECISION_TABLE,
-    INVALID_PROBLEMS,
-    PROBLEMS,
-    VALID_PROBLEMS,
-    find_blocks,
-    parse_reply,
-)
+from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.text.dialects.answer import COMPLAINTS, DECISION_TABLE, VALID_PROBLEMS, Answer
+from lit_agentrl.text.dialects.base import Reply
+from lit_agentrl.text.dialects.blocks import find_blocks
 
 NAMES = ("Up", "Down")
+TEXT = Actions("text")
+INVALID_PROBLEMS = frozenset(COMPLAINTS)
+PROBLEMS = VALID_PROBLEMS | INVALID_PROBLEMS
+
+
+def parse_reply(
+    text: str, *, action_names: tuple[str, ...] | None, think: bool = True, separator: str = "||"
+) -> Reply:
+    actions = TEXT if action_names is None else Actions("names", action_names)
+    return Answer(separator).parse(text, actions, think=think)
+
+
 PARTS = [
     "<think>",
     "</think>",
@@ -87,9 +95,19 @@ def test_an_answer_before_a_lone_closing_think_tag_is_thinking() -> None:
     assert parse_reply(text, action_names=NAMES).actions == ("Down",)
 
 
-def test_free_text_actions_are_stripped_and_kept_as_written() -> None:
-    reply = parse_reply("<answer> search[red Shoes] || click[Buy] </answer>", action_names=None, think=False)
-    assert reply.actions == ("search[red Shoes]", "click[Buy]")
+@pytest.mark.parametrize("body", ["    x = 1 || 2\n", " search[a || b] ", 'print("<think>")', "</think>"])
+def test_free_text_is_one_action_as_it_is_written(body: str) -> None:
+    reply = parse_reply(f"<think>a</think><answer>{body}</answer>", action_names=None)
+    assert (reply.actions, reply.problem) == ((body,), "")
+    assert parse_reply("<answer> \n</answer>", action_names=None).problem == "empty_answer"
+
+
+def test_a_call_of_a_tool_is_one_action() -> None:
+    tools = Actions("tools", tools=(ToolSpec("go", "goes", {"type": "object", "properties": {}}),))
+    reply = Answer().parse('<answer> {"name":"go","arguments":{}} </answer>', tools, think=False)
+    assert (reply.is_valid, reply.actions) == (True, ('{"name": "go", "arguments": {}}',))
+    reply = Answer().parse('<answer>{"name":"run","arguments":{}}</answer>', tools, think=False)
+    assert (reply.problem, reply.is_well_formed, reply.actions) == ("unknown_tool", True, ())
 
 
 def test_other_separator() -> None:
@@ -123,7 +141,8 @@ def test_total_and_consistent(text: str, think: bool, free: bool) -> None:
     assert reply.is_valid == (reply.problem in VALID_PROBLEMS)
     assert reply.actions or not reply.is_valid
     assert free or set(reply.actions) <= set(NAMES)
-    assert all(action and action == action.strip() for action in reply.actions)
+    assert all(action.strip() and (free or action == action.strip()) for action in reply.actions)
+    assert bool(reply.complaint) != reply.is_valid and reply.is_well_formed >= reply.is_valid
 
 
 @given(text=replies)
@@ -145,14 +164,14 @@ def test_truncation_plays_nothing_or_everything(actions: list[str], cut: int) ->
 @given(text=replies, think=st.booleans(), in_think=st.booleans())
 @settings(max_examples=300)
 def test_blocks_are_ordered_and_apart(text: str, think: bool, in_think: bool) -> None:
-    blocks = find_blocks(text, think=think, in_think=in_think)
+    blocks = find_blocks(text, "answer", think=think, in_think=in_think)
     edges = [edge for b in blocks for edge in (b.start, b.body_start, b.body_end, b.end)]
     assert edges == sorted(edges) and all(0 <= edge <= len(text) for edge in edges)
     assert all(block.is_closed or block is blocks[-1] or block.kind == "think" for block in blocks)
 
 
 def test_forced_think_block_starts_with_the_text() -> None:
-    (block,) = find_blocks("a wall", in_think=True)
+    (block,) = find_blocks("a wall", "answer", in_think=True)
     assert (block.kind, block.start, block.end, block.is_closed) == ("think", 0, 6, False)
 
 

@@ -1,0 +1,1 @@
+"""Reply grammars: how a policy writes what it does, one file each."""

@@ -1,0 +1,203 @@
+"""``<think>free text</think><answer>action || action</answer>``: one decision table, read top to bottom.
+
+:data:`DECISION_TABLE` says what happens to every other form; the first row that applies decides.  Two rows
+deserve their reason:
+
+* *Two answer blocks* are invalid and play nothing.  Were one of them played, writing several answers would
+  be a free way to hedge, and which one counts would be a convention the policy could exploit.
+* *A missing think block* is accepted, because the rules forbid only a missing, empty or unknown answer; it
+  is recorded so that a policy that stops thinking can be seen.
+
+The table is one of names.  Where actions are free text or calls of tools, an answer is one action: all that
+stands between the tags, neither split nor stripped, tags inside it included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from lit_agentrl.actions import Actions, BadCall, Format, read_call
+from lit_agentrl.text.dialects.base import Reply
+from lit_agentrl.text.dialects.blocks import Block, TagStop, find_blocks, look
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TAG = "answer"
+VALID_PROBLEMS = frozenset({"", "no_think"})
+COMPLAINTS = {
+    "no_answer": "it had no answer block",
+    "two_answers": "it had more than one answer block",
+    "unclosed_answer": "its answer block was not closed",
+    "nested_tags": "it had a tag inside the answer block",
+    "empty_answer": "its answer block was empty",
+    "empty_action": "it had nothing between two separators",
+    "unknown_action": "it named an action that does not exist",
+}
+# the markup is in order, whatever is named inside
+_WELL_FORMED = VALID_PROBLEMS | {
+    "unknown_action", "empty_action", "empty_answer", "unknown_tool", "bad_arguments"
+}  # fmt: skip
+
+# Condition, example (of a game with the actions Up and Down), problem, actions played.
+DECISION_TABLE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("empty reply", "", "no_answer", ()),
+    ("no answer tag", "<think>a wall</think>Up", "no_answer", ()),
+    ("closing answer tag only", "<think>a wall</think>Up</answer>", "no_answer", ()),
+    ("answer inside the think block only", "<think><answer>Up</answer></think>", "no_answer", ()),
+    ("two answer blocks, think blocks aside", "<answer>Up</answer><answer>Up</answer>", "two_answers", ()),
+    ("second answer block unclosed", "<answer>Up</answer><answer>Do", "two_answers", ()),
+    ("answer block unclosed (truncated)", "<think></think><answer>Up || Do", "unclosed_answer", ()),
+    ("a think or answer tag inside the answer", "<answer><think></think>Up</answer>", "nested_tags", ()),
+    ("nothing but white space in the answer", "<think></think><answer> </answer>", "empty_answer", ()),
+    ("nothing between two separators", "<answer>Up || || Down</answer>", "empty_action", ("Up",)),
+    ("separator at the end", "<answer>Up ||</answer>", "empty_action", ("Up",)),
+    ("a name the game does not know", "<answer>Up || Jump || Down</answer>", "unknown_action", ("Up",)),
+    ("valid answer, no think block before it", "<answer>Up</answer>", "no_think", ("Up",)),
+    ("valid answer, think block unclosed", "<think>a wall<answer>Up</answer>", "no_think", ("Up",)),
+    (
+        "answers in and after the think block",
+        "<think><answer></answer></think><answer>Up</answer>",
+        "",
+        ("Up",),
+    ),
+    ("think block inside a think block", "<think>a<think>b</think>c</think><answer>Up</answer>", "", ("Up",)),
+    ("opening think tag was forced", "a wall</think><answer>Up</answer>", "", ("Up",)),
+    ("tags or names in another case", "<Think>a</THINK><ANSWER>uP</Answer>", "", ("Up",)),
+    ("text around the blocks", "Well <think>a</think> so <answer>Up</answer> done.", "", ("Up",)),
+    ("the format", "<think>a wall</think><answer>Up || Down</answer>", "", ("Up", "Down")),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The grammar of the embedded policy, and of this project's first version.
+
+    Args:
+        separator: what stands between two named actions.
+
+    Raises:
+        ValueError: the separator is blank.
+
+    >>> Answer().parse("<answer>up || Jump</answer>", Actions("names", ("Up",)), think=False).actions
+    ('Up',)
+    """
+
+    separator: str = "||"
+    formats = frozenset[Format]({"names", "text", "tools"})
+    think_start = "<think>"
+
+    def __post_init__(self) -> None:
+        if not self.separator.strip():
+            raise ValueError(
+                f"separator={self.separator!r} is blank; it must hold a visible character, such as '||'"
+            )
+
+    def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
+        """See `Dialect`."""
+        samples: Sequence[str] = actions.names[:2]
+        if actions.format == "text":
+            samples, max_actions = ["your action"], 1
+        elif actions.format == "tools":
+            samples, max_actions = ['{"name": "the tool", "arguments": {"an argument": "its value"}}'], 1
+        lines = ["Think inside <think> </think> first, then act."] if think else []
+        lines.append("Put your actions inside <answer> </answer>, once.")
+        if max_actions > 1:
+            lines.append(f"Separate actions by {self.separator}.")
+        if actions.format == "names":
+            lines.append(f"The actions are: {', '.join(actions.names)}.")
+        elif actions.format == "tools":
+            lines += ["An action is a call of one of these tools:", *(tool.text for tool in actions.tools)]
+        example = self.write(samples[:max_actions], thought="what I see and why I act" if think else None)
+        return "\n".join([*lines, "For example:", example])
+
+    def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
+        """See `Dialect`.
+
+        Raises:
+            ValueError: names that cannot be told apart or hold the separator.  No ``text`` raises.
+        """
+        names = _canonical_names(actions.names, self.separator)  # whatever the reply: a fault of the game
+        found = look(text, TAG, think=think)
+        played: tuple[str, ...] = ()
+        problem = _answer_problem(found.answers, may_hold_tags=actions.format != "names")
+        complaint = COMPLAINTS.get(problem, "")
+        if not problem:
+            body = text[found.answers[0].body_start : found.answers[0].body_end]
+            played, problem, complaint = self._read(body, actions, names)
+        if not problem and think and not found.has_think:
+            problem = "no_think"
+        is_valid = problem in VALID_PROBLEMS
+        return Reply(
+            is_valid, played, problem, found.think, found.has_think, problem in _WELL_FORMED, complaint
+        )
+
+    def _read(self, body: str, actions: Actions, names: dict[str, str]) -> tuple[tuple[str, ...], str, str]:
+        """Actions, problem and complaint of what stands in the answer block."""
+        if not body.strip():
+            return (), "empty_answer", COMPLAINTS["empty_answer"]
+        if actions.format == "text":
+            return (body,), "", ""
+        if actions.format == "tools":
+            call = read_call(body, actions.tools)
+            if isinstance(call, BadCall):
+                return (), call.problem, call.message
+            return (str(call),), "", ""
+        played, problem = _read_names(body, names, self.separator)
+        return played, problem, COMPLAINTS.get(problem, "")
+
+    def rejected(self, action: str) -> tuple[str, str]:
+        """See `Dialect`."""
+        return "unknown_action", COMPLAINTS["unknown_action"]
+
+    def spans(self, text: str, *, in_think: bool) -> list[Block]:
+        """See `Dialect`."""
+        return find_blocks(text, TAG, in_think=in_think)
+
+    def stop(self, tokenizer: PreTrainedTokenizerBase) -> TagStop:
+        """At ``</answer>``."""
+        return TagStop(tokenizer, f"</{TAG}>")
+
+    def write(self, actions: Sequence[str], *, thought: str | None) -> str:
+        """See `Dialect`."""
+        before = "" if thought is None else f"<think>{thought}</think>"
+        return f"{before}<{TAG}>{f' {self.separator} '.join(actions)}</{TAG}>"
+
+
+ANSWER = Answer()  # what callers without a config get
+
+
+def _answer_problem(answers: Sequence[Block], *, may_hold_tags: bool) -> str:
+    if not answers:
+        return "no_answer"
+    if len(answers) > 1:
+        return "two_answers"
+    if not answers[0].is_closed:
+        return "unclosed_answer"
+    return "nested_tags" if answers[0].has_tags and not may_hold_tags else ""
+
+
+def _read_names(body: str, names: dict[str, str], separator: str) -> tuple[tuple[str, ...], str]:
+    """The actions before the first that is not one, and what is wrong with that one."""
+    actions: list[str] = []
+    for part in body.split(separator):
+        word = part.strip()
+        if not word:
+            return tuple(actions), "empty_action"
+        if word.casefold() not in names:
+            return tuple(actions), "unknown_action"
+        actions.append(names[word.casefold()])
+    return tuple(actions), ""
+
+
+@lru_cache(maxsize=256)
+def _canonical_names(action_names: tuple[str, ...], separator: str) -> dict[str, str]:
+    names = {name.strip().casefold(): name for name in action_names}
+    if "" in names or len(names) != len(action_names):
+        raise ValueError(f"action_names={action_names!r} must be non-empty and differ in more than case")
+    if any(separator in name for name in action_names):
+        raise ValueError(f"action_names={action_names!r} must not contain the separator {separator!r}")
+    return names
