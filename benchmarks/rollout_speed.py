@@ -24,7 +24,8 @@ from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
-from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
@@ -43,14 +44,15 @@ def ours(
     engine: NativeEngine, task: Task, chat: ChatRenderer, episodes: int, seed: int, members: int = 1
 ) -> tuple[list[Episode], float]:
     engine.sync_weights(seed)
-    sampler = Sampler(
-        engine, tasks=[task], split="train", prompt=Prompt(style="compact"), chat=chat,
-        params=SamplingParams(max_reply_tokens=40, max_context_tokens=512), seed=seed,
-    )  # fmt: skip
-    started = time.perf_counter()
-    played = sampler.play(
+    rules = Rules(
+        tasks=[task], prompt=Prompt(style="compact"), chat=chat, seed=seed, engine=lambda **_: engine
+    )
+    specs = tuple(
         EpisodeSpec(0, g, m, 0, 10_000 * seed + g) for g in range(episodes // members) for m in range(members)
     )
+    params = SamplingParams(max_reply_tokens=40, max_context_tokens=512)
+    started = time.perf_counter()
+    played = Scheduler(rules, engine).play(Wave("train", 0, params, specs))
     return played, time.perf_counter() - started
 
 

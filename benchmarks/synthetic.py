@@ -31,7 +31,8 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack
-from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 
@@ -137,13 +138,15 @@ class Player:
 
     def play(self, *, groups: int, members: int, seed: int = 0) -> tuple[list[Episode], float]:
         """The episodes, and the seconds that they took."""
-        sampler = Sampler(
-            self._engine, tasks=[self._task], split="train", prompt=Prompt(style="compact"), chat=self.chat,
-            params=self._params, seed=seed,
+        rules = Rules(
+            tasks=[self._task], prompt=Prompt(style="compact"), chat=self.chat, seed=seed,
+            engine=lambda **_: self._engine,
         )  # fmt: skip
+        scheduler = Scheduler(rules, self._engine)
         self._engine.sync_weights(seed)
+        specs = tuple(EpisodeSpec(0, g, m, 0, g) for g in range(groups) for m in range(members))
         started = time.perf_counter()
-        episodes = sampler.play(EpisodeSpec(0, g, m, 0, g) for g in range(groups) for m in range(members))
+        episodes = scheduler.play(Wave("train", 0, self._params, specs))
         seconds = time.perf_counter() - started
         tokens = groups * members * self.shape.turns * self.shape.reply
         assert sum(e.num_action_tokens for e in episodes) == tokens, (

@@ -18,6 +18,7 @@ import logging
 import time
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,9 @@ from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack
-from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -56,15 +57,13 @@ def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
     chat = ChatRenderer(policy.tokenizer)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         task = instantiate(compose(f"env/{env}").env)
-    engine = NativeEngine(
-        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
-        num_slots=episodes, max_context_tokens=512,
+    rules = Rules(
+        tasks=[task], prompt=Prompt(style="compact"), chat=chat, max_context_tokens=512,
+        engine=partial(NativeEngine, num_slots=episodes),
     )  # fmt: skip
-    sampler = Sampler(
-        engine, tasks=[task], split="train", prompt=Prompt(style="compact"), chat=chat,
-        params=SamplingParams(max_reply_tokens=40, max_context_tokens=512), seed=0,
-    )  # fmt: skip
-    return pack(sampler.play(EpisodeSpec(0, n // 8, n % 8, 0, n // 8) for n in range(episodes)))
+    specs = tuple(EpisodeSpec(0, n // 8, n % 8, 0, n // 8) for n in range(episodes))
+    wave = Wave("train", 0, SamplingParams(max_reply_tokens=40, max_context_tokens=512), specs)
+    return pack(Scheduler(rules, rules.open_engine(policy.network)).play(wave))
 
 
 class Ours:

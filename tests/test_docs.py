@@ -16,12 +16,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from safetensors import safe_open
 
+from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.assembly import check_prompts
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Single
 from lit_agentrl.text.prompts import Prompt
@@ -110,10 +112,11 @@ def test_condenser_of_the_page(composed: dict[str, DictConfig]) -> None:
         Turn("P", [1], [0], problem="no_answer"),
     ]
     assert context.condense([*past[:1], *past]) == "Up Down -0.2\nno_answer +0.0"
-    check_prompts(
-        ChatRenderer(load_nano().tokenizer), Prompt("compact"), [load_task_yaml("sokoban")], context,
-        max_context_tokens=512,
+    rules = Rules(
+        tasks=[load_task_yaml("sokoban")], prompt=Prompt("compact"), chat=ChatRenderer(load_nano().tokenizer),
+        engine=NativeEngine, context=context, max_context_tokens=512,
     )  # fmt: skip
+    check_prompts(rules)
     with pytest.raises(ValueError, match=r"context\.condense failed: ValueError: count=0 must be >= 1"):
         Single(partial(context.condense, count=0))._condensed(past)
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from lit_agentrl.engines.base import TurnResult
+from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -41,7 +43,8 @@ def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
     env = partial(games.EndlessSokoban, **games.SOLUTIONS)
     task = Task(games.NAME, env, max_turns=turns, max_actions=budget)
     prompt = games.ConstantPrompt(style="compact")
-    ours = EpisodeInPlay(Episode(0, 0, 0, 0, games.NAME, 7), task, task.make("train"), prompt, chat)
+    rules = Rules(tasks=[task], prompt=prompt, chat=chat, engine=NativeEngine)
+    ours = EpisodeInPlay(Episode(0, 0, 0, 0, games.NAME, 7), task.make("train"), rules)
     ours.begin(noise_seed=0)
 
     tokenizer.chat_template = sides.CHAT_TEMPLATE

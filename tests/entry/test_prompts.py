@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Context, Single, Window
@@ -14,9 +16,11 @@ from tests.conftest import load_task_yaml, nano_tokenizer
 
 def check(context: Context, *, prompt: Prompt | None = None, game: str = "sokoban", limit: int = 512) -> None:
     chat = ChatRenderer(nano_tokenizer(), force_think=prompt.force_think if prompt else False)
-    check_prompts(
-        chat, prompt or Prompt("compact"), [load_task_yaml(game)], context, max_context_tokens=limit
-    )
+    rules = Rules(
+        tasks=[load_task_yaml(game)], prompt=prompt or Prompt("compact"), chat=chat, engine=NativeEngine,
+        context=context, max_context_tokens=limit,
+    )  # fmt: skip
+    check_prompts(rules)
 
 
 @pytest.mark.parametrize("game", ["sokoban", "frozen_lake", "bandit"])

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from lit_agentrl.callbacks import rollout
 from lit_agentrl.callbacks.transcripts import read
 from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.episode import Segment
-from lit_agentrl.rollout import player
-from lit_agentrl.rollout.scheduler import Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import Scheduler
 from lit_agentrl.text.context import Window
 from tests.integration.conftest import assert_equal_runs, command, outcome, run
 
@@ -27,11 +28,11 @@ SMALL = [
 def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
-    def spied(*args: Any, **options: Any) -> Sampler:
-        made.append(options["context"])
-        return Sampler(*args, **options)
+    def spied(rules: Rules, *args: Any) -> Scheduler:
+        made.append(rules.context)
+        return Scheduler(rules, *args)
 
-    monkeypatch.setattr(player, "Sampler", spied)
+    monkeypatch.setattr(rollout, "Scheduler", spied)
     folder = tmp_path / "run"
     options = ["trainer.max_epochs=1", "algo=gigpo", "context=window", "context.turns=1"]
     main_train([*SMALL, *options, f"hydra.run.dir={folder}"])

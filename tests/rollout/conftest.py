@@ -11,7 +11,8 @@ import pytest
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
-from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL
 from lit_agentrl.text.prompts import Prompt
@@ -85,12 +86,13 @@ def play():
         engine = ScriptedEngine(
             script, encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], capacity=2
         )
-        sampler = Sampler(
-            engine, tasks=[task], split="train", prompt=Prompt(style="compact"), chat=ChatRenderer(tokenizer),
-            params=params or SamplingParams(max_reply_tokens=40, max_context_tokens=300), seed=0,
-            probes=probes, context=context,
+        rules = Rules(
+            tasks=[task], prompt=Prompt(style="compact"), chat=ChatRenderer(tokenizer),
+            engine=lambda **_: engine, probes=probes or {}, context=context,
         )  # fmt: skip
-        run.sampler = sampler
-        return sampler.play(EpisodeSpec(0, g, m, 0, 7 + g) for g in range(groups) for m in range(members))
+        run.scheduler = Scheduler(rules, engine)
+        specs = tuple(EpisodeSpec(0, g, m, 0, 7 + g) for g in range(groups) for m in range(members))
+        params = params or SamplingParams(max_reply_tokens=40, max_context_tokens=300)
+        return run.scheduler.play(Wave("train", 0, params, specs))
 
     return run

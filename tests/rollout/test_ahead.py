@@ -14,7 +14,7 @@ from torch import nn
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.rollout import ahead
 from lit_agentrl.rollout.ahead import PlayAhead
-from lit_agentrl.rollout.player import PlayRequest
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.workers.process import Played
 from lit_agentrl.rollout.workers.weights import SharedWeights
 
@@ -22,7 +22,7 @@ from lit_agentrl.rollout.workers.weights import SharedWeights
 class FakeProcess:
     """Plays at once: an "episode" is (iteration, weight that it was played with, version)."""
 
-    def __init__(self, player: Any, network: nn.Module, *args: Any, threads: int, **options: Any) -> None:
+    def __init__(self, rules: Any, network: nn.Module, *args: Any, threads: int, **options: Any) -> None:
         self.weights = SharedWeights(network)
         self.threads, self.options = threads, options
         self.log: list[tuple[Any, ...]] = []
@@ -32,12 +32,12 @@ class FakeProcess:
         self.weights.write(weights)
         self.version = version
 
-    def submit(self, wave: tuple[PlayRequest, ...]) -> None:
-        self.log.append(("submit", wave[0].iteration))
+    def submit(self, wave: Wave) -> None:
+        self.log.append(("submit", wave.iteration))
         value = float(self.weights.views()["moving"])
-        self.played = Played([[(wave[0].iteration, value, self.version)]], 1.0)  # type: ignore[list-item]
+        self.played = Played([(wave.iteration, value, self.version)], 1.0)  # type: ignore[list-item]
 
-    def take(self, wave: tuple[PlayRequest, ...]) -> Played:
+    def take(self, wave: Wave) -> Played:
         if self.played is None:
             self.submit(wave)
         played, self.played = self.played, None
@@ -63,8 +63,8 @@ class Fit:
         plugin = SimpleNamespace(forward_context=nullcontext)
         self.trainer: Any = SimpleNamespace(max_epochs=max_epochs, current_epoch=0, precision_plugin=plugin)
         self.module: Any = SimpleNamespace(network=Network(), version=0)
-        player: Any = SimpleNamespace(require_picklable=lambda: None)
-        self.ahead = PlayAhead(player, wave, **options)
+        rules: Any = SimpleNamespace(require_picklable=lambda: None)
+        self.ahead = PlayAhead(rules, wave, **options)
         self.played: list[Any] = []
         self.checkpoint: dict[str, Any] = {}
         self.threads: list[int] = []
@@ -82,7 +82,7 @@ class Fit:
     def iterate(self) -> None:
         iteration = self.trainer.current_epoch
         found = self.ahead.take(wave(iteration))
-        self.played.append(None if found is None else found.episodes[0][0])
+        self.played.append(None if found is None else found.episodes[0])
         self.ahead.go_on(self.trainer, self.module)
         self.threads.append(torch.get_num_threads())
         self.module.network.moving.data.add_(1.0)
@@ -96,8 +96,9 @@ class Fit:
         self.ahead.save(self.module, self.checkpoint)
 
 
-def wave(iteration: int) -> tuple[PlayRequest, ...]:
-    return (PlayRequest("train", iteration, ((iteration, 0, 7),), 2, SamplingParams()),)
+def wave(iteration: int) -> Wave:
+    specs = tuple(EpisodeSpec(iteration, iteration, member, 0, 7) for member in range(2))
+    return Wave("train", iteration, SamplingParams(), specs)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.episode import EndReason, Segment
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.rollout.pack import pack
-from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
-from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, tiny_policy
@@ -63,16 +64,15 @@ def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(
     policy = tiny_policy(family)
     chat = ChatRenderer(policy.tokenizer, force_think=force_think)
     strategy, limit = CONTEXTS[context]
-    engine = Spy(
-        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
-        max_context_tokens=limit,
+    rules = Rules(
+        tasks=[load_task_yaml(n) for n in ("sokoban", "frozen_lake", "bandit")], chat=chat, context=strategy,
+        prompt=Prompt(style="compact", force_think=force_think), seed=3, max_context_tokens=limit,
+        engine=partial(Spy, num_slots=5),
     )  # fmt: skip
-    sampler = Sampler(
-        engine, tasks=[load_task_yaml(n) for n in ("sokoban", "frozen_lake", "bandit")], split="train",
-        prompt=Prompt(style="compact", force_think=force_think), chat=chat,
-        params=SamplingParams(max_reply_tokens=9, max_context_tokens=limit), seed=3, context=strategy,
-    )  # fmt: skip
-    episodes = sampler.play([EpisodeSpec(0, g, m, g % 3, 50 + g) for g in range(6) for m in range(3)])
+    engine: Any = rules.open_engine(policy.network)
+    specs = tuple(EpisodeSpec(0, g, m, g % 3, 50 + g) for g in range(6) for m in range(3))
+    params = SamplingParams(max_reply_tokens=9, max_context_tokens=limit)
+    episodes = Scheduler(rules, engine).play(Wave("train", 0, params, specs))
     batch = pack(episodes)
     with torch.no_grad():
         fresh = score_tokens(policy.network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT)
@@ -103,15 +103,13 @@ def test_a_window_longer_than_the_episode_plays_and_reads_the_same() -> None:
     chat = ChatRenderer(policy.tokenizer)
     played = []
     for context in (FULL, Window(99)):
-        engine = NativeEngine(
-            policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=3,
-            max_context_tokens=600,
+        rules = Rules(
+            tasks=[load_task_yaml("sokoban")], prompt=Prompt(style="compact"), chat=chat, context=context,
+            engine=partial(NativeEngine, num_slots=3), max_context_tokens=600,
         )  # fmt: skip
-        sampler = Sampler(
-            engine, tasks=[load_task_yaml("sokoban")], split="train", prompt=Prompt(style="compact"), chat=chat,
-            params=SamplingParams(max_reply_tokens=9, max_context_tokens=600), seed=0, context=context,
-        )  # fmt: skip
-        played.append(sampler.play([EpisodeSpec(0, 0, m, 0, 1) for m in range(4)]))
+        specs = tuple(EpisodeSpec(0, 0, m, 0, 1) for m in range(4))
+        wave = Wave("train", 0, SamplingParams(max_reply_tokens=9, max_context_tokens=600), specs)
+        played.append(Scheduler(rules, rules.open_engine(policy.network)).play(wave))
     for whole, cut in zip(*played, strict=True):
         assert [t.reply_tokens for t in whole.turns] == [t.reply_tokens for t in cut.turns]
         history: list[int] = []
@@ -127,15 +125,13 @@ def test_a_window_longer_than_the_episode_plays_and_reads_the_same() -> None:
 def test_only_sampled_tokens_are_actions() -> None:
     policy = tiny_policy()
     chat = ChatRenderer(policy.tokenizer, force_think=True)
-    engine = NativeEngine(
-        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=2,
-        max_context_tokens=300,
+    rules = Rules(
+        tasks=[load_task_yaml("sokoban")], prompt=Prompt(style="compact", force_think=True), chat=chat,
+        engine=partial(NativeEngine, num_slots=2), max_context_tokens=300,
     )  # fmt: skip
-    sampler = Sampler(
-        engine, tasks=[load_task_yaml("sokoban")], split="train", prompt=Prompt(style="compact", force_think=True),
-        chat=chat, params=SamplingParams(max_reply_tokens=5, max_context_tokens=300), seed=0,
-    )  # fmt: skip
-    episodes = sampler.play([EpisodeSpec(0, 0, m, 0, 1) for m in range(2)])
+    specs = tuple(EpisodeSpec(0, 0, m, 0, 1) for m in range(2))
+    wave = Wave("train", 0, SamplingParams(max_reply_tokens=5, max_context_tokens=300), specs)
+    episodes = Scheduler(rules, rules.open_engine(policy.network)).play(wave)
     batch = pack(episodes)
     think = policy.tokenizer.convert_tokens_to_ids("<think>")
     header = policy.tokenizer.convert_tokens_to_ids("<|assistant|>")

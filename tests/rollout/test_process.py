@@ -18,7 +18,8 @@ import torch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.packing import enable_packing
-from lit_agentrl.rollout.player import Player, PlayRequest
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.workers.process import PlayingError, PlayingProcess
 from lit_agentrl.rollout.workers.weights import SharedWeights, named_weights
 from lit_agentrl.text.chat import ChatRenderer
@@ -42,17 +43,17 @@ class Hanging(NativeEngine):
         time.sleep(3600)
 
 
-def player(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Player:
+def rules(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Rules:
     options: dict[str, Any] = {
         "tasks": [load_task_yaml("frozen_lake")], "engine": partial(engine, num_slots=4), "seed": 3,
         "prompt": Prompt("compact"), "chat": ChatRenderer(nano_tokenizer()), "max_context_tokens": 300,
     }  # fmt: skip
-    return Player(**{**options, **changes})
+    return Rules(**{**options, **changes})
 
 
 def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0) -> PlayingProcess:
     return PlayingProcess(
-        player(engine),
+        rules(engine),
         tiny_network(),
         torch.no_grad,
         device=torch.device("cpu"),
@@ -61,11 +62,10 @@ def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0) 
     )
 
 
-def wave(iteration: int = 0) -> tuple[PlayRequest, ...]:
-    prompts = ((0, 0, 11), (1, 0, 12))
-    sampled = PlayRequest("train", iteration, prompts, 3, PARAMS)
-    greedy = PlayRequest("train", iteration, prompts, 1, SamplingParams(0.0, 1.0, 0, 12, 300))
-    return (sampled, greedy)
+def wave(iteration: int = 0) -> Wave:
+    sampled = tuple(EpisodeSpec(iteration, group, m, 0, 11 + group) for group in range(2) for m in range(3))
+    greedy = tuple(EpisodeSpec(iteration, group, 0, 0, 11 + group, greedy=True) for group in range(2))
+    return Wave("train", iteration, PARAMS, sampled + greedy)
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,15 @@ def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: in
     for parameter in network.parameters():  # what training does meanwhile
         parameter.data.add_(1.0)
     there = playing.take(wave())
-    here = player()
-    here.open(tiny_network(seed=seed))
-    assert there.episodes == [here.play(request, version=5 + seed) for request in wave()]
-    assert [len(episodes) for episodes in there.episodes] == [6, 2] and there.seconds > 0
-    assert {turn.policy_version for e in there.episodes[0] for turn in e.turns} == {5 + seed}
+    engine = rules().open_engine(tiny_network(seed=seed))
+    engine.sync_weights(5 + seed)
+    here = Scheduler(rules(), engine)
+    assert there.episodes == here.play(wave())
+    assert len(there.episodes) == 8 and there.seconds > 0
+    assert {turn.policy_version for e in there.episodes for turn in e.turns} == {5 + seed}
     assert playing.is_idle
     # a wave that was not played ahead is played when it is asked for, with the same weights
-    assert playing.take(wave(1)).episodes == [here.play(request, version=5 + seed) for request in wave(1)]
+    assert playing.take(wave(1)).episodes == here.play(wave(1))
 
 
 @pytest.mark.slow
@@ -179,9 +180,9 @@ def test_no_process_outlives_a_killed_trainer(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_sent_is_named(option: str, changes: dict[str, Any]) -> None:
-    player().require_picklable()
+    rules().require_picklable()
     with pytest.raises(ValueError, match=rf"and {option} cannot be sent there .*top level of a module"):
-        player(**changes).require_picklable()
+        rules(**changes).require_picklable()
 
 
 def test_a_snapshot_keeps_what_was_written() -> None:
@@ -224,11 +225,11 @@ def test_a_network_that_takes_packed_rows_is_played_with() -> None:
     network = tiny_network()
     assert not enable_packing(network)
     made = PlayingProcess(
-        player(), network, torch.no_grad, device=torch.device("cpu"), threads=1, patience=300.0
+        rules(), network, torch.no_grad, device=torch.device("cpu"), threads=1, patience=300.0
     )
     try:
         made.load(named_weights(network), version=1)
         made.submit(wave())
-        assert len(made.take(wave()).episodes[0]) == 6
+        assert len(made.take(wave()).episodes) == 8
     finally:
         made.stop()

@@ -151,7 +151,7 @@ def test_a_condenser_that_fails_stops_the_run(play):
         play(lambda e, k: reply("Up"), context=Single(lambda past: {}["turn"]))
 
 
-def test_the_sampler_measures_the_state_before_every_turn(play):
+def test_the_scheduler_measures_the_state_before_every_turn(play):
     seen = []
 
     def phi(env, observation):
@@ -177,10 +177,10 @@ def test_games_are_closed_when_they_fail_and_when_nobody_plays_them_any_more(pla
     monkeypatch.setattr(Count, "close", lambda self: closed.append(self), raising=False)
     play(lambda e, k: reply("Left") if e == 0 else reply("Down"), members=3)
     assert len(closed) == 1  # the broken one; the other two wait for further episodes
-    play.sampler.close()
+    play.scheduler.close()
     num_closed = len(closed)
     assert num_closed > 1 and len(set(map(id, closed))) == num_closed
-    play.sampler.close()
+    play.scheduler.close()
     assert len(closed) == num_closed
 
     def fails(self):

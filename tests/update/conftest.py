@@ -17,9 +17,9 @@ from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl import advantages, aggregation, clipping, ratios
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rollout.pack import pack
-from lit_agentrl.rollout.scheduler import EpisodeSpec, Sampler
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import load_task_yaml, tiny_policy
@@ -31,15 +31,13 @@ def recorded():
     policy = tiny_policy()
     chat = ChatRenderer(policy.tokenizer)
     tasks = [load_task_yaml(name) for name in ("sokoban", "frozen_lake", "bandit")]
-    engine = NativeEngine(
-        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids, num_slots=5,
+    rules = Rules(
+        tasks=tasks, prompt=Prompt(style="compact"), chat=chat, engine=partial(NativeEngine, num_slots=5),
         max_context_tokens=400,
     )  # fmt: skip
-    sampler = Sampler(
-        engine, tasks=tasks, split="train", prompt=Prompt(style="compact"), chat=chat,
-        params=SamplingParams(max_reply_tokens=6, max_context_tokens=400), seed=0,
-    )  # fmt: skip
-    episodes = sampler.play([EpisodeSpec(0, g, m, g, 100 + g) for g in range(3) for m in range(4)])
+    specs = tuple(EpisodeSpec(0, g, m, g, 100 + g) for g in range(3) for m in range(4))
+    params = SamplingParams(max_reply_tokens=6, max_context_tokens=400)
+    episodes = Scheduler(rules, rules.open_engine(policy.network)).play(Wave("train", 0, params, specs))
     for episode in episodes:
         episode.turns[-1].reward += (episode.member * 7 + episode.group * 3) % 5
     return episodes, pack(episodes)

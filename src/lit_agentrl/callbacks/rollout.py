@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors, gather_objects, gather_rows, rank, sum_over_ranks
 from lit_agentrl.engines.base import Engine, SamplingParams
-from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report.iteration import of_all_ranks, rollout_row, stop_if_failing
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -22,13 +21,10 @@ from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.ahead import PlayAhead, require_whole_weights
 from lit_agentrl.rollout.pack import pack, trajectory_id
-from lit_agentrl.rollout.player import Player, PlayRequest
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.workers.process import Wave
 from lit_agentrl.strategies.doors import doors_of
-from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.context import FULL, Context
-from lit_agentrl.text.prompts import Prompt
 
 
 @dataclass(frozen=True)
@@ -44,36 +40,26 @@ class RolloutCallback(Callback):
     """Plays the episodes of every batch before the module sees it.
 
     Args:
-        tasks: the run's games; ``task_P`` indexes them.
-        engine: makes the engine from ``network``, ``stop``, ``end_of_turn_ids``, ``max_context_tokens`` and
-            ``forward_context``.
-        prompt, chat: wording and template.
+        rules: how episodes are played, with the probes of ``rewards``.
         settings: numbers and sampling of training rollouts.
         select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
         val_params, test_params: sampling parameters of validation and test.
         further_wave: prompts of (iteration, wave), for filters that ask for more groups.
-        context: what of an episode the policy reads before a reply.
         with_greedy: also play each prompt once greedily, for an advantage that takes ``baseline_B``; those
             episodes are counted in tokens and time, but not in the means of ``rollout/*``.
-        seed: run seed.
         rewards: what training sees in place of the environment's points.
     """
 
     def __init__(
         self,
         *,
-        tasks: Sequence[Task],
-        engine: Callable[..., Engine],
-        prompt: Prompt,
-        chat: ChatRenderer,
+        rules: Rules,
         settings: RolloutSettings,
         select_groups: Callable[..., Selection],
         val_params: SamplingParams,
         test_params: SamplingParams,
         further_wave: Callable[[int, int], StepBatch],
-        context: Context = FULL,
         with_greedy: bool = False,
-        seed: int = 0,
         rewards: RewardPipeline | None = None,
     ) -> None:
         try_out("filter", select_groups, Selection)
@@ -83,17 +69,14 @@ class RolloutCallback(Callback):
         self._with_greedy = with_greedy
         self._val = Evaluation("val", val_params)
         self._test = Evaluation("test", test_params)
-        self._seed = seed
         self._rewards = rewards or RewardPipeline()
-        self._tasks = tasks
-        self._player = Player(
-            tasks=tasks, engine=engine, prompt=prompt, chat=chat, context=context, seed=seed,
-            max_context_tokens=settings.max_context_tokens, probes=self._rewards.probes,
-        )  # fmt: skip
+        self._rules = rules
+        self._engine: Engine | None = None
+        self._scheduler: Scheduler | None = None
         self._ahead: PlayAhead | None = None
         if settings.overlap:
             self._ahead = PlayAhead(
-                self._player, lambda iteration: self._wave_of(further_wave(iteration, 0), 0),
+                rules, lambda iteration: self._wave_of(further_wave(iteration, 0), 0),
                 device=settings.overlap_device, threads=settings.overlap_threads,
                 patience=settings.overlap_patience or 600.0,
             )  # fmt: skip
@@ -108,7 +91,10 @@ class RolloutCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
         self._doors = doors_of(trainer.strategy)
-        self._player.open(pl_module.network, trainer.precision_plugin.forward_context)  # type: ignore[arg-type]
+        forward_context = trainer.precision_plugin.forward_context
+        self._engine = self._rules.open_engine(pl_module.network, forward_context)  # type: ignore[arg-type]
+        self._close_games()
+        self._scheduler = Scheduler(self._rules, self._engine)
         if self._ahead is not None:
             require_whole_weights(trainer.strategy)
 
@@ -132,7 +118,7 @@ class RolloutCallback(Callback):
             self._ahead.update_is_over()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._player.close()
+        self._close_games()
         if self._ahead is not None:
             self._ahead.end()
 
@@ -157,7 +143,7 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int
     ) -> None:
         # dropout and whatever else draws from the global generator is keyed like everything else
-        torch.manual_seed(seeds.key(self._seed, "global", batch.iteration, rank()))
+        torch.manual_seed(seeds.key(self._rules.seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
         batch.episodes = self._play_wave(pl_module, batch, batch)
         self._doors.barrier("rollout")  # ranks wait for each other here: an absent one is named
@@ -181,7 +167,7 @@ class RolloutCallback(Callback):
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         batch.trajectories = pack(trained, baselines) if trained else None
         row |= rollout_row(
-            batch, [task.name for task in self._tasks], seconds=time.perf_counter() - started,
+            batch, [task.name for task in self._rules.tasks], seconds=time.perf_counter() - started,
             device=pl_module.device, playing_seconds=row.get("time/ahead"),
         )  # fmt: skip
         if self._ahead is not None:
@@ -192,27 +178,27 @@ class RolloutCallback(Callback):
         self, pl_module: LightningModule, prompts: StepBatch, batch: StepBatch, wave: int = 0
     ) -> list[Episode]:
         """The episodes of these prompts; greedy ones go to ``batch.greedy_episodes``."""
-        requests = self._wave_of(prompts, wave)
-        played = self._ahead.take(requests) if self._ahead is not None else None
+        wanted = self._wave_of(prompts, wave)
+        played = self._ahead.take(wanted) if self._ahead is not None else None
         if played is None:
-            found = [self._play(pl_module, request) for request in requests]
+            found = self._play(pl_module, wanted)
         else:
             found = played.episodes
             row: dict[str, float] = pl_module.row  # type: ignore[assignment]
             row["time/ahead"] = row.get("time/ahead", 0.0) + played.seconds
-        episodes = found[0]
-        batch.greedy_episodes.extend(episode for more in found[1:] for episode in more)
+        of_spec = list(zip(wanted.specs, found, strict=True))
+        episodes = [episode for spec, episode in of_spec if not spec.greedy]
+        batch.greedy_episodes.extend(episode for spec, episode in of_spec if spec.greedy)
         stop_if_failing([*episodes, *batch.greedy_episodes], self.settings.max_failed_share)
         return episodes
 
     def _wave_of(self, prompts: StepBatch, wave: int) -> Wave:
-        """What is played for these prompts: the members of each group, then the greedy episodes."""
-        params = self.settings.params
-        requests: Wave = (_request("train", prompts, self.settings.members, params, wave),)
+        """What is played for these prompts: the members of each group, and the greedy episodes."""
+        found = _wave("train", prompts, self.settings.members, self.settings.params, wave)
         if self._with_greedy:
-            greedy = replace(params, temperature=0.0, top_p=1.0, top_k=0)
-            requests += (_request("train", prompts, 1, greedy, wave),)
-        return requests
+            greedy = tuple(replace(spec, greedy=True) for spec in found.specs if spec.member == 0)
+            found = replace(found, specs=found.specs + greedy)
+        return found
 
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
         """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
@@ -271,22 +257,28 @@ class RolloutCallback(Callback):
         self.test_episodes.extend(batch.episodes)
 
     def _evaluate(self, pl_module: LightningModule, batch: StepBatch, how: Evaluation) -> list[Episode]:
-        played = self._play(pl_module, _request(how.split, batch, how.members, how.params))
+        played = self._play(pl_module, _wave(how.split, batch, how.members, how.params))
         stop_if_failing(played, self.settings.max_failed_share)
         return played
 
-    def _play(self, pl_module: LightningModule, request: PlayRequest) -> list[Episode]:
+    def _play(self, pl_module: LightningModule, wave: Wave) -> list[Episode]:
+        assert self._engine is not None and self._scheduler is not None, "setup() comes before playing"
+        self._engine.sync_weights(int(getattr(pl_module, "version", 0)))
         # ranks decode different numbers of steps: no collective within
         with self._doors.gathered(pl_module.network):  # type: ignore[arg-type]
-            played = self._player.play(request, version=int(getattr(pl_module, "version", 0)))
-        self._doors.barrier(
-            "played"
-        )  # a rank whose game hangs is named here, and not where its numbers are missed
+            played = self._scheduler.play(wave)
+        self._doors.barrier("played")  # a rank whose game hangs is named here
         return played
 
+    def _close_games(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.close()
 
-def _request(
-    split: str, batch: StepBatch, members: int, params: SamplingParams, wave: int = 0
-) -> PlayRequest:
-    prompts = tuple(zip(batch.group_P, batch.task_P, batch.seed_P, strict=True))
-    return PlayRequest(split, batch.iteration, prompts, members, params, wave)
+
+def _wave(split: str, batch: StepBatch, members: int, params: SamplingParams, number: int = 0) -> Wave:
+    specs = (
+        EpisodeSpec(batch.iteration, group, member, task, seed, number)
+        for group, task, seed in zip(batch.group_P, batch.task_P, batch.seed_P, strict=True)
+        for member in range(members)
+    )
+    return Wave(split, batch.iteration, params, tuple(specs), number)

@@ -21,16 +21,14 @@ from lit_agentrl.callbacks.progress import LiveDisplay
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
-from lit_agentrl.envs.base import Task
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.rehearsal import rehearse
+from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.context import Context
-from lit_agentrl.text.prompts import Prompt
 
 
 @dataclass
@@ -63,19 +61,20 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
         policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
         template=policy.chat_template,
     )  # fmt: skip
-    check_prompts(
-        chat, parts.prompt, games.tasks, parts.context, max_context_tokens=settings.max_context_tokens
-    )
+    rules = Rules(
+        tasks=games.tasks, prompt=parts.prompt, chat=chat, engine=instantiate(cfg.engine), context=parts.context,
+        seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
+    )  # fmt: skip
+    check_prompts(rules)
     stream = PromptStream(
         prompts=math.ceil(settings.prompts * parts.algorithm.prompt_factor - 1e-9),
         task_weights=games.weights, seed=cfg.seed, val=games.val,
         test=games.test if cfg.test.episodes else (),
     )  # fmt: skip
     rollouts = RolloutCallback(
-        tasks=games.tasks, engine=instantiate(cfg.engine), prompt=parts.prompt, chat=chat, settings=settings,
-        select_groups=parts.select_groups, val_params=parts.val_params, test_params=parts.test_params,
-        further_wave=stream.wave, context=parts.context, with_greedy=parts.algorithm.needs_baseline,
-        seed=cfg.seed, rewards=parts.rewards,
+        rules=rules, settings=settings, select_groups=parts.select_groups, val_params=parts.val_params,
+        test_params=parts.test_params, further_wave=stream.wave, with_greedy=parts.algorithm.needs_baseline,
+        rewards=parts.rewards,
     )  # fmt: skip
     levels = {name: (x.chance_success, x.oracle_success) for name, x in games.levels("val").items()}
     module = PolicyModule(
@@ -140,19 +139,18 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     return trainer
 
 
-def check_prompts(
-    chat: ChatRenderer, prompt: Prompt, tasks: Sequence[Task], context: Context, *, max_context_tokens: int
-) -> None:
+def check_prompts(rules: Rules) -> None:
     """Refuse games whose prompts the tokenizer cannot read, or that leave no room for a reply.
 
     Raises:
         ValueError: naming the game and the remedy.
     """
+    chat, max_context_tokens = rules.chat, rules.max_context_tokens
     unknown = chat.tokenizer.unk_token_id
     if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
         unknown = None
-    for task in tasks:
-        played = list(rehearse(task, prompt, chat, context))
+    for index, task in enumerate(rules.tasks):
+        played = list(rehearse(rules, index))
         if not played[0].turns:
             raise ValueError(f"env: {task.name} does not start: {played[0].error}")
         tokens = played[0].turns[0].prefix_tokens

@@ -9,8 +9,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
-from lit_agentrl.rollout.player import Player
-from lit_agentrl.rollout.workers.process import Played, PlayingProcess, Wave
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.workers.process import Played, PlayingProcess
 from lit_agentrl.rollout.workers.weights import named_weights
 
 _ENTRY = "played_ahead"  # of a checkpoint
@@ -38,7 +39,7 @@ class PlayAhead:
     moved them since: a resumed run plays i + 1 again from those, and gets the same episodes.
 
     Args:
-        player: what plays.
+        rules: how episodes are played.
         wave_of: the first wave of an iteration.
         device: of the playing process; None for the trainer's.
         threads: of it; None for half of those that torch uses, the trainer keeping the other half.
@@ -47,15 +48,15 @@ class PlayAhead:
 
     def __init__(
         self,
-        player: Player,
+        rules: Rules,
         wave_of: Callable[[int], Wave],
         *,
         device: str | None = None,
         threads: int | None = None,
         patience: float = 600.0,
     ) -> None:
-        player.require_picklable()
-        self._player = player
+        rules.require_picklable()
+        self._rules = rules
         self._wave_of = wave_of
         self._device = device
         self._threads = threads
@@ -75,7 +76,7 @@ class PlayAhead:
         if network.device.type == "cpu":
             self._threads_of_training = max(1, before - threads)
         self._process = PlayingProcess(
-            self._player, network, trainer.precision_plugin.forward_context,
+            self._rules, network, trainer.precision_plugin.forward_context,
             device=torch.device(self._device) if self._device else network.device,
             threads=threads, patience=self._patience,
         )  # fmt: skip

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.base import TextEnv
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.rewards.base import Probe
-from lit_agentrl.text.chat import ChatRenderer, Prefix
-from lit_agentrl.text.context import FULL, Context, Past
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.text.chat import Prefix
+from lit_agentrl.text.context import Past
 from lit_agentrl.text.ledger import reply_segments
-from lit_agentrl.text.prompts import Prompt
 
 
 class EpisodeInPlay:
@@ -29,21 +29,18 @@ class EpisodeInPlay:
     def __init__(
         self,
         episode: Episode,
-        task: Task,
         env: TextEnv,
-        prompt: Prompt,
-        chat: ChatRenderer,
+        rules: Rules,
         probes: Mapping[str, Probe] | None = None,
-        context: Context = FULL,
     ) -> None:
         self.episode = episode
         self.env = env
         self.is_over = False
-        self._task = task
-        self._prompt = prompt
-        self._chat = chat
-        self._context = context
-        self._actions_left = task.max_actions
+        self._task = rules.tasks[episode.task]
+        self._prompt = rules.prompt
+        self._chat = rules.chat
+        self._context = rules.context
+        self._actions_left = self._task.max_actions
         self._probes = probes or {}
         self._observation = self._complaint = ""
 

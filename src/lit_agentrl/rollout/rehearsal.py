@@ -8,40 +8,36 @@ from contextlib import closing
 import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
-from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.context import Context
-from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.rollout.rules import Rules
 
 _INVALID = "?"  # a reply where no legal action is known: it shows at least how a turn goes on
 
 
-def rehearse(
-    task: Task, prompt: Prompt, chat: ChatRenderer, context: Context, *, episodes: int = 4
-) -> Iterator[Episode]:
-    """Play train instances with one random action a turn; a game that fails ends its own episode.
+def rehearse(rules: Rules, task: int, *, episodes: int = 4) -> Iterator[Episode]:
+    """Play train instances of one game with one random action a turn; a game that fails ends its own episode.
 
     Raises:
         ValueError: the dialect cannot write what the game takes; or from the context, whose condenser may fail.
     """
-    rng, dialect = np.random.default_rng(0), chat.dialect
-    with closing(task.make("train")) as env:
+    rng, chat, game = np.random.default_rng(0), rules.chat, rules.tasks[task]
+    dialect = chat.dialect
+    with closing(game.make("train")) as env:
         for seed in range(episodes):
-            episode = Episode(0, 0, 0, 0, task.name, seed)
-            play = EpisodeInPlay(episode, task, env, prompt, chat, context=context)
+            episode = Episode(0, 0, 0, task, game.name, seed)
+            play = EpisodeInPlay(episode, env, rules)
             play.begin(noise_seed=seed)
             if not play.is_over and (kind := env.action_format()) not in dialect.formats:
                 raise ValueError(
-                    f"dialect cannot write actions of format {kind}, which {task.name} takes, but only "
+                    f"dialect cannot write actions of format {kind}, which {game.name} takes, but only "
                     f"{', '.join(sorted(dialect.formats))}; choose another dialect, such as dialect=answer"
                 )
             while not play.is_over:
                 action = env.random_action(rng)
                 text = _INVALID
                 if action is not None:
-                    text = dialect.write([action], thought="" if prompt.think else None)
+                    text = dialect.write([action], thought="" if rules.prompt.think else None)
                     text = text.removeprefix(dialect.think_start if chat.forced_think else "")
                 tokens = list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
                 zeros = [0.0] * len(tokens)

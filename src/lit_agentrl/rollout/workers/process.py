@@ -23,7 +23,8 @@ from transformers import PreTrainedModel
 import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
 from lit_agentrl import seeds
 from lit_agentrl.episode import Episode
-from lit_agentrl.rollout.player import ForwardContext, Player, PlayRequest
+from lit_agentrl.rollout.rules import ForwardContext, Rules
+from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
 
 _SLICE_S = 0.5  # how often a waiting parent looks whether the process still lives
@@ -38,25 +39,22 @@ class _Remote(Exception):
     """The stack of the other process, shown as the cause."""
 
 
-Wave = tuple[PlayRequest, ...]
-
-
 @dataclass(frozen=True)
 class Played:
-    """The episodes of each request of a wave, and how long they took together (s)."""
+    """The episodes of a wave, in its order, and how long they took together (s)."""
 
-    episodes: list[list[Episode]]
+    episodes: list[Episode]
     seconds: float
 
 
 class PlayingProcess:
     """Plays one wave at a time with the weights of the last :meth:`load`.
 
-    What comes out depends on requests and weights alone, never on timing.  The process ends with this one, also if
+    What comes out depends on waves and weights alone, never on timing.  The process ends with this one, also if
     this one is killed.
 
     Args:
-        player: what plays; a copy of it is sent over.
+        rules: how episodes are played; a copy of them is sent over.
         network: structure of the policy; weights are those of :meth:`load`.
         forward_context: the strategy's precision context.
         device: where the process puts its copy of the network.
@@ -69,7 +67,7 @@ class PlayingProcess:
 
     def __init__(
         self,
-        player: Player,
+        rules: Rules,
         network: PreTrainedModel,
         forward_context: ForwardContext,
         *,
@@ -77,7 +75,7 @@ class PlayingProcess:
         threads: int,
         patience: float,
     ) -> None:
-        player.require_picklable()
+        rules.require_picklable()
         self._weights = SharedWeights(network)
         self._ticks = shared_bytes(8).view(torch.int64)
         self._patience = patience
@@ -88,7 +86,7 @@ class PlayingProcess:
         self._connection, theirs = context.Pipe()
         file = io.BytesIO()
         try:
-            torch.save((player, network, forward_context), file)
+            torch.save((rules, network, forward_context), file)
         except Exception as error:  # as in require_picklable()
             raise ValueError(
                 "rollout.overlap=true plays in a process of its own, and model or trainer.precision cannot be sent "
@@ -225,7 +223,7 @@ def _serve(
     try:
         torch.set_num_threads(threads)
         # weights_only is for files from elsewhere: these are the parent's own objects
-        player, network, forward_context = torch.load(
+        rules, network, forward_context = torch.load(
             io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
         )
         del payload
@@ -235,30 +233,29 @@ def _serve(
             context: AbstractContextManager[object] = forward_context()
             return context
 
-        player.open(network, ticking)
-        version = 0
+        engine = rules.open_engine(network, ticking)
+        scheduler = Scheduler(rules, engine)
         while True:
             try:
                 kind, value = requests.recv()
             except EOFError:
                 return
             if kind == "load":
-                version = value
                 weights.read_into(network)
+                engine.sync_weights(value)
             else:
-                requests.send(("played", _played(player, value, version)))
+                requests.send(("played", _played(rules.seed, scheduler, value)))
     except BaseException as error:
         lines = str(error).strip().splitlines() or [""]
         summary = f"{type(error).__name__}: {lines[0]}"
         requests.send(("error", (summary, traceback.format_exc())))
 
 
-def _played(player: Player, wave: Wave, version: int) -> Played:
+def _played(seed: int, scheduler: Scheduler, wave: Wave) -> Played:
     started = time.perf_counter()
     # a game should draw from its keyed generator; one that draws from torch's does so repeatably
-    torch.manual_seed(seeds.key(player.seed, "ahead", wave[0].iteration, wave[0].wave))
-    episodes = [player.play(request, version=version) for request in wave]
-    return Played(episodes, time.perf_counter() - started)
+    torch.manual_seed(seeds.key(seed, "ahead", wave.iteration, wave.number))
+    return Played(scheduler.play(wave), time.perf_counter() - started)
 
 
 def _end_with_parent() -> None:
