@@ -17,8 +17,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from common import ROOT, Measured
-from hydra import compose, initialize_config_dir
+from common import Measured
+from hydra import compose
 from hydra.utils import instantiate
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -26,6 +26,7 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.entry.composition import hydra_ready
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
@@ -162,7 +163,7 @@ class Trained:
     """
 
     def __init__(self, policy: Policy, *, precision: str = "32-true") -> None:
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        with hydra_ready():
             cfg = compose("train")
         self.module = PolicyModule(
             policy,

@@ -25,7 +25,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from common import (
-    ROOT,
     Measured,
     alternate,
     paired_ratio,
@@ -35,7 +34,7 @@ from common import (
     table,
     write_json,
 )
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from torch.nn.functional import cross_entropy
 
@@ -43,6 +42,7 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.entry.composition import hydra_ready
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack
@@ -55,7 +55,7 @@ from lit_agentrl.text.prompts import Prompt
 def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
     """Episodes of the shipped policy in groups of 8."""
     chat = ChatRenderer(policy.tokenizer)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with hydra_ready():
         task = instantiate(compose(f"env/{env}").env)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, max_context_tokens=512,
@@ -71,7 +71,7 @@ class Ours:
 
     def __init__(self, policy: Policy, batch: TrajectoryBatch, options: argparse.Namespace) -> None:
         changes = [f"algo={options.algo}", "optim.lr=1e-12", *options.overrides]
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        with hydra_ready():
             cfg = compose("train", overrides=changes)
         algorithm = instantiate(cfg.algo)
         self.module = PolicyModule(

@@ -29,13 +29,28 @@ def choices(file: Path) -> dict[str, str]:
     return chosen | {"filter": chosen.get("filter", "top_std"), "reward": chosen.get("reward", "none")}
 
 
+def constants(file: Path) -> dict[str, str]:
+    """What it sets for the option that it chooses on an axis, as text."""
+    given = yaml.safe_load(file.read_text()).get("constants", {})
+    return {
+        key.lstrip("/").partition("/")[0]: ", ".join(
+            f"{name} {value}".lower() for name, value in values.items()
+        )
+        for key, values in given.items()
+    }
+
+
 def row(file: Path, axes: Sequence[str]) -> str:
     """One algorithm: what it chooses on these axes, and its paper."""
     text, chosen = file.read_text(), choices(file)
     title = text.splitlines()[0].removeprefix("# ").split(". Defaults")[0].rstrip(".")
     paper = re.search(r"arXiv (\d{4}\.\d{5})", text.splitlines()[0])
     source = f"[{paper[1]}](https://arxiv.org/abs/{paper[1]})" if paper else title.partition(", ")[2]
-    cells = ("–" if chosen[axis] in IDLE else f"`{chosen[axis]}`" for axis in axes)
+    own = constants(file)
+    cells = (
+        "–" if chosen[axis] in IDLE else f"`{chosen[axis]}`" + (f" {own[axis]}" if axis in own else "")
+        for axis in axes
+    )
     return f"| `{file.stem}` | {' | '.join(cells)} | {source} |"
 
 

@@ -14,6 +14,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.entry.constants import REMOVED
 from lit_agentrl.rl import entropy, filters, kl, kl_control, row_selection
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
@@ -36,8 +37,6 @@ CLASSES = {
     "threshold": kl_control.SeedThreshold,
 }  # fmt: skip
 
-OF = {"best": "abs_advantage"}  # options called otherwise than their function
-
 
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"):
@@ -58,8 +57,8 @@ def test_named_algorithms(name):
     expected = FILTERS.get(name, (filters.top_std, {"ratio": 1.0}))
     assert (group_filter.func, group_filter.keywords) == expected
     text = (CONF / "algo" / f"{name}.yaml").read_text()
-    # a constant set here would stay, and be unknown, when its axis is changed on the command line
-    assert set(OmegaConf.load(CONF / "algo" / f"{name}.yaml")) == {"defaults", "name"}
+    # a constant of an axis set beside these would stay when the axis is exchanged
+    assert set(OmegaConf.load(CONF / "algo" / f"{name}.yaml")) <= {"defaults", "name", "constants"}
     assert text.startswith("#") and "Defaults:" in text and "\n# Departs:" in text
 
 
@@ -83,16 +82,12 @@ def test_every_option_of_every_axis(grpo, option):
     elif stem in CLASSES:
         assert type(part) is CLASSES[stem]
     elif axis == "kl":
-        place, estimator = stem.removesuffix("_small").split("_", 1)
+        place, estimator = stem.split("_", 1)
         assert type(part).__name__.lower() == f"klin{place}" and part.estimator.func.__name__ == estimator
-    elif axis == "clip":
-        assert stem.startswith(part.func.__name__) or part.func.__name__ == "clip_higher"
     elif option == "rows=none":
         assert part.func.__name__ == "keep_all"
     else:
-        name = part.func.__name__
-        assert isinstance(part, partial) and (stem in OF or name.startswith(stem) or stem.startswith(name))
-        assert name == OF.get(stem, name)
+        assert isinstance(part, partial) and part.func.__name__.startswith(stem)
 
 
 def test_constants_are_those_of_the_papers():
@@ -132,6 +127,40 @@ def test_axes_are_overridden_from_the_command_line():
     assert algorithm.ratio.func is sequence and algorithm.clip.keywords == {"low": 0.2, "high": 0.3}
     assert algorithm.needs_reference
     assert set(composed("algo=gspo").algo) == {"_target_", "name", *AXES}
+
+
+def test_constants_fall_away_with_the_option_that_they_belong_to():
+    assert composed("algo=gspo", "algo/clip=symmetric").algo.clip == composed().algo.clip
+    assert composed("algo=loop", "algo/clip=rollback").algo.clip.epsilon == 0.2
+    assert composed("algo=starpo", "algo/kl=loss_k3").algo.kl.coef == 0.001
+    assert "ratio" not in composed("algo=grpo", "filter=reject_uniform").filter
+    # typed, an option is as its own file has it
+    assert composed("algo=gspo", "algo/clip=clip_higher").algo.clip.low == 0.2
+    # another axis exchanged leaves them
+    config = composed("algo=gspo", "algo/aggregate=token_mean", "algo.clip.high=0.3")
+    assert (config.algo.clip.low, config.algo.clip.high) == (3e-4, 0.3)
+
+
+def test_constants_of_an_option_that_does_not_exist_are_refused(tmp_path):
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "mine.yaml").write_text(
+        "defaults: [gspo]\nconstants: {clip/clip_hire: {low: 0.1}}\n"
+    )
+    search = f"hydra.searchpath=[file://{CONF},file://{tmp_path}]"
+    with (
+        initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"),
+        pytest.raises(
+            ConfigCompositionException, match="constants of algo/clip/clip_hire, and there is none"
+        ),
+    ):
+        compose("train_test", overrides=[search, "algo=mine"])
+
+
+@pytest.mark.parametrize(("old", "new"), REMOVED.items())
+def test_removed_options_have_a_new_spelling(old, new):
+    group, _, name = old.partition("=")
+    assert not (CONF / group / f"{name}.yaml").exists()
+    composed(*new.split())
 
 
 def test_every_axis_must_be_chosen():
@@ -183,7 +212,7 @@ def test_the_page_lists_nothing_that_is_not_there():
     for first, stem in rows:
         axis = first or axis
         listed.add(f"{axis}={stem}")
-    assert len(listed) > 60
+    assert len(listed) > 50
     assert listed <= {*OPTIONS, *(f"filter={file.stem}" for file in (CONF / "filter").glob("*.yaml"))}
 
 

@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.entry.constants import REMOVED
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest
 from lit_agentrl.entry.overrides import parse
 
@@ -168,6 +169,8 @@ def explain_composition(
             )
         names = [str(name) for name in (value if isinstance(value, list) else [value])]
         if unknown := [name for name in names if name not in options]:
+            if new := REMOVED.get(f"{key}={unknown[0]}"):
+                return UserError(f"{key}={unknown[0]} is no option any more; write {new}")
             hint = f"{did_you_mean(nearest(unknown[0], options))} {valid}".strip()
             return UserError(f"unknown option {key}={unknown[0]}; {hint}")
         chosen.append(str(override.input_line))

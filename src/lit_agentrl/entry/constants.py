@@ -1,0 +1,79 @@
+"""Constants that an algorithm sets for an option: they hold while that option is chosen, and fall away with it.
+
+An algorithm's YAML lists them under ``constants``, by option::
+
+    constants:
+      clip/clip_higher: {low: 3.0e-4, high: 4.0e-4}  # algo.clip.low and .high, under algo/clip=clip_higher
+      /filter/top_std: {ratio: 0.5}  # with a slash in front: a group outside of algo
+
+They are merged where the algorithm's own file is: over the option's file, under experiments and the command line. An
+option typed on the command line is taken as its own file has it, without them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hydra._internal.hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
+
+KEY = "constants"
+# options of earlier versions that only set constants of another one
+REMOVED = {
+    "algo/advantage=gae_token_mc": "algo/advantage=gae_token algo.advantage.gae_lambda=1.0",
+    "algo/advantage=gae_token_raw": (
+        "algo/advantage=gae_token algo.advantage.gae_lambda=1.0 algo.advantage.whiten=false"
+    ),
+    "algo/clip=asymmetric_seed": "algo/clip=clip_higher algo.clip.low=0.15 algo.clip.high=0.25",
+    "algo/clip=sequence": "algo/clip=clip_higher algo.clip.low=3.0e-4 algo.clip.high=4.0e-4",
+    "algo/clip=symmetric_reciprocal": (
+        "algo/clip=symmetric algo.clip.epsilon=0.1 algo.clip.lower=reciprocal"
+    ),
+    "algo/entropy=bonus_a3c": "algo/entropy=bonus algo.entropy.coef=0.01",
+    "algo/kl=reward_k1_small": "algo/kl=reward_k1 algo.kl.coef=0.001",
+    "algo/rows=best": "algo/rows=abs_advantage algo.rows.threshold=1.0",
+    "filter=top_std_half": "filter=top_std filter.ratio=0.5",
+    "filter=top_std_quarter": "filter=top_std filter.ratio=0.25",
+}
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's loader of configs, which knows the constants of algorithms."""
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], *args: Any, **kwargs: Any
+    ) -> DictConfig:
+        self._typed = {each.key_or_group for each in OverridesParser.create().parse_overrides(overrides)}
+        return super().load_configuration(config_name, overrides, *args, **kwargs)
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        # an option that another one starts from is no choice, and has no key
+        self._chosen = {
+            d.config_path: d.package for d in defaults if d.override_key not in (None, *self._typed)
+        }
+        return super()._compose_config_from_defaults_list(defaults, repo)
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        found = super()._load_single_config(default, repo)
+        path = str(default.config_path)
+        if path.rpartition("/")[0] != "algo" or not isinstance(found.config, DictConfig):
+            return found
+        constants = OmegaConf.select(found.config, default.package or "").pop(KEY, {})
+        for option, values in constants.items():
+            option = option[1:] if option.startswith("/") else f"algo/{option}"
+            if not repo.config_exists(option):
+                raise ConfigCompositionException(f"{path}.yaml sets constants of {option}, and there is none")
+            if package := self._chosen.get(option):
+                OmegaConf.update(found.config, package, values, force_add=True)
+        return found
+
+
+hydra._internal.hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]  # Hydra 1.3 has no hook after merging
