@@ -14,7 +14,7 @@ CONF = Path(__file__).parents[2] / "conf"
 
 def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(overrides=[f"+{group}={option}", "+run_dir=run", *overrides])
+        config = compose("train", overrides=[f"{group}={option}", "run_dir=run", *overrides])
         return {name: instantiate(part) for name, part in config[group].items()}
 
 
