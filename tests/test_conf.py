@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.parts import build_games, build_parts, build_rewards
@@ -78,7 +79,7 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
         assert part.update(0.1, 0.2, 100) > 0
     elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
-        try_out(f"algo.{axis}", part, results.get(axis, Tensor))
+        try_out(f"algo.{axis}", part, results.get(axis, Tensor), TrajectoryBatch.toy().tensors())
 
 
 def make_algorithm(cfg: DictConfig) -> None:
@@ -125,7 +126,7 @@ def make_critic(cfg: DictConfig) -> None:
 
 
 def make_filter(cfg: DictConfig) -> None:
-    try_out("filter", instantiate(cfg.filter), Selection)
+    try_out("filter", instantiate(cfg.filter), Selection, TrajectoryBatch.toy().tensors())
 
 
 def make_update(cfg: DictConfig) -> None:

@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from safetensors import safe_open
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.assembly import check_prompts
 from lit_agentrl.episode import Turn
@@ -97,7 +98,7 @@ def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
 
 def test_filter_of_the_page(composed: dict[str, DictConfig]) -> None:
     rule = instantiate(composed["filter"].filter)
-    try_out("filter", rule, Selection)
+    try_out("filter", rule, Selection, TrajectoryBatch.toy().tensors())
     tensors = {"success_B": torch.tensor([True, True, True, False]), "group_B": torch.tensor([7, 7, 9, 9])}
     assert bind(rule, tensors).keep_groups.tolist() == [9]
     tensors["success_B"][3] = True

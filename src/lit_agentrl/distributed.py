@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lit_agentrl.batch import padded
+
 T = TypeVar("T")
 _ORDER = "order of rows"
 Deal = Callable[..., list[int]]  # (loads=, parts=, ranks=, world_size=) of all units -> the new rank of each
@@ -103,7 +105,7 @@ def gather_rows(
 ) -> tuple[dict[str, Tensor], slice | Tensor]:
     """The rows of all ranks under each name, and which of them are this rank's.
 
-    Columns are padded with zeros to the widest rank, so statistics over rows are global.
+    Columns are padded to the widest rank, so statistics over rows are global.
 
     Args:
         tensors: this rank's rows, which may be none.
@@ -126,19 +128,25 @@ def gather_rows(
     sizes = [int(count) for count in counts]
     most = max(sizes)
     gathered = {}
-    for name, tensor in tensors.items():
-        padded = tensor.int() if tensor.dtype == torch.bool else tensor
-        if tensor.dim() == 2:
-            width = int(max_over_ranks(torch.tensor(tensor.shape[1], device=device)))
-            padded = torch.nn.functional.pad(padded, (0, width - tensor.shape[1]))
-        padded = torch.cat([padded, padded.new_zeros((most - rows, *padded.shape[1:]))])
-        parts = [torch.empty_like(padded) for _ in range(world_size())]
-        dist.all_gather(parts, padded.contiguous())
+    for name, tensor in as_wide(tensors).items():
+        plain = tensor.int() if tensor.dtype == torch.bool else tensor
+        plain = torch.cat([plain, plain.new_zeros((most - rows, *plain.shape[1:]))])
+        parts = [torch.empty_like(plain) for _ in range(world_size())]
+        dist.all_gather(parts, plain.contiguous())
         gathered[name] = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(
             tensor.dtype
         )
     start = sum(sizes[: rank()])
     return gathered, slice(start, start + rows)
+
+
+def as_wide(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The rows, each tensor of two dimensions padded to its width on the rank where it is widest; collective."""
+    names = [name for name, tensor in tensors.items() if tensor.dim() == 2]
+    if not names:
+        return dict(tensors)
+    widths = torch.tensor([tensors[name].shape[1] for name in names], device=tensors[names[0]].device)
+    return padded(tensors, dict(zip(names, max_over_ranks(widths).tolist(), strict=True)))
 
 
 def send_rows(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:

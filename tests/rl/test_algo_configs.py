@@ -14,6 +14,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.constants import REMOVED
 from lit_agentrl.rl import entropy, filters, kl, kl_control, row_selection
 from lit_agentrl.rl.algorithm import Algorithm
@@ -46,7 +47,8 @@ def composed(*overrides: str) -> DictConfig:
 def built(*overrides: str) -> tuple[Algorithm, Any]:
     config = composed(*overrides)
     algorithm, group_filter = instantiate(config.algo), instantiate(config.filter)
-    try_out("filter", group_filter, filters.Selection)
+    algorithm.try_out(TrajectoryBatch.toy().tensors())
+    try_out("filter", group_filter, filters.Selection, TrajectoryBatch.toy().tensors())
     return algorithm, group_filter
 
 

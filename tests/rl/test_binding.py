@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.batch import TrajectoryBatch, columns
 from lit_agentrl.rl import clipping, filters, kl
-from lit_agentrl.rl.binding import bind, tensor_names, toy_tensors, try_out
+from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
 
 
 def part(*, return_B: Tensor, state_key_BK: Tensor, value_BT: Tensor | None = None, eps: float) -> Tensor:
@@ -59,7 +58,7 @@ def test_bind_gives_exactly_what_is_named():
 )
 def test_trying_out_names_what_is_wrong(option, fn, message):
     with pytest.raises(ValueError, match=message):
-        try_out(option, fn, filters.Selection)
+        try_out(option, fn, filters.Selection, TrajectoryBatch.toy().tensors())
 
 
 def test_unknown_tensors_are_refused():
@@ -67,10 +66,10 @@ def test_unknown_tensors_are_refused():
         return intention_BT
 
     with pytest.raises(ValueError, match=r"algo\.ratio: .*reads_minds asks for intention_BT; tensors are"):
-        try_out("algo.ratio", reads_minds, Tensor)
+        try_out("algo.ratio", reads_minds, Tensor, TrajectoryBatch.toy().tensors())
 
 
 def test_the_vocabulary_covers_the_batch():
     policy = {"logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
     critic = {"value_BT", "old_value_BT", "return_BT", "is_value_target_BT"}
-    assert toy_tensors().keys() == {f.name for f in fields(TrajectoryBatch)} | policy | critic
+    assert with_computed(TrajectoryBatch.toy().tensors()).keys() == columns().keys() | policy | critic

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import advantages, aggregation, clipping, ratios
 from lit_agentrl.rl.algorithm import Algorithm, policy_loss
 from lit_agentrl.rl.binding import bind
@@ -18,7 +19,9 @@ HUGE = {"low": 100.0, "high": 100.0}
 
 def gmpo(ratio=ratios.token, **bounds) -> Algorithm:
     clip = partial(log_wide, **bounds)
-    return Algorithm(name="gmpo", advantage=advantages.group_mean_std, ratio=ratio, clip=clip, aggregate=SEQ)
+    mix = Algorithm(name="gmpo", advantage=advantages.group_mean_std, ratio=ratio, clip=clip, aggregate=SEQ)
+    mix.try_out(TrajectoryBatch.toy().tensors())
+    return mix
 
 
 def with_advantage(batch):

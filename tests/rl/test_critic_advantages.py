@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import critic_advantages
 from lit_agentrl.rl.advantages import Advantage, mc_return
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
@@ -304,7 +305,7 @@ def test_the_yaml_says_what_the_function_defaults_to(fn):
         n: v for n, v in fn.__kwdefaults__.items() if n not in tensor_names(fn)
     } and text.startswith("#")
     assert tensor_names(part)["value_BT"]  # a run without a critic is refused at start
-    try_out("algo.advantage", part, Advantage)
+    try_out("algo.advantage", part, Advantage, TrajectoryBatch.toy().tensors())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import filters
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.filters import dynamic_sampling, min_p, reject_uniform, std_nucleus, var_threshold
@@ -173,7 +174,7 @@ def test_rows_of_one_trajectory_count_once_in_the_comparison():
 
 @pytest.mark.parametrize("fn", FILTERS)
 def test_fit_for_a_run(fn):
-    try_out("filter", fn, filters.Selection)
+    try_out("filter", fn, filters.Selection, TrajectoryBatch.toy().tensors())
 
 
 @pytest.mark.parametrize(

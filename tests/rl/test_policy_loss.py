@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import advantages, aggregation, clipping, entropy, kl, ratios
 from lit_agentrl.rl.algorithm import Algorithm, add_metrics, metric_values, policy_loss, shape_rewards
 from lit_agentrl.rl.binding import bind
@@ -204,12 +205,12 @@ def test_needs_are_read_from_signatures():
     assert replace(plain, advantage=partial(GRPO, singleton="raw")).min_group_size == 1
 
 
-def test_wrong_mixes_fail_when_built():
+def test_wrong_mixes_are_named():
     plain = Algorithm(name="grpo", advantage=GRPO, ratio=ratios.token, clip=LINEAR, aggregate=SEQ)
     with pytest.raises(ValueError, match=r"algo\.clip\.epsilon never acts"):
-        replace(plain, ratio=ratios.none)
+        replace(plain, ratio=ratios.none).try_out(TrajectoryBatch.toy().tensors())
     with pytest.raises(ValueError, match=r"algo\.clip\.low=2 must be in"):
-        replace(plain, clip=partial(HIGHER, low=2))
+        replace(plain, clip=partial(HIGHER, low=2)).try_out(TrajectoryBatch.toy().tensors())
     with pytest.raises(ValueError, match=r"algo\.kl=.* must be KLInLoss, KLInReward or KLToOld"):
         replace(plain, kl=kl.k3)
 

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.row_selection import CPPO, abs_advantage, keep_all
@@ -141,7 +142,7 @@ def test_no_rows_and_rows_without_tokens(fn):
 
 @pytest.mark.parametrize("fn", SELECTIONS)
 def test_fit_for_a_run(fn):
-    try_out("algo.rows", fn, torch.Tensor)
+    try_out("algo.rows", fn, torch.Tensor, TrajectoryBatch.toy().tensors())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import advantages, structured_advantages
-from lit_agentrl.rl.binding import bind, toy_tensors, try_out
+from lit_agentrl.rl.binding import bind, try_out, with_computed
 from lit_agentrl.rl.structured_advantages import branch_hard, gigpo, indicator, raw_filtered, tree
 
 ALL_FNS = [gigpo, tree, branch_hard, indicator, raw_filtered]
@@ -257,8 +258,8 @@ def test_dtype_follows_the_returns(batch, fn):
 
 @pytest.mark.parametrize("fn", ALL_FNS)
 def test_runs_on_the_toy_batch(fn):
-    try_out("algo.advantage", fn, advantages.Advantage)
-    assert bind(fn, toy_tensors()).return_BT is None
+    try_out("algo.advantage", fn, advantages.Advantage, TrajectoryBatch.toy().tensors())
+    assert bind(fn, with_computed(TrajectoryBatch.toy().tensors())).return_BT is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.value_loss import ValueLoss, clipped, explained_variance, squared
 
@@ -105,7 +106,9 @@ def test_errors(tensors):
     with pytest.raises(ValueError, match="clipped needs old_value_BT"):
         losses(clipped, {n: t for n, t in tensors.items() if n != "old_value_BT"})
     for fn in (squared, clipped):
-        try_out("critic.loss", fn, ValueLoss)  # every tensor is in the vocabulary
+        try_out(
+            "critic.loss", fn, ValueLoss, TrajectoryBatch.toy().tensors()
+        )  # every tensor is in the vocabulary
 
 
 def test_explained_variance():

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 import lightning.pytorch as pl
 import torch
 
-from lit_agentrl.batch import StepBatch
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
@@ -50,7 +50,9 @@ def algorithm(**parts):
         "clip": partial(clipping.symmetric, epsilon=0.2),
         "aggregate": partial(aggregation.seq_mean_token_mean),
     }
-    return Algorithm(name="test", **{**axes, **parts})
+    made = Algorithm(name="test", **{**axes, **parts})
+    made.try_out(TrajectoryBatch.toy().tensors())
+    return made
 
 
 def step(

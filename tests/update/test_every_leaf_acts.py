@@ -22,6 +22,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.rl import filters
@@ -227,7 +228,7 @@ def test_every_filter(name):
 
     def selected(path: str, value: Any) -> list[Tensor]:
         part = instantiate(changed(config, path, value).filter)
-        try_out("filter", part, filters.Selection)
+        try_out("filter", part, filters.Selection, TrajectoryBatch.toy().tensors())
         made = []
         for seed in range(3):
             batch = ragged(seed, sizes=(3, 4, 5, 3, 4, 3))

@@ -17,7 +17,7 @@ from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report.iteration import of_all_ranks, rollout_row, stop_if_failing
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rl.binding import bind, try_out
+from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.ahead import PlayAhead, require_whole_weights
 from lit_agentrl.rollout.pack import pack, trajectory_id
@@ -62,7 +62,6 @@ class RolloutCallback(Callback):
         with_greedy: bool = False,
         rewards: RewardPipeline | None = None,
     ) -> None:
-        try_out("filter", select_groups, Selection)
         self.settings = settings
         self._select_groups = select_groups
         self._further_wave = further_wave

@@ -11,6 +11,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.overlap import add_correction
@@ -79,11 +80,13 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_int("test.episodes", cfg.test.episodes, 0)
     add_correction(cfg)
     algorithm: Algorithm = instantiate(cfg.algo)
+    toy = TrajectoryBatch.toy().tensors()
+    algorithm.try_out(toy)
     rollout: RolloutSettings = instantiate(cfg.rollout)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
     check_needs(algorithm, rollout, update, list(cfg.reward))
     select_groups = instantiate(cfg.filter)
-    try_out("filter", select_groups, Selection)
+    try_out("filter", select_groups, Selection, toy)
     critic = build_critic(cfg, algorithm)
     games = build_games(cfg, load_task)
     return Parts(

@@ -115,8 +115,7 @@ class PolicyModule(SteppingModule):
         """All tensors that parts may ask for; old log-probs are the sampler's own (no second forward)."""
         if bool(trajectories.is_action_BT[:, :1].any()):
             raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
-        names = trajectories.__dataclass_fields__
-        tensors = {name: getattr(trajectories, name) for name in names}
+        tensors = trajectories.tensors()
         tensors["old_logp_BT"] = trajectories.sampler_logp_BT
         if self.algorithm.correction is not None:
             tensors["old_logp_BT"] = self._scored(self.network, tensors)

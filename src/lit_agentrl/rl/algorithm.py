@@ -45,8 +45,7 @@ class Algorithm:
         correction: returns the weight of each token's policy loss, or None; see ``correction.py``.
 
     Raises:
-        ValueError: at construction, if a part does not run on a toy batch or two parts make no sense
-            together.
+        ValueError: at construction, if two parts make no sense together; :meth:`try_out` sees the others.
     """
 
     name: str
@@ -62,10 +61,7 @@ class Algorithm:
     correction: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
-        """Checks every part and their combination."""
-        results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
-        for axis, part in self._parts():
-            try_out(f"algo.{axis}", part, results.get(axis, Tensor))
+        """Checks the kinds of terms."""
         if self.kl is not None and not isinstance(self.kl, KLInLoss | KLInReward | KLToOld):
             raise ValueError(f"algo.kl={type(self.kl).__name__} must be KLInLoss, KLInReward or KLToOld")
         if self.kl is None and not isinstance(self.kl_controller, Fixed):
@@ -73,6 +69,20 @@ class Algorithm:
                 f"algo.kl_controller={type(self.kl_controller).__name__} has no coefficient to move under "
                 "algo/kl=none: use algo/kl_controller=fixed, or algo/kl=loss_k3"
             )
+
+    def try_out(self, rows: Mapping[str, Tensor]) -> None:
+        """Runs every part once on a toy batch, and checks their combination; call it before anything is played.
+
+        Args:
+            rows: small ones, each column under its name.
+
+        Raises:
+            ValueError: a constant out of range or missing, a tensor that is no column, or parts that make no sense
+                together.
+        """
+        results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
+        for axis, part in self._parts():
+            try_out(f"algo.{axis}", part, results.get(axis, Tensor), rows)
         if self.needs_fresh_advantages and not _keeps_all(self.rows):
             raise ValueError(
                 "algo.advantage is computed anew over whole groups before each step: use algo/rows=none"

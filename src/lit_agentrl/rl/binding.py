@@ -67,19 +67,21 @@ def bind(fn: Callable[..., Any], tensors: Mapping[str, Tensor]) -> Any:
     return fn(**arguments)
 
 
-def try_out(option: str, fn: Callable[..., Any], result: type) -> None:
-    """Calls ``fn`` once on a toy batch, so that a wrong constant fails at start-up, not after a rollout.
+def try_out(option: str, fn: Callable[..., Any], result: type, rows: Mapping[str, Tensor]) -> None:
+    """Calls ``fn`` once on a few small rows, so that a wrong constant fails at start-up, not after a rollout.
 
     Args:
         option: the public key of the part, such as ``algo.clip`` or ``filter``; used in messages.
         fn: the part, its constants set.
         result: the type it must return.
+        rows: the columns of a batch, and so the closed vocabulary of tensors, with those of
+            :func:`with_computed`.
 
     Raises:
         ValueError: from ``fn`` itself, or if it asks for an unknown tensor, lacks or does not accept a
             constant, or returns another type.
     """
-    toy = toy_tensors()
+    toy = with_computed(rows)
     try:
         given = constants(fn)
     except (TypeError, ValueError) as error:
@@ -99,36 +101,18 @@ def try_out(option: str, fn: Callable[..., Any], result: type) -> None:
         raise ValueError(f"{option}: {_name(fn)} returned {got}, expected {expected}")
 
 
-def toy_tensors() -> dict[str, Tensor]:
-    """A small valid value for each name of the vocabulary: 4 trajectories in 2 groups, 1 turn of 2 tokens."""
-    is_action_BT = torch.tensor([[False, True, True]]).repeat(4, 1)
-    is_end_BT = torch.tensor([[False, False, True]]).repeat(4, 1)
-    row_B = torch.arange(4)
-    logp_names = ("sampler_logp_BT", "logp_BT", "old_logp_BT", "ref_logp_BT")
-    float_names = (*logp_names, "value_BT", "old_value_BT", "return_BT", "entropy_BT", "sampler_entropy_BT")
+def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Small rows, and beside them a valid value of each tensor that an update computes from its rows."""
+    is_action_BT, return_B = rows["is_action_BT"], rows["return_B"]
+    like_BT = torch.ones(is_action_BT.shape)
+    logps = {name: -like_BT for name in ("logp_BT", "old_logp_BT", "ref_logp_BT")}
+    values = {name: -like_BT for name in ("value_BT", "old_value_BT", "return_BT")}
     return {
-        "tokens_BT": torch.ones(4, 3, dtype=torch.int64),
-        "is_real_BT": torch.ones(4, 3, dtype=torch.bool),
-        "is_action_BT": is_action_BT,
-        "turn_BT": torch.zeros(4, 3, dtype=torch.int32),
-        "is_turn_end_BT": is_end_BT,
-        "segment_BT": torch.full((4, 3), 3, dtype=torch.int8),
-        "policy_version_BT": torch.zeros(4, 3, dtype=torch.int32),
-        "reward_BT": is_end_BT * (row_B % 2).float()[:, None],
-        "node_BT": torch.arange(12).reshape(4, 3),
-        "group_B": row_B // 2,
-        "member_B": row_B % 2,
-        "trajectory_B": row_B,
-        "tree_B": row_B,
-        "task_B": torch.zeros(4, dtype=torch.int64),
-        "first_turn_B": torch.zeros(4, dtype=torch.int32),
-        "return_B": (row_B % 2).float(),
-        "baseline_B": torch.full((4,), 0.5),
-        "success_B": row_B % 2 == 1,
-        "end_B": torch.zeros(4, dtype=torch.int8),
-        "state_key_BK": row_B[:, None],
-        "advantage_BT": is_action_BT * (row_B % 2 * 2.0 - 1)[:, None],
-        "ratio_BT": torch.ones(4, 3),
+        **rows,
+        **logps,
+        **values,
+        "entropy_BT": 0.5 * like_BT,
+        "ratio_BT": like_BT,
+        "advantage_BT": is_action_BT * (2 * return_B - 1)[:, None],
         "is_value_target_BT": is_action_BT,
-        **{name: torch.full((4, 3), 0.5 if "entropy" in name else -1.0) for name in float_names},
     }

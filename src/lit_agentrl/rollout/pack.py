@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.episode import EndReason, Episode, Segment, Turn
+from lit_agentrl.batch import TrajectoryBatch, columns
+from lit_agentrl.episode import EndReason, Episode, Turn
 
-_FILL: dict[str, tuple[float, torch.dtype]] = {  # value at padding
-    "tokens_BT": (0, torch.int64),
-    "is_real_BT": (False, torch.bool),
-    "is_action_BT": (False, torch.bool),
-    "turn_BT": (-1, torch.int32),
-    "is_turn_end_BT": (False, torch.bool),
-    "segment_BT": (int(Segment.PADDING), torch.int8),
-    "sampler_logp_BT": (0.0, torch.float32),
-    "sampler_entropy_BT": (0.0, torch.float32),
-    "policy_version_BT": (-1, torch.int32),
-    "reward_BT": (0.0, torch.float32),
-}
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
 
 
@@ -43,32 +33,14 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
             raise ValueError(
                 f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
             )
-    parts = [(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
-    columns = [_columns(first, turns) for _, first, turns in parts]
-    width = max(len(row["tokens_BT"]) for row in columns)
-    rows = {name: torch.full((len(parts), width), fill, dtype=dtype) for name, (fill, dtype) in _FILL.items()}
-    for b, row in enumerate(columns):
-        for name, values in row.items():
-            rows[name][b, : len(values)] = torch.tensor(values, dtype=rows[name].dtype)
-    depth = max(len(turns) for _, _, turns in parts)
-    keys = [[t.state_key for t in turns] + [0] * (depth - len(turns)) for _, _, turns in parts]
-    of_row = [episode for episode, _, _ in parts]
-    trajectory_B = _ids([trajectory_id(e) for e in of_row])
-    return TrajectoryBatch(
-        **rows,
-        node_BT=torch.arange(len(parts) * width).view(len(parts), width),
-        group_B=_ids([e.group for e in of_row]),
-        member_B=_ids([e.member for e in of_row]),
-        trajectory_B=trajectory_B,
-        tree_B=trajectory_B.clone(),
-        task_B=_ids([e.task for e in of_row]),
-        first_turn_B=torch.tensor([first for _, first, _ in parts], dtype=torch.int32),
-        return_B=torch.tensor([e.training_return for e in of_row], dtype=torch.float32),
-        baseline_B=torch.tensor([(baselines or {}).get(e.group, math.nan) for e in of_row]),
-        success_B=torch.tensor([e.success for e in of_row]),
-        end_B=torch.tensor([int(e.end) for e in of_row], dtype=torch.int8),
-        state_key_BK=_ids(keys),
-    )
+    rows = [_row(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
+    for row in rows:
+        row["baseline_B"] = (baselines or {}).get(row["group_B"], math.nan)
+    packed = {name: _packed([row[name] for row in rows], name) for name in columns() if name != "node_BT"}
+    node_BT = torch.arange(packed["tokens_BT"].numel()).view_as(
+        packed["tokens_BT"]
+    )  # independent episodes share none
+    return TrajectoryBatch(**packed, node_BT=node_BT)
 
 
 def split_rows(episode: Episode) -> list[tuple[int, list[Turn]]]:
@@ -82,26 +54,49 @@ def trajectory_id(episode: Episode) -> int:
     return episode.group * _MEMBERS + episode.member
 
 
-def _ids(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
+def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
+    """What a row holds in each column, unpadded; ``turns`` begin with turn ``first`` of the episode."""
+    of_turns = [_tokens(k, turn) for k, turn in enumerate(turns, start=first)]
+    trajectory = trajectory_id(episode)
+    return {
+        **{name: np.concatenate([each[name] for each in of_turns]) for name in of_turns[0]},
+        "group_B": episode.group,
+        "member_B": episode.member,
+        "trajectory_B": trajectory,
+        "tree_B": trajectory,
+        "task_B": episode.task,
+        "first_turn_B": first,
+        "return_B": episode.training_return,
+        "success_B": episode.success,
+        "end_B": int(episode.end),
+        "state_key_BK": [turn.state_key for turn in turns],
+    }
 
 
-def _columns(first: int, turns: Sequence[Turn]) -> dict[str, list[float]]:
-    columns: dict[str, list[float]] = {name: [] for name in _FILL}
-    for k, turn in enumerate(turns, start=first):
-        given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
-        columns["tokens_BT"] += [*turn.prefix_tokens, *turn.reply_tokens]
-        columns["is_real_BT"] += [True] * (given + sampled)
-        columns["is_action_BT"] += [False] * given + [True] * sampled
-        columns["turn_BT"] += [k] * (given + sampled)
-        columns["segment_BT"] += [*turn.prefix_segments, *turn.reply_segments]
-        columns["sampler_logp_BT"] += [0.0] * given + turn.reply_logps
-        columns["sampler_entropy_BT"] += [0.0] * given + turn.reply_entropies
-        columns["policy_version_BT"] += [-1] * given + [turn.policy_version] * sampled
-        last = [0.0] * (given + sampled)
-        end = [False] * (given + sampled)
-        if sampled:
-            last[-1], end[-1] = turn.training_reward, True
-        columns["reward_BT"] += last
-        columns["is_turn_end_BT"] += end
-    return columns
+def _tokens(number: int, turn: Turn) -> dict[str, Any]:
+    """What each token of a turn holds in the columns of tokens: first those given, then those sampled."""
+    given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
+    is_end = np.arange(given + sampled) == given + sampled - 1 if sampled else np.zeros(given, bool)
+    return {
+        "tokens_BT": np.concatenate([turn.prefix_tokens, turn.reply_tokens]),
+        "is_real_BT": np.ones(given + sampled, bool),
+        "is_action_BT": np.arange(given + sampled) >= given,
+        "turn_BT": np.full(given + sampled, number),
+        "is_turn_end_BT": is_end,
+        "segment_BT": np.concatenate([turn.prefix_segments, turn.reply_segments]),
+        "sampler_logp_BT": np.concatenate([np.zeros(given), turn.reply_logps]),
+        "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),
+        "policy_version_BT": np.where(np.arange(given + sampled) >= given, turn.policy_version, -1),
+        "reward_BT": np.where(is_end, turn.training_reward, 0.0),
+    }
+
+
+def _packed(values: Sequence[Any], name: str) -> Tensor:
+    """A column from what each row holds in it."""
+    spec = columns()[name]
+    if name.endswith("_B"):
+        return torch.tensor(values, dtype=spec.dtype)
+    packed = torch.full((len(values), max(map(len, values))), spec.fill, dtype=spec.dtype)
+    for row, value in zip(packed, values, strict=True):
+        row[: len(value)] = torch.as_tensor(value, dtype=spec.dtype)
+    return packed

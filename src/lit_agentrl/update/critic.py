@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.models.logprobs import at_least_float32, hidden_before
 from lit_agentrl.models.packing import Packing
@@ -74,7 +75,7 @@ class Critic(nn.Module):
         self.head = nn.Linear(hidden, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        try_out("critic.loss", loss, ValueLoss)
+        try_out("critic.loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
         self.loss = loss
         self.optim = optim
         self.coef = coef

@@ -6,23 +6,16 @@ trajectory then needs no other rank.  A rank without rows in a minibatch gets a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from lit_agentrl.distributed import Deal, gather_rows, max_over_ranks, rank, send_rows, world_size
+from lit_agentrl.batch import FILLER, filler_rows, padded
+from lit_agentrl.distributed import Deal, as_wide, gather_rows, rank, send_rows, world_size
 from lit_agentrl.update.microbatches import split_trajectories
 
 Tensors = dict[str, Tensor]
-FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
-_FILL = {
-    "trajectory_B": FILLER,
-    "group_B": FILLER,
-    "turn_BT": -1,
-    "return_B": math.nan,
-}  # NaN: left out of statistics
 
 
 def minibatches(
@@ -84,15 +77,8 @@ def _exchanged(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
     order = torch.argsort(own_to_B, stable=True)
     sent = torch.bincount(own_to_B, minlength=world_size()).tolist()
     received = torch.bincount(from_B[to_B == rank()], minlength=world_size()).tolist()
-    device = mine["trajectory_B"].device
-    widths = torch.tensor([mine[n].shape[1] if mine[n].dim() == 2 else 0 for n in names], device=device)
-    widest = max_over_ranks(widths).tolist()
-    found: Tensors = {}
-    for name, width in zip(names, widest, strict=True):
-        rows = mine[name][order.to(device)]
-        if rows.dim() == 2:
-            rows = torch.nn.functional.pad(rows, (0, width - rows.shape[1]))
-        found[name] = send_rows(rows, sent, received)
+    wide, order = as_wide(mine), order.to(mine["trajectory_B"].device)
+    found = {name: send_rows(wide[name][order], sent, received) for name in names}
     longest = int(found["is_real_BT"].sum(1).max()) if sum(received) else 0
     in_order = torch.argsort(found["trajectory_B"], stable=True)
     return {n: t[in_order, :longest] if n.endswith("_BT") else t[in_order] for n, t in found.items()}
@@ -104,12 +90,9 @@ def _with_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, T
     if not missing:
         return mine, part_B
     width = max(2, mine["is_real_BT"].shape[1])  # no log-prob can be asked of a single token
-    found: Tensors = {}
-    for name, rows in mine.items():
-        if name.endswith("_BT"):
-            rows = torch.nn.functional.pad(rows, (0, width - rows.shape[1]))
-        filler = rows.new_full((len(missing), *rows.shape[1:]), _FILL.get(name, 0))
-        if name == "is_real_BT":
-            filler[:, :2] = True
-        found[name] = torch.cat([rows, filler])
-    return found, torch.cat([part_B, torch.tensor(missing)])
+    mine = padded(mine, {name: width for name in mine if name.endswith("_BT")})
+    fillers = {name: filler_rows(rows, name, len(missing)) for name, rows in mine.items()}
+    fillers["is_real_BT"][:, :2] = True
+    return {name: torch.cat([rows, fillers[name]]) for name, rows in mine.items()}, torch.cat(
+        [part_B, torch.tensor(missing)]
+    )
