@@ -50,6 +50,11 @@ def row(name: str, folders: list[Path], with_seconds: bool) -> tuple[float, str]
     return over_seeds.mean, f"| {' | '.join(cells)} |"
 
 
+def known(level: reports.Score | None) -> str:
+    """A level that has been measured, or that it has not."""
+    return "not known" if level is None else shown(level["success"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -73,7 +78,7 @@ def main() -> None:
     starts = [test_scores(reports.read(first[seed] / "summary.json")) for seed in seeds]
     levels = starts[0]
     print(
-        f"Chance {shown(levels['chance']['success'])}, oracle {levels['oracle']['success']['mean']:.3f}, before "
+        f"Chance {known(levels['chance'])}, oracle {known(levels['oracle'])}, before "
         f"training {', '.join(shown(game['start']['success']) for game in starts)} for the seeds in turn.\n"
     )
     columns = ["`algo=`", *(f"seed {seed}" for seed in seeds), "mean over seeds", "episodes"]

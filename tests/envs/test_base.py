@@ -168,7 +168,7 @@ def test_solutions_longer_than_the_budget_are_refused():
 
 
 def test_only_text_games_make_a_task():
-    with pytest.raises(ValueError, match="subclass of TextEnv"):
+    with pytest.raises(ValueError, match="subclass of World"):
         Task("list", lambda split: [split]).make("train")
 
 

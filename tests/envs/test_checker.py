@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lit_agentrl.actions import Actions
 from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Mixture, Task, TextEnv
 from lit_agentrl.envs.checker import ContractError, check_env
 from lit_agentrl.envs.frozen_lake import FrozenLake
 from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.world import World
 
 CONF = Path(__file__).parents[2] / "conf" / "env"
 FILES = sorted(CONF.glob("*.yaml"))
@@ -186,12 +189,6 @@ class IntegerId(Bandit):
         return observation, info | {"instance_id": 3}
 
 
-class SilentRules(Bandit):
-    @property
-    def rules(self):
-        return ""
-
-
 @pytest.mark.parametrize(
     ("game", "rule"),
     [
@@ -199,7 +196,6 @@ class SilentRules(Bandit):
         (NumpyReward, "types"),
         (NoSuccess, "info"),
         (IntegerId, "info"),
-        (SilentRules, "types"),
         (BigStateKey, "state_key"),
         (PartsDoNotAdd, "rewards"),
         (RandomIsIllegal, "actions"),
@@ -227,5 +223,30 @@ def test_broken_games_are_caught(game, rule):
 
 
 def test_what_is_no_text_game_is_refused():
-    with pytest.raises(ValueError, match="not a TextEnv"):
+    with pytest.raises(ValueError, match="not a World"):
         check_env(lambda split: object())
+
+
+class Echo(World):
+    """A world of its own that implements reset and step alone: say the word that was shown."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is None:
+            raise ValueError("reset: seed=None is invalid")
+        self.word, self.is_over = f"{self.split}{seed}", False
+        return self.word, {}
+
+    def step(self, action):
+        if self.is_over:
+            raise ResetNeeded("it is over")
+        self.is_over = True
+        return "", float(action == self.word), True, False, {"success": action == self.word}
+
+
+def test_a_world_may_say_nothing_about_itself():
+    check_env(functools.partial(_make, Echo))
+    env = Echo()
+    assert (env.rules, env.system_text, env.state_key(), env.actions()) == ("", None, 0, Actions("text"))
+    assert env.random_action(np.random.default_rng(0)) is None and env.optimal_actions(horizon=1) is None
+    with pytest.raises(NotImplementedError, match="Echo has no state"):
+        env.state_dict()

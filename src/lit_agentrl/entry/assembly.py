@@ -65,7 +65,7 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
         tasks=games.tasks, prompt=parts.prompt, chat=chat, engine=instantiate(cfg.engine), context=parts.context,
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
     )  # fmt: skip
-    check_prompts(rules)
+    check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
     stream = PromptStream(
         prompts=math.ceil(settings.prompts * parts.algorithm.prompt_factor - 1e-9),
         task_weights=games.weights, seed=cfg.seed, val=games.val,
@@ -76,7 +76,11 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
         test_params=parts.test_params, further_wave=stream.wave, with_greedy=parts.algorithm.needs_baseline,
         rewards=parts.rewards,
     )  # fmt: skip
-    levels = {name: (x.chance_success, x.oracle_success) for name, x in games.levels("val").items()}
+    levels = {
+        name: (found.chance_success, found.oracle_success)
+        for name, found in games.levels("val").items()
+        if found.chance_success is not None and found.oracle_success is not None
+    }
     module = PolicyModule(
         policy, algorithm=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
@@ -85,7 +89,7 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
     loggers = build_dict(cfg.logger)
     callbacks = [rollouts, *extra_callbacks, *build_dict(cfg.callbacks)]
     for display in (callback for callback in callbacks if isinstance(callback, LiveDisplay)):
-        if levels:
+        if len(levels) == len(games.val):  # the means over games are those of all of them
             chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
             display.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
@@ -139,8 +143,12 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     return trainer
 
 
-def check_prompts(rules: Rules) -> None:
-    """Refuse games whose prompts the tokenizer cannot read, or that leave no room for a reply.
+def check_prompts(rules: Rules, *, num_with_states: int = 0) -> None:
+    """Refuse games whose prompts the tokenizer cannot read or that leave no room, and states that are not known.
+
+    Args:
+        rules: games, wording and limits.
+        num_with_states: of so many games, the first ones, states are compared.
 
     Raises:
         ValueError: naming the game and the remedy.
@@ -158,6 +166,11 @@ def check_prompts(rules: Rules) -> None:
             raise ValueError(
                 f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
                 f"{task.name} alone has {len(tokens)} tokens"
+            )
+        if index < num_with_states and not played[0].turns[0].state_key:
+            raise ValueError(
+                f"algo.advantage compares equal states, and {task.name} has no state_key; choose another "
+                "advantage, such as algo/advantage=group_mean_std"
             )
         if unknown is not None and unknown in tokens:
             raise ValueError(

@@ -145,7 +145,11 @@ def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Pa
 
 
 def _record(
-    cfg: DictConfig, env: str, temperature: float, episodes: Sequence[Episode], levels: dict[str, float]
+    cfg: DictConfig,
+    env: str,
+    temperature: float,
+    episodes: Sequence[Episode],
+    levels: dict[str, float | None],
 ) -> dict[str, Any]:
     played = [e for e in episodes if e.end is not EndReason.ERROR]
     if not played:
@@ -162,7 +166,7 @@ def _record(
         "failed": len(episodes) - len(played),
         "success": success._asdict(),
         "return": returns._asdict(),
-        "normalised": normalised(success.mean, levels["chance_success"], levels["oracle_success"]),
+        "normalised": _normalised(success.mean, levels),
         "invalid_share": sum(not turn.is_valid for turn in turns) / max(len(turns), 1),
         "levels": levels,
         # in the order of instances, for paired comparisons; null where the game failed
@@ -189,11 +193,23 @@ def _table(stage: str, records: Sequence[dict[str, Any]]) -> Table:
         levels = record["levels"]
         table.add_row(
             record["env"], record["split"], f"{record['temperature']:g}", str(record["episodes"]),
-            _shown(record["success"]), _shown(record["return"]), f"{record['normalised']:.2f}",
-            f"{levels['chance_success']:.3f}", f"{levels['oracle_success']:.3f}",
+            _shown(record["success"]), _shown(record["return"]), _number(record["normalised"], 2),
+            _number(levels["chance_success"], 3), _number(levels["oracle_success"], 3),
             *(_shown(record[key]) for key in extra),
         )  # fmt: skip
     return table
+
+
+def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
+    """None where a level is not known, or where both are the same."""
+    chance, oracle = levels["chance_success"], levels["oracle_success"]
+    if chance is None or oracle is None or oracle <= chance:
+        return None
+    return normalised(success, chance, oracle)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _shown(interval: dict[str, float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -44,6 +45,7 @@ class Games:
     test: list[EvalSpec]
 
     def levels(self, split: str) -> dict[str, Levels]:
+        """Chance and oracle of the games evaluated on this split, as far as they are known."""
         specs = self.val if split == "val" else self.test
         return {self.tasks[spec.task].name: lookup(self.tasks[spec.task], split) for spec in specs}
 
@@ -192,11 +194,11 @@ def build_rewards(section: DictConfig, games: Games) -> RewardPipeline:
                 raise ValueError(f"reward.{name!s}.{error.__cause__}") from error
             raise
     rewards = RewardPipeline(parts)
-    for task in games.tasks[: len(games.weights)]:
-        env = task.make("train")
-        observation, _ = env.reset(seed=0)
-        for part in rewards.parts.values():
-            part.check_game(task, env, observation)
+    for task in games.tasks[: len(games.weights)] if rewards else ():
+        with closing(task.make("train")) as env:
+            observation, _ = env.reset(seed=0)
+            for part in rewards.parts.values():
+                part.check_game(task, env, observation)
     return rewards
 
 
@@ -228,7 +230,7 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
             indices.append(known.index(name))
         specs[split] = [EvalSpec(task=index, prompts=cfg[split].episodes) for index in indices]
     for task in tasks:
-        task.make("train")  # a bad rule of a game fails here, not in the first rollout
+        task.make("train").close()  # a bad rule of a game fails here, not in the first rollout
     return Games(tasks, weights, specs["val"], specs["test"])
 
 

@@ -180,7 +180,9 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _level_score(share: float, n: int) -> reports.Score:
+def _level_score(share: float | None, n: int) -> reports.Score | None:
+    if share is None:
+        return None
     interval = reports.estimate(wilson_interval(round(share * n), n))
     return {"iteration": None, "success": interval, "return": None}
 

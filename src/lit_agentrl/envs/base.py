@@ -1,24 +1,21 @@
-"""The contract of a text game, and the task (a game with its limits) a run is made of."""
+"""The base class of games that hold their state, and the task (a game with its limits) a run is made of."""
 
 from __future__ import annotations
 
 import json
-import string
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from lit_agentrl.actions import Actions, Format, ToolCall, ToolSpec, read_call
+from lit_agentrl.actions import ToolCall, read_call
 from lit_agentrl.envs.options import require, require_int
-from lit_agentrl.envs.splits import SPLITS, keyed_rng, stable_hash
+from lit_agentrl.envs.splits import keyed_rng, stable_hash
+from lit_agentrl.envs.world import World
 
-# Declared because gymnasium wants spaces; nothing is ever refused by them.
-_TEXT = gymnasium.spaces.Text(max_length=65_536, min_length=0, charset=string.printable + "√")
 _NOISE = 1  # purpose key of the slips and payoffs of one member
 
 
@@ -32,27 +29,17 @@ class Outcome:
     action_is_valid: bool = True
 
 
-class TextEnv(gymnasium.Env[str, str], ABC):
-    """A game played in text: ``str`` observations, one named action per ``step``.
+class TextEnv(World):
+    """A game whose state is its own: a hook each for drawing, showing, playing, saving and loading it.
 
-    ``checker.check_env`` is the specification.  A game implements the six hooks below ``observe``; this
-    class owns seeding, action matching, the shape of ``info`` and exact saving.  ``_noise`` is the
+    This class owns seeding, action matching, the shape of ``info`` and exact saving.  ``_noise`` is the
     generator of everything random after the reset (slips, payoffs).
-
-    Attributes:
-        split: ``train``, ``val`` or ``test``; every instance belongs to exactly one.
-        max_solution: most actions the best play of any instance needs (expected slips not counted).
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
-    observation_space: gymnasium.Space[str] = _TEXT
-    action_space: gymnasium.Space[str] = _TEXT
-    max_solution: int = 1
+    has_state = True
 
     def __init__(self, *, split: str = "train") -> None:
-        if split not in SPLITS:
-            raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(SPLITS)}")
-        self.split = split
+        super().__init__(split=split)
         self._noise = np.random.default_rng(0)
         self._is_running = False
 
@@ -125,52 +112,6 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         self._noise.bit_generator.state = state["noise"]
         self._is_running = state["is_running"]
 
-    @property
-    @abstractmethod
-    def rules(self) -> str:
-        """Instructions for a policy that has never seen the game: goal, symbols, actions, rewards."""
-
-    @abstractmethod
-    def action_names(self) -> list[str] | None:
-        """Names of the legal actions of this instance; None where actions are free text."""
-
-    def action_format(self) -> Format:
-        """What :meth:`step` takes: ``names`` (one of :meth:`action_names`), ``text`` (any) or ``tools`` (calls).
-
-        Of text and tools one reply is one action: it is neither split nor stripped.
-        """
-        return "tools" if self.tools() else "text" if self.action_names() is None else "names"
-
-    def tools(self) -> Sequence[ToolSpec]:
-        """Where actions are calls: the tools, in the order in which they are told."""
-        return ()
-
-    @property
-    def system_text(self) -> str | None:
-        """What opens the system message in place of the game's name and rules; None: these."""
-        return None
-
-    def actions(self) -> Actions:
-        """What can be done now."""
-        kind = self.action_format()
-        names = self.action_names() if kind == "names" else None
-        return Actions(kind, tuple(names or ()), tuple(self.tools()) if kind == "tools" else ())
-
-    def random_action(self, rng: np.random.Generator) -> str:
-        """A legal action, uniform over :meth:`action_names`; games of free text define their own."""
-        names = self.action_names()
-        if names is None:
-            raise ValueError(f"{type(self).__name__}: actions are free text, so it must define random_action")
-        return names[int(rng.integers(len(names)))]
-
-    def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Best play from here with ``horizon`` actions left, at most that many.
-
-        In a game with noise play the first and ask again.  None: no best play is known, or the game can no
-        longer be solved.
-        """
-        return None
-
     @abstractmethod
     def _draw_instance(self, seed: int) -> str:
         """Sets up the instance addressed by ``seed`` within the split; returns its content."""
@@ -225,7 +166,7 @@ class Task:
     """
 
     name: str
-    game: Callable[..., TextEnv]
+    game: Callable[..., World]
     max_turns: int = 5
     max_actions_per_turn: int = 5
     max_actions: int = 10
@@ -244,14 +185,14 @@ class Task:
         """Most actions an episode can hold under all three limits."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
 
-    def make(self, split: str) -> TextEnv:
+    def make(self, split: str) -> World:
         """A new environment of this split.
 
         Raises:
             ValueError: not a text game, or its instances may need more actions than the budget holds.
         """
         env = self.game(split=split)
-        require(isinstance(env, TextEnv), "game", type(env).__name__, "a subclass of TextEnv")
+        require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
         require_int("game.max_solution", env.max_solution, 1, self.action_budget)
         return env
 

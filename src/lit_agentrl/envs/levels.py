@@ -7,22 +7,23 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.options import require_int
+from lit_agentrl.envs.world import World
 
-LOOKUP_EPISODES = 512
 _PLAYER = 41  # purpose key of the random player's choices
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What uniform random legal play and best play score under the same action budget.
+    """What uniform random legal play and best play score under the same action budget; None: not known.
 
     Attributes:
         chance_success: share of episodes solved by random play.
@@ -32,22 +33,11 @@ class Levels:
         episodes: episodes each was measured on (the same instances for both).
     """
 
-    chance_success: float
-    chance_return: float
-    oracle_success: float
-    oracle_return: float
-    episodes: int
-
-    def normalised(self, success: float) -> float:
-        """Success rate on the scale where chance is 0 and oracle is 1.
-
-        Raises:
-            ValueError: chance and oracle coincide, so the scale has no length.
-        """
-        span = self.oracle_success - self.chance_success
-        if span == 0:
-            raise ValueError(f"chance and oracle are both {self.chance_success}: no scale to normalise on")
-        return (success - self.chance_success) / span
+    chance_success: float | None = None
+    chance_return: float | None = None
+    oracle_success: float | None = None
+    oracle_return: float | None = None
+    episodes: int = 0
 
 
 def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
@@ -63,24 +53,31 @@ def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
         episodes: at least 1.
         seed: instances ``seed`` … ``seed + episodes - 1`` of the split are played.
 
+    A game that does not say how to play at random, or best, has no such level.
+
     Raises:
-        ValueError: no episodes, or the game offers no best play.
+        ValueError: no episodes, or best play is known for some instances only.
     """
     require_int("episodes", episodes, 1)
-    env, budget = task.make(split), task.action_budget
+    budget = task.action_budget
     rng = np.random.default_rng([seed, _PLAYER])
     chance, oracle = [], []
-    for instance in range(seed, seed + episodes):
-        chance.append(_episode(env, instance, budget, lambda _: env.random_action(rng)))
-        oracle.append(_episode(env, instance, budget, functools.partial(_best_action, env, budget)))
-    (chance_success, chance_return), (oracle_success, oracle_return) = (
-        np.mean(scores, axis=0).tolist() for scores in (chance, oracle)
-    )
+    with closing(task.make(split)) as env:
+        env.reset(seed=seed)
+        knows_random = env.random_action(np.random.default_rng(0)) is not None
+        knows_best = env.optimal_actions(horizon=budget) is not None
+        for instance in range(seed, seed + episodes):
+            if knows_random:
+                chance.append(_episode(env, instance, budget, lambda _: env.random_action(rng)))
+            if knows_best:
+                oracle.append(_episode(env, instance, budget, functools.partial(_best_action, env, budget)))
+    means = [np.mean(scores, axis=0).tolist() if scores else (None, None) for scores in (chance, oracle)]
+    (chance_success, chance_return), (oracle_success, oracle_return) = means
     return Levels(chance_success, chance_return, oracle_success, oracle_return, episodes)
 
 
 def _episode(
-    env: TextEnv, instance: int, budget: int, choose: Callable[[int], str | None]
+    env: World, instance: int, budget: int, choose: Callable[[int], str | None]
 ) -> tuple[float, float]:
     env.reset(seed=instance)
     total = 0.0
@@ -95,26 +92,56 @@ def _episode(
     return 0.0, total
 
 
-def _best_action(env: TextEnv, budget: int, num_left: int) -> str | None:
+def _best_action(env: World, budget: int, num_left: int) -> str | None:
     plan = env.optimal_actions(horizon=num_left)
     if plan is None and num_left == budget:
         raise ValueError(
-            f"{type(env).__name__}.optimal_actions gives None at the start: no oracle to measure"
+            f"{type(env).__name__}.optimal_actions gives None at the start of some instances and not of others"
         )
     return plan[0] if plan else None
 
 
 def lookup(task: Task, split: str) -> Levels:
-    """The shipped levels of this very game, limits and split; measured on 512 episodes if not shipped."""
-    shipped = _shipped().get(level_key(task, split))
-    return Levels(**shipped["levels"]) if shipped else measure(task, split, LOOKUP_EPISODES, seed=0)
+    """The levels of this very game, limits and split that ``scripts/levels.py`` measured; unknown without.
+
+    Raises:
+        ValueError: the file beside the game is no file of levels.
+    """
+    found = read_levels(levels_file(task)).get(level_key(task, split))
+    return Levels(**found["levels"]) if found else Levels()
+
+
+def levels_file(task: Task) -> Path:
+    """Where the levels of a game stand: in ``levels.json`` beside the file that defines its class."""
+    return Path(inspect.getfile(_class_of(task))).with_name("levels.json")
+
+
+def read_levels(path: Path) -> dict[str, Any]:
+    """The entries of a file of levels, by key; none if there is no such file.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    try:
+        entries: dict[str, Any] = json.loads(text)["entries"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no file of levels; write it anew with scripts/levels.py") from error
+    return entries
+
+
+def _class_of(task: Task) -> Any:
+    return task.game.func if isinstance(task.game, functools.partial) else task.game
 
 
 def level_key(task: Task, split: str) -> str:
     """16 hex digits that change with the game's class, any of its options, the limits or the split."""
     game = task.game
     positional, keywords = (game.args, game.keywords) if isinstance(game, functools.partial) else ((), {})
-    target = game.func if isinstance(game, functools.partial) else game
+    target = _class_of(task)
     bound = inspect.signature(target).bind_partial(*positional, **{**keywords, "split": split})
     bound.apply_defaults()
     description: dict[str, Any] = {
@@ -125,12 +152,3 @@ def level_key(task: Task, split: str) -> str:
     }
     text = json.dumps(description, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-@functools.cache
-def _shipped() -> dict[str, Any]:
-    file = resources.files("lit_agentrl.envs") / "levels.json"
-    if not file.is_file():
-        return {}
-    entries: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["entries"]
-    return entries

@@ -124,7 +124,7 @@ def evaluation_row(
     Args:
         split: prefix of the names.
         metrics: of each game.
-        levels: chance and oracle success of each game, for ``normalised``.
+        levels: chance and oracle success of each game where they are known, for ``normalised``; its mean is over these.
     """
     results = {name: metric.compute() for name, metric in metrics.items()}
     for name, result in results.items():

@@ -210,7 +210,7 @@ def closing_table(summary: Summary) -> Table:
             scored: Score | None = game[stage]  # type: ignore[literal-required]
             names = (game["name"], game["split"]) if number == 0 else ("", "")
             if scored is None:
-                table.add_row(*names, stage, "–", "–", "–", "–")
+                table.add_row(*names, stage, "–", "–", "–", "–", end_section=stage == "oracle")
                 continue
             iteration = scored["iteration"]
             table.add_row(

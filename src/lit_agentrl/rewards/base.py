@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.checks import require_number
 
 Points = list[list[float]]  # one list an episode, one number a turn
-Probe = Callable[[TextEnv, str], float]  # of a game and its observation, measured before each turn
+Probe = Callable[[World, str], float]  # of a game and its observation, measured before each turn
 
 
 class Stage(IntEnum):
@@ -65,7 +66,7 @@ class RewardPart(ABC):
         """Further curves, logged as ``reward/<name>_<key>``; asked for before :meth:`learn`."""
         return {}
 
-    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:  # noqa: B027 (optional)
+    def check_game(self, task: Task, env: World, observation: str) -> None:  # noqa: B027 (optional)
         """Look at a game of the run before anything is played.
 
         Raises:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.novelty import Novelty
 
@@ -21,6 +23,14 @@ class Count(Novelty):
     """
 
     _visits: Counter[int] = field(default_factory=Counter, init=False, repr=False)
+
+    def check_game(self, task: Task, env: World, observation: str) -> None:
+        """Also refuse a game that does not know its state: all its states would be one."""
+        super().check_game(task, env, observation)
+        if not env.state_key():
+            raise ValueError(
+                f"reward.{self.name} counts states, and {task.name} has no state_key; leave it out, or use reward=rnd"
+            )
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
         """Of the states before these turns."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Points, Shaping
 from lit_agentrl.rewards.checks import require_whole
@@ -41,7 +42,7 @@ class Novelty(Shaping):
         if not isinstance(self.normalise, bool):
             raise ValueError(f"normalise={self.normalise} must be true or false")
 
-    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
+    def check_game(self, task: Task, env: World, observation: str) -> None:
         """Refuse a game of one turn, in which nothing is ever arrived at."""
         if task.max_turns == 1:
             raise ValueError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Probe, Shaping
 from lit_agentrl.rewards.checks import require_number
@@ -26,13 +27,13 @@ class StepsToGoal:
     def __post_init__(self) -> None:
         require_number("of.scale", self.scale, "> 0", lambda value: value > 0)
 
-    def __call__(self, env: TextEnv, observation: str) -> float:
+    def __call__(self, env: World, observation: str) -> float:
         """The potential of the game's state, in points."""
         most = 2 * env.max_solution  # of a state alone: the actions left would make it one of time as well
         best = env.optimal_actions(horizon=most)
         return -self.scale * (most if best is None else len(best))
 
-    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
+    def check_game(self, task: Task, env: World, observation: str) -> None:
         """Refuse a game that knows no best play, whose potential would be a constant."""
         if env.optimal_actions(horizon=2 * env.max_solution) is None:
             raise ValueError(
@@ -54,7 +55,7 @@ class Potential(Shaping):
 
     weight: float = 1.0
     discount: float = 1.0
-    of: Callable[[TextEnv, str], float] = field(default_factory=StepsToGoal)
+    of: Callable[[World, str], float] = field(default_factory=StepsToGoal)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +68,7 @@ class Potential(Shaping):
         """Phi."""
         return self.of
 
-    def check_game(self, task: Task, env: TextEnv, observation: str) -> None:
+    def check_game(self, task: Task, env: World, observation: str) -> None:
         """Try the potential."""
         if isinstance(self.of, StepsToGoal):
             self.of.check_game(task, env, observation)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.envs.base import TextEnv
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.rewards.base import Probe
 from lit_agentrl.rollout.rules import Rules
@@ -29,7 +29,7 @@ class EpisodeInPlay:
     def __init__(
         self,
         episode: Episode,
-        env: TextEnv,
+        env: World,
         rules: Rules,
         probes: Mapping[str, Probe] | None = None,
     ) -> None:
@@ -52,7 +52,7 @@ class EpisodeInPlay:
                 self._observation, info = self.env.reset(
                     seed=episode.instance_seed, options={"noise_seed": noise_seed}
                 )
-            episode.instance_id = str(info["instance_id"])
+            episode.instance_id = str(info.get("instance_id", ""))
             rules, system_text, actions = self.env.rules, self.env.system_text, self.env.actions()
             state_key, probes = self.env.state_key(), self._measured()
         except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
@@ -120,14 +120,14 @@ class EpisodeInPlay:
                 self._observation, reward, terminated, truncated, info = self.env.step(action)
             turn.actions.append(action)
             turn.reward += reward
-            for name, points in info["reward_parts"].items():
+            for name, points in info.get("reward_parts", {"reward": reward}).items():
                 turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
             self._actions_left -= 1
-            if not info["action_is_valid"]:
+            if not info.get("action_is_valid", True):
                 turn.is_valid = False
                 turn.problem, self._complaint = dialect.rejected(action)
-            ended, success = terminated or truncated, bool(info["success"])
-            if ended:
+            if ended := terminated or truncated:
+                success = bool(info["success"])
                 break
         if not turn.is_valid:
             turn.reward += task.invalid_penalty

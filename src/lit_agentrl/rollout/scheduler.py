@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
-from lit_agentrl.envs.base import TextEnv
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
@@ -54,7 +54,7 @@ class Scheduler:
     def __init__(self, rules: Rules, engine: Engine) -> None:
         self._rules = rules
         self._engine = engine
-        self._spare: dict[tuple[str, int], list[TextEnv]] = {}  # idle environments, reused
+        self._spare: dict[tuple[str, int], list[World]] = {}  # idle environments, reused
 
     def play(self, wave: Wave) -> list[Episode]:
         """The episodes of a wave, in the order of its specs, failed ones included.
@@ -146,7 +146,7 @@ class Scheduler:
         return seeds.key(self._rules.seed, purpose, *address)
 
 
-def _close(env: TextEnv) -> None:
+def _close(env: World) -> None:
     try:
         env.close()
     except Exception as error:  # a game's own code; its episode is over, so the run need not be
