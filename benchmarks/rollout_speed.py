@@ -67,8 +67,8 @@ def re_encoding(policy: Policy, played: list[Episode]) -> float:
         for episode in rows:
             tokens: list[int] = []
             for turn in episode.turns[:k]:
-                tokens += turn.prefix_tokens + turn.reply_tokens
-            histories.append(tokens + episode.turns[k].prefix_tokens)
+                tokens += [*turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist()]
+            histories.append(tokens + episode.turns[k].prefix_tokens.tolist())
         width = max(map(len, histories))
         ids = torch.tensor([[pad] * (width - len(h)) + h for h in histories])
         mask = torch.tensor([[0] * (width - len(h)) + [1] * len(h) for h in histories])

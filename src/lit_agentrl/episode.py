@@ -1,12 +1,16 @@
-"""Episodes exactly as they happened: plain Python, so that any process can hold them.
+"""Episodes exactly as they happened: plain Python and numpy, so that any process can hold them.
 
 Log-probabilities and entropies are in nats, rewards in environment points.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 Message = dict[str, str]  # role and content, as chat templates take them
 
@@ -44,7 +48,21 @@ class Segment(IntEnum):
     PAST = 6  # a reply of an earlier turn, shown again: sampled, and trained on, in that turn's own row
 
 
-@dataclass
+_DTYPES: dict[str, type] = {  # of what a turn holds for each token
+    "prefix_tokens": np.int64,
+    "prefix_segments": np.int8,
+    "reply_tokens": np.int64,
+    "reply_segments": np.int8,
+    "reply_logps": np.float64,  # as wide as Python's: sums of them are what they are of lists
+    "reply_entropies": np.float64,
+}
+
+
+def _nothing() -> Any:
+    return np.empty(0)
+
+
+@dataclass(eq=False)
 class Turn:
     """One turn of an episode exactly as it happened; the token ledger's row.
 
@@ -52,22 +70,22 @@ class Turn:
     is new (the end marker of the last reply if it was not sampled, the observation, the reply header).
     ``prefix_segments`` has one :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``,
     ``reply_logps`` (nats, full-vocabulary log-softmax at the sampling temperature) and ``reply_entropies``
-    (nats) have one entry for each.
+    (nats) have one entry for each.  These six are arrays; a list that is put in becomes one.
 
-    >>> Turn(observation="P _", prefix_tokens=[5, 7], prefix_segments=[0, 2]).reply_tokens
-    []
+    >>> Turn(observation="P _", prefix_tokens=[5, 7], prefix_segments=[0, 2]).prefix_tokens
+    array([5, 7])
     """
 
     observation: str
-    prefix_tokens: list[int]
-    prefix_segments: list[int]
+    prefix_tokens: NDArray[np.int64]
+    prefix_segments: NDArray[np.int8]
     message: str = ""  # what the game said before the reply; of the first turn Episode.opening holds it
     state_key: int = 0
     starts_row: bool = False  # read from an empty history; the first turn starts a row anyhow
-    reply_tokens: list[int] = field(default_factory=list)
-    reply_segments: list[int] = field(default_factory=list)
-    reply_logps: list[float] = field(default_factory=list)
-    reply_entropies: list[float] = field(default_factory=list)
+    reply_tokens: NDArray[np.int64] = field(default_factory=_nothing)
+    reply_segments: NDArray[np.int8] = field(default_factory=_nothing)
+    reply_logps: NDArray[np.float64] = field(default_factory=_nothing)
+    reply_entropies: NDArray[np.float64] = field(default_factory=_nothing)
     policy_version: int = 0
     reply_text: str = ""
     finish: FinishReason = FinishReason.STOP
@@ -82,6 +100,15 @@ class Turn:
     probes: dict[str, float] = field(default_factory=dict)  # of the state before it, for reward parts
     shaping: dict[str, float] = field(default_factory=dict)  # points that each reward part added
     shaped_reward: float | None = None  # what training sees in place of reward; None without reward parts
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, np.asarray(value, _DTYPES[name]) if name in _DTYPES else value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Turn):
+            return NotImplemented
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
     @property
     def training_reward(self) -> float:

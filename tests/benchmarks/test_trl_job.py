@@ -51,7 +51,7 @@ def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
     theirs = sides.Environment(turns)
     messages: list[dict[str, Any]] = [{"role": "user", "content": theirs.reset(seed="7")}]
     render = partial(tokenizer.apply_chat_template, return_dict=False, add_generation_prompt=True)
-    assert render(messages) == ours.episode.turns[0].prefix_tokens
+    assert render(messages) == ours.episode.turns[0].prefix_tokens.tolist()
     for reply in REPLIES:
         tokens = tokenizer(reply, add_special_tokens=False)["input_ids"]
         ours.answer(TurnResult(0, tokens, [0.0] * len(tokens), [0.0] * len(tokens)))
@@ -61,7 +61,7 @@ def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
         before = render(dummy, add_generation_prompt=False)
         after = render([*dummy, {"role": "tool", "name": "reply", "content": theirs.reply(reply)}])
         assert after[: len(before)] == before and before[-1] == tokenizer.eos_token_id
-        assert after[len(before) :] == ours.episode.turns[-1].prefix_tokens
+        assert after[len(before) :] == ours.episode.turns[-1].prefix_tokens.tolist()
     assert ours.episode.total_reward == pytest.approx(theirs._game.points)
 
 

@@ -99,7 +99,7 @@ def test_tensorboard_shows_the_same(mixed_run: Path) -> None:
 def test_transcripts_can_be_read_back(mixed_run: Path) -> None:
     records = list(read_transcripts(mixed_run / "transcripts" / "train.jsonl"))
     assert {iteration for iteration, _ in records} == {1, 2}
-    assert all(episode.turns[0].reply_tokens for _, episode in records)
+    assert all(len(episode.turns[0].reply_tokens) for _, episode in records)
 
 
 def test_the_export_is_the_best_policy(mixed_run: Path) -> None:

@@ -43,7 +43,9 @@ def test_overlong(agree):
         episodes = random_episodes(rng, 9)
         max_tokens = rng.randint(1, 30)
         part = Overlong(max_tokens=max_tokens, buffer=rng.randint(1, max_tokens))
-        theirs = make(part.max_tokens, part.buffer)([t.reply_tokens for e in episodes for t in e.turns])
+        theirs = make(part.max_tokens, part.buffer)(
+            [t.reply_tokens.tolist() for e in episodes for t in e.turns]
+        )
         ours = flat(part.score(episodes, iteration=0))
         pair = ("rewards.overlong.Overlong", "get_soft_overlong_punishment")
         agree(ours, torch.tensor(theirs), seed=seed, pair=pair, tolerance=1e-9)
@@ -55,7 +57,7 @@ def test_repetition(agree):
         rng = random.Random(seed)
         episodes = random_episodes(rng, rng.choice([1, 2, 5]))
         n = rng.randint(1, 4)
-        theirs = make(n)([t.reply_tokens for e in episodes for t in e.turns])
+        theirs = make(n)([t.reply_tokens.tolist() for e in episodes for t in e.turns])
         ours = flat(Repetition(n=n).score(episodes, iteration=0))
         pair = ("rewards.repetition.Repetition", "get_repetition_penalty_reward")
         agree(ours, torch.tensor(theirs), seed=seed, pair=pair, tolerance=1e-9)

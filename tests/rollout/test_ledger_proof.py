@@ -111,12 +111,12 @@ def test_a_window_longer_than_the_episode_plays_and_reads_the_same() -> None:
         wave = Wave("train", 0, SamplingParams(max_reply_tokens=9, max_context_tokens=600), specs)
         played.append(Scheduler(rules, rules.open_engine(policy.network)).play(wave))
     for whole, cut in zip(*played, strict=True):
-        assert [t.reply_tokens for t in whole.turns] == [t.reply_tokens for t in cut.turns]
+        assert [t.reply_tokens.tolist() for t in whole.turns] == [t.reply_tokens.tolist() for t in cut.turns]
         history: list[int] = []
         for before, after in zip(whole.turns, cut.turns, strict=True):
-            history += before.prefix_tokens
-            assert after.prefix_tokens == history
-            history += before.reply_tokens
+            history += before.prefix_tokens.tolist()
+            assert after.prefix_tokens.tolist() == history
+            history += before.reply_tokens.tolist()
         assert whole.num_new == whole.num_prefilled + whole.num_shared == cut.num_new
         read_or_taken_over = cut.num_prefilled + cut.num_shared
         assert read_or_taken_over == sum(len(turn.prefix_tokens) for turn in cut.turns) > cut.num_new

@@ -124,7 +124,7 @@ def test_a_window_shows_its_turns_and_no_others(play):
     assert last.count("<answer>") == 1 and last.count("Up") == 3  # of the third reply
     past = [s == Segment.PAST for s in episode.turns[3].prefix_segments]
     again = [t for t, is_past in zip(episode.turns[3].prefix_tokens, past, strict=True) if is_past]
-    assert again == episode.turns[2].reply_tokens
+    assert again == episode.turns[2].reply_tokens.tolist()
 
 
 def test_single_shows_no_reply(play):

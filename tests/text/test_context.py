@@ -36,7 +36,7 @@ def episode(chat: ChatRenderer, prompt: Prompt, number: int) -> Past:
         )  # fmt: skip
         past.turns = [*past.turns, turn]
         past.messages.append(message)
-        past.pieces.append(chat.following(message, last_reply=turn.reply_tokens))
+        past.pieces.append(chat.following(message, last_reply=turn.reply_tokens.tolist()))
     return past
 
 
@@ -44,7 +44,7 @@ def dialogue(past: Past) -> list[int]:
     """All tokens where every turn is shown."""
     tokens = list(past.pieces[0].tokens)
     for turn, piece in zip(past.turns, past.pieces[1:], strict=True):
-        tokens += [*turn.reply_tokens, *piece.tokens]
+        tokens += [*turn.reply_tokens.tolist(), *piece.tokens]
     return tokens
 
 
@@ -82,7 +82,7 @@ def test_a_window_drops_old_turns_whole_and_keeps_the_rules(nano: PreTrainedToke
     chat = ChatRenderer(nano)
     past = episode(chat, Prompt("compact"), 3)
     prefix = Window(1).prompt(past, chat)
-    replies = [turn.reply_tokens for turn in past.turns]
+    replies = [turn.reply_tokens.tolist() for turn in past.turns]
     start = chat.opening([{"role": "user", "content": f"sokoban\n{past.messages[2]}"}])
     assert prefix.tokens == [*start.tokens, *replies[2], *past.pieces[3].tokens]
     assert past.messages[2].startswith("invalid\nreward +1.0\nturns 3 actions 8\n")

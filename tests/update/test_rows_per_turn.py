@@ -37,9 +37,12 @@ def cut():
     for episode in episodes:
         history, segments = [], []
         for turn in episode.turns:
-            history, segments = history + turn.prefix_tokens, segments + turn.prefix_segments
+            history, segments = (
+                history + turn.prefix_tokens.tolist(),
+                segments + turn.prefix_segments.tolist(),
+            )
             turn.prefix_tokens, turn.prefix_segments, turn.starts_row = list(history), list(segments), True
-            history, segments = history + turn.reply_tokens, segments + [6] * len(turn.reply_tokens)
+            history, segments = history + turn.reply_tokens.tolist(), segments + [6] * len(turn.reply_tokens)
     return pack(episodes)
 
 

@@ -34,7 +34,7 @@ def inline(text: str) -> str:
 
 def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, str]]:
     """The (role, text) pieces of a reply in order; roles are ``think``, ``answer`` and ``other``."""
-    in_think = bool(turn.reply_segments) and turn.reply_segments[0] == Segment.THINK
+    in_think = len(turn.reply_segments) > 0 and turn.reply_segments[0] == Segment.THINK
     end = 0
     for block in dialect.spans(turn.reply_text, in_think=in_think):
         yield "other", turn.reply_text[end : block.start]
@@ -45,8 +45,7 @@ def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, st
 
 def forced_text(turn: Turn, decode: Decode | None) -> str:
     """The tokens put before the reply that are neither prompt nor observation."""
-    pairs = zip(turn.prefix_segments, turn.prefix_tokens, strict=True)
-    forced = [token for segment, token in pairs if segment == Segment.FORCED]
+    forced = turn.prefix_tokens[turn.prefix_segments == Segment.FORCED].tolist()
     if not forced:
         return ""
     return decode(forced) if decode is not None else f"({len(forced)} tokens)"
@@ -55,7 +54,12 @@ def forced_text(turn: Turn, decode: Decode | None) -> str:
 def turn_markdown(number: int, turn: Turn, decode: Decode | None, dialect: Dialect = ANSWER) -> str:
     """One turn: its pieces by role, then what came of it."""
     if turn.starts_row and number > 1:  # the policy reads something else than the dialogue above
-        pieces = [("prompt", decode(turn.prefix_tokens) if decode else f"({len(turn.prefix_tokens)} tokens)")]
+        pieces = [
+            (
+                "prompt",
+                decode(turn.prefix_tokens.tolist()) if decode else f"({len(turn.prefix_tokens)} tokens)",
+            )
+        ]
     else:
         pieces = [("observation", turn.observation), ("forced", forced_text(turn, decode))]
     pieces += list(reply_parts(turn, dialect))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -42,7 +43,8 @@ def to_line(episode: Episode, iteration: int, split: str) -> str:
     record["end"] = episode.end.name
     for turn, plain in zip(episode.turns, record["turns"], strict=True):
         plain["finish"] = turn.finish.name
-    return json.dumps({"schema": SCHEMA, "iteration": iteration, "split": split, "episode": record}) + "\n"
+    line = {"schema": SCHEMA, "iteration": iteration, "split": split, "episode": record}
+    return json.dumps(line, default=np.ndarray.tolist) + "\n"
 
 
 def from_line(line: str) -> tuple[int, Episode]:

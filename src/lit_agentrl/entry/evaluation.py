@@ -157,7 +157,7 @@ def _record(
     groups = [e.group for e in played]
     success = clustered_share_interval([e.success for e in played], groups)
     returns = mean_interval([e.total_reward for e in played])
-    turns = [turn for e in played for turn in e.turns if turn.reply_tokens]
+    turns = [turn for e in played for turn in e.turns if len(turn.reply_tokens)]
     record = {
         "env": env,
         "split": cfg.split,

@@ -86,21 +86,21 @@ class EpisodeMetrics(nn.Module):
             self._weight(name).update(weight)
 
     def _add_turns(self, episode: Episode) -> None:
-        taken = [turn for turn in episode.turns if turn.reply_tokens]
+        taken = [turn for turn in episode.turns if len(turn.reply_tokens)]
         if not taken:
             return
         tokens = episode.num_action_tokens
         self._add("reply_tokens", tokens / len(taken), len(taken))
         self._add("invalid_share", sum(not turn.is_valid for turn in taken) / len(taken), len(taken))
         self._add("surplus_actions", sum(turn.num_surplus_actions for turn in taken) / len(taken), len(taken))
-        self._add("entropy", sum(sum(turn.reply_entropies) for turn in taken) / tokens, tokens)
+        self._add("entropy", sum(sum(turn.reply_entropies.tolist()) for turn in taken) / tokens, tokens)
 
     def _add_bigrams(self, episodes: Sequence[Episode]) -> None:
         pairs = [
             pair
             for e in episodes
-            for t in e.turns
-            for pair in zip(t.reply_tokens, t.reply_tokens[1:], strict=False)
+            for tokens in (turn.reply_tokens.tolist() for turn in e.turns)
+            for pair in zip(tokens, tokens[1:], strict=False)
         ]
         self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
 

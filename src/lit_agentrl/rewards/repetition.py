@@ -27,7 +27,7 @@ class Repetition(Shaping):
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
         """Of each turn."""
-        return [[self._of(turn.reply_tokens) for turn in e.turns] for e in episodes]
+        return [[self._of(turn.reply_tokens.tolist()) for turn in e.turns] for e in episodes]
 
     def _of(self, tokens: Sequence[int]) -> float:
         grams = [tuple(tokens[i : i + self.n]) for i in range(len(tokens) - self.n + 1)]

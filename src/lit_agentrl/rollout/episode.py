@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
+
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
@@ -89,13 +91,14 @@ class EpisodeInPlay:
             return
         episode.num_new += len(self._past.pieces[-1].tokens)
         forced = self._chat.forced_think
-        turn.reply_tokens, turn.reply_logps = result.tokens, result.logps
-        turn.reply_entropies, turn.policy_version = result.entropies, result.policy_version
-        turn.finish = result.finish
+        turn.reply_tokens, turn.reply_logps = np.array(result.tokens), np.array(result.logps)
+        turn.reply_entropies = np.array(result.entropies)
+        turn.policy_version, turn.finish = result.policy_version, result.finish
         turn.reply_text = self._chat.decode(result.tokens)
-        turn.reply_segments = reply_segments(
+        segments = reply_segments(
             self._chat.tokenizer, result.tokens, forced_think=forced, dialect=self._chat.dialect
         )
+        turn.reply_segments = np.array(segments, np.int8)
         try:
             ended, success = self._play(
                 turn, (self._chat.dialect.think_start if forced else "") + turn.reply_text
@@ -154,7 +157,7 @@ class EpisodeInPlay:
                 turns_left=turns_left,
                 actions_left=self._actions_left,
             )
-            piece = self._chat.following(message, last_reply=turn.reply_tokens)
+            piece = self._chat.following(message, last_reply=turn.reply_tokens.tolist())
             self._open_turn(message, piece, state_key, probes)
 
     @contextmanager
@@ -178,8 +181,8 @@ class EpisodeInPlay:
         self.episode.turns.append(
             Turn(
                 observation=self._observation,
-                prefix_tokens=prefix.tokens,
-                prefix_segments=prefix.segments,
+                prefix_tokens=np.array(prefix.tokens),
+                prefix_segments=np.array(prefix.segments, np.int8),
                 message=message,
                 starts_row=is_first or not self._context.is_append_only,
                 state_key=state_key,

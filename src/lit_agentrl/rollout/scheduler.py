@@ -116,7 +116,7 @@ class Scheduler:
         if turn.starts_row and len(episode.turns) > 1:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
-        self._engine.submit(TurnRequest(index, turn.prefix_tokens, key, wave.params))
+        self._engine.submit(TurnRequest(index, turn.prefix_tokens.tolist(), key, wave.params))
 
     def _answer(self, result: TurnResult, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
         play = live[result.episode]

@@ -90,7 +90,7 @@ class Window:
         start = past.pieces[0] if first == 0 else chat.opening(past.opening(message=past.messages[first]))
         tokens, segments = list(start.tokens), list(start.segments)
         for turn, piece in zip(past.turns[first:], past.pieces[first + 1 :], strict=True):
-            tokens += [*turn.reply_tokens, *piece.tokens]
+            tokens += [*turn.reply_tokens.tolist(), *piece.tokens]
             segments += [*[int(Segment.PAST)] * len(turn.reply_tokens), *piece.segments]
         return Prefix(tokens, segments)
 

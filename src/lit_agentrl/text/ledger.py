@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.dialects.answer import ANSWER
@@ -15,8 +17,8 @@ from lit_agentrl.text.token_bytes import pieces_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_PREFIX_SEGMENTS = frozenset(map(int, (Segment.PROMPT, Segment.OBSERVATION, Segment.FORCED, Segment.PAST)))
-_REPLY_SEGMENTS = frozenset({int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)})
+_PREFIX_SEGMENTS = [Segment.PROMPT, Segment.OBSERVATION, Segment.FORCED, Segment.PAST]
+_REPLY_SEGMENTS = [Segment.THINK, Segment.ANSWER, Segment.OTHER]
 _TOLERANCE = 1e-5  # nats; a float32 log-softmax of a near-certain token may round above zero
 
 
@@ -86,21 +88,21 @@ def _turn_problem(turn: Turn) -> str:
     if len(turn.prefix_segments) != len(turn.prefix_tokens):
         num_segments, num_tokens = len(turn.prefix_segments), len(turn.prefix_tokens)
         return f"prefix_segments has {num_segments} entries for {num_tokens} prefix_tokens"
-    if not turn.prefix_tokens:
+    if not len(turn.prefix_tokens):
         return "prefix_tokens is empty; a reply needs at least its header"
-    checks: dict[str, Sequence[float]] = {
-        "prefix_segments must be PROMPT, OBSERVATION, FORCED or PAST": [
-            s for s in turn.prefix_segments if s not in _PREFIX_SEGMENTS
+    logps, entropies = turn.reply_logps, turn.reply_entropies
+    tokens = np.concatenate([turn.prefix_tokens, turn.reply_tokens])
+    checks: dict[str, NDArray[Any]] = {
+        "prefix_segments must be PROMPT, OBSERVATION, FORCED or PAST": turn.prefix_segments[
+            ~np.isin(turn.prefix_segments, _PREFIX_SEGMENTS)
         ],
-        "reply_segments must be THINK, ANSWER or OTHER": [
-            s for s in turn.reply_segments if s not in _REPLY_SEGMENTS
+        "reply_segments must be THINK, ANSWER or OTHER": turn.reply_segments[
+            ~np.isin(turn.reply_segments, _REPLY_SEGMENTS)
         ],
-        "token ids must not be negative": [t for t in (*turn.prefix_tokens, *turn.reply_tokens) if t < 0],
-        "reply_logps must be finite and at most 0": [
-            p for p in turn.reply_logps if not math.isfinite(p) or p > _TOLERANCE
-        ],
-        "reply_entropies must be finite and at least 0": [
-            h for h in turn.reply_entropies if not math.isfinite(h) or h < -_TOLERANCE
+        "token ids must not be negative": tokens[tokens < 0],
+        "reply_logps must be finite and at most 0": logps[~np.isfinite(logps) | (logps > _TOLERANCE)],
+        "reply_entropies must be finite and at least 0": entropies[
+            ~np.isfinite(entropies) | (entropies < -_TOLERANCE)
         ],
     }
-    return next((f"{rule}, got {bad[0]}" for rule, bad in checks.items() if bad), "")
+    return next((f"{rule}, got {bad[0]}" for rule, bad in checks.items() if len(bad)), "")
