@@ -38,7 +38,7 @@ def checkout(revision: str, folder: Path):  # type: ignore[no-untyped-def]
 
 
 def run(tree: Path, folder: Path, arguments: Sequence[str]) -> Measured:
-    """One run of ``tree``'s train.py into ``folder``: seconds by phase, success at the start and at the end."""
+    """One run of ``tree``'s train.py into ``folder``: seconds by phase, peak memory, success at start and end."""
     command = [sys.executable, "train.py", "algo=grpo", "env=sokoban", f"hydra.run.dir={folder}", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     started = time.perf_counter()
@@ -52,7 +52,7 @@ def run(tree: Path, folder: Path, arguments: Sequence[str]) -> Measured:
         rows = list(csv.DictReader(file))
     phases = {name: sum(float(row.get(f"time/{name}") or 0) for row in rows) for name in PHASES}
     scores = {name: game[name]["success"]["mean"] for name in ("start", "last")}
-    return {"wall": wall, **phases, **scores}
+    return {"wall": wall, **phases, "peak MiB": summary["peak_memory_bytes"] / 2**20, **scores}
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
         with checkout(options.revision, old):
             sides = {"old": lambda n: side("old", old, n), "new": lambda n: side("new", ROOT, n)}
             rounds = alternate(sides, repeats=options.repeats, warmups=0)
-    quantities = ("wall", *PHASES, "start", "last")
+    quantities = ("wall", *PHASES, "peak MiB", "start", "last")
     ratios = {
         name: paired_ratio(rounds, name, of="new", to="old")
         for name in quantities
@@ -82,7 +82,7 @@ def main() -> None:
     }
     print(
         table(
-            ["seconds; success", options.revision, "now", "now / then (least–greatest)"],
+            ["seconds; MiB; success", options.revision, "now", "now / then (least–greatest)"],
             [
                 [
                     name,
