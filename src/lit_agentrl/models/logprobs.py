@@ -79,35 +79,21 @@ def score_tokens(
     chosen = is_action_BT[:, 1:]
     place = torch.nonzero(chosen, as_tuple=True)
     inputs = _inputs(network, tokens_BT, place, packing)
-    count = len(place[0])
-    is_chunked = logits_chunk is not None and count > logits_chunk and network not in _WHOLE
-    logits, hidden_AD, head = _forward(network, inputs, only_first=is_chunked)
-    if is_chunked and (reason := _why_whole(head, hidden_AD, logits)):
-        _WHOLE.add(network)
-        _log.warning(
-            "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
-        )
-        is_chunked = False
-        logits, hidden_AD, head = _forward(network, inputs, only_first=False)
+    in_chunks = logits_chunk is not None and len(place[0]) > logits_chunk
+    logits, hidden_AD, head = _read(network, inputs, in_chunks=in_chunks)
     target_A = tokens_BT[:, 1:][place]
     score = functools.partial(
         _scores_of, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
     )
-    if is_chunked:
+    if logits is None:
         assert logits_chunk is not None
         logp_A, entropy_A = _in_chunks(score, head, hidden_AD, target_A, logits_chunk)
     else:
         logp_A, entropy_A = score(logits, target_A)
 
-    def scatter(values_A: Tensor) -> Tensor:
-        out_BT = torch.zeros(tokens_BT.shape, dtype=values_A.dtype, device=tokens_BT.device)
-        return out_BT.index_put((place[0], place[1] + 1), values_A)
-
-    return TokenScores(
-        scatter(logp_A),
-        None if entropy_A is None else scatter(entropy_A),
-        hidden_AD if with_hidden else None,
-    )
+    logp_BT = _scattered(logp_A, place, tokens_BT)
+    entropy_BT = None if entropy_A is None else _scattered(entropy_A, place, tokens_BT)
+    return TokenScores(logp_BT, entropy_BT, hidden_AD if with_hidden else None)
 
 
 def hidden_before(
@@ -151,6 +137,21 @@ def _inputs(network: Any, tokens_BT: Tensor, place: tuple[Tensor, ...], packing:
         lambda hidden: pick(hidden[0], place_A),
         read_places(place_A, len(segments.token_N)),
     )
+
+
+def _read(
+    network: PreTrainedModel, inputs: _Inputs, *, in_chunks: bool
+) -> tuple[Tensor | None, Tensor, nn.Module]:
+    """Logits of the chosen states, None if the head shall give them in chunks; what it read, and the head."""
+    if in_chunks and network not in _WHOLE:
+        first, hidden_AD, head = _forward(network, inputs, only_first=True)
+        if not (reason := _why_whole(head, hidden_AD, first)):
+            return None, hidden_AD, head
+        _WHOLE.add(network)
+        _log.warning(
+            "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
+        )
+    return _forward(network, inputs, only_first=False)
 
 
 def _forward(
@@ -205,6 +206,12 @@ def _in_chunks(
     ]
     logp, entropy = zip(*found, strict=True)
     return torch.cat(logp), None if entropy[0] is None else torch.cat(entropy)
+
+
+def _scattered(values_A: Tensor, place: tuple[Tensor, ...], like_BT: Tensor) -> Tensor:
+    """Zeros, and each value at the token after the place that it was predicted from."""
+    out_BT = torch.zeros(like_BT.shape, dtype=values_A.dtype, device=like_BT.device)
+    return out_BT.index_put((place[0], place[1] + 1), values_A)
 
 
 def _scores_of(
