@@ -43,7 +43,7 @@ def make_engine(policy: Policy, chat: ChatRenderer, episodes: int) -> NativeEngi
 def ours(
     engine: NativeEngine, task: Task, chat: ChatRenderer, episodes: int, seed: int, members: int = 1
 ) -> tuple[list[Episode], float]:
-    engine.sync_weights(seed)
+    engine.load(None, seed)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, seed=seed, engine=lambda **_: engine
     )

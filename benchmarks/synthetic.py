@@ -144,7 +144,7 @@ class Player:
             engine=lambda **_: self._engine,
         )  # fmt: skip
         scheduler = Scheduler(rules, self._engine)
-        self._engine.sync_weights(seed)
+        self._engine.load(None, seed)
         specs = tuple(EpisodeSpec(0, g, m, 0, g) for g in range(groups) for m in range(members))
         started = time.perf_counter()
         episodes = scheduler.play(Wave("train", 0, self._params, specs))

@@ -9,6 +9,7 @@ from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.policy import named_weights
 from tests.conftest import tiny_network
 
 
@@ -164,19 +165,58 @@ def test_context_limit_truncates_and_then_refuses():
     assert refused.finish is FinishReason.CONTEXT and refused.num_prefilled == 0
 
 
-def test_fork_continues_as_the_parent_would():
-    network = tiny_network()
+@pytest.mark.parametrize("slower", [False, True])
+def test_a_fork_goes_on_from_any_place_of_its_parent(slower, monkeypatch):
+    """As an episode would that begins with the same tokens; the parent goes on as if there were no fork."""
+    if slower:
+        monkeypatch.setattr("lit_agentrl.engines.native.why_not", lambda *_: "is a test")
+    network, params = tiny_network(), SamplingParams(max_reply_tokens=5, max_context_tokens=200)
+
+    def ask(eng, *requests):
+        for episode, prefix, key in requests:
+            eng.submit(TurnRequest(episode, prefix, key, params))
+        results = {}
+        while len(results) < len(requests):
+            results |= {r.episode: r for r in eng.poll()}
+        return results
+
+    eng, alone = engine(network, 4), engine(network, 4)
+    first = ask(eng, (0, [6, 9, 11], 5))[0].tokens
+    second = ask(eng, (0, [20, 21], 6))[0].tokens
+    history = [6, 9, 11, *first, 20, 21, *second]
+    places = {1: len(history), 2: 3 + 5, 3: 3}  # the end, after the first reply, before it
+    for child, at in places.items():
+        eng.fork(0, child, at=at)
+    found = ask(eng, *((child, [30, 31], 7) for child in (0, *places)))
+    for child, at in {0: len(history), **places}.items():
+        expected = ask(alone, (child, [*history[:at], 30, 31], 7))[child]
+        assert found[child].tokens == expected.tokens
+        assert found[child].logps == pytest.approx(expected.logps, abs=1e-5)
+        assert slower or found[child].num_prefilled == 2  # what it took over is not read again
+    for parent, child, at in ((0, 4, 99), (9, 4, 1), (0, 1, 1)):
+        with pytest.raises(ValueError, match="fork"):
+            eng.fork(parent, child, at=at)
+    if not slower:
+        with pytest.raises(ValueError, match="needs a free slot"):
+            eng.fork(0, 4, at=3)
+
+
+@pytest.mark.parametrize("slower", [False, True])
+def test_loaded_weights_are_written_with_and_episodes_are_forgotten(slower, monkeypatch):
+    if slower:
+        monkeypatch.setattr("lit_agentrl.engines.native.why_not", lambda *_: "is a test")
     params = SamplingParams(max_reply_tokens=5, max_context_tokens=200)
-    eng = engine(network, 4)
-    eng.submit(TurnRequest(0, [6, 9, 11], 5, params))
-    [first] = eng.poll()
-    eng.fork(0, 1, at=3 + 5)
-    eng.submit(TurnRequest(0, [20, 21], 6, params))
-    eng.submit(TurnRequest(1, [20, 21], 6, params))
-    results = {r.episode: r for r in eng.poll()}
-    assert results[0].tokens == results[1].tokens and len(first.tokens) == 5
-    with pytest.raises(ValueError, match="fork at 99"):
-        eng.fork(0, 2, at=99)
+    network, other = tiny_network(), tiny_network(seed=1)
+    eng = engine(network)
+    replies = []
+    for weights in (None, named_weights(other), None):
+        eng.load(weights, len(replies))
+        eng.submit(TurnRequest(0, [6, 9], 1, params))
+        [reply] = eng.poll()
+        assert reply.policy_version == len(replies) and reply.num_prefilled == 2
+        replies.append(reply.tokens)
+    assert replies[0] != replies[1] == replies[2]  # None: what the network holds
+    assert torch.equal(network.lm_head.weight, other.lm_head.weight)
 
 
 def test_requests_may_mix_temperatures():

@@ -48,7 +48,6 @@ def test_recorded_log_probs_are_the_trainers(kind, caplog):
     net = network(kind)
     eng = engine(net)
     assert [r.levelname for r in caplog.records if "whole history" in r.message] == ["WARNING"]
-    assert not eng.capabilities.kv_reuse
     params = SamplingParams(max_reply_tokens=7, max_context_tokens=200)
     episodes, prefilled = play(eng, PREFIXES, params)
     tokens_BT, is_action_BT, logp_BT = padded(episodes)
@@ -73,14 +72,13 @@ def test_both_paths_draw_the_same_tokens():
     torch.testing.assert_close(padded(quick)[2], padded(slow)[2], atol=1e-5, rtol=0)
 
 
-def test_limits_fork_and_close():
+def test_limits_and_close():
     eng = engine(network("sliding"), context=12)
     params = SamplingParams(max_reply_tokens=4, max_context_tokens=12)
     eng.submit(TurnRequest(0, [6, 7, 8, 9], 1, params))
     [first] = eng.poll()
     assert first.finish is FinishReason.LENGTH and len(first.tokens) == 4
-    eng.fork(0, 1, at=6)
-    eng.submit(TurnRequest(1, [6, 7, 8], 2, params))
+    eng.submit(TurnRequest(1, [6, 7, 8, 9, *first.tokens[:2], 6, 7, 8], 2, params))
     [cut] = eng.poll()
     assert cut.finish is FinishReason.CONTEXT and len(cut.tokens) == 3 and cut.num_prefilled == 9
     eng.submit(TurnRequest(0, [6, 7, 8, 9], 2, params))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from transformers.utils.logging import disable_progress_bar
 
 from lit_agentrl.entry.cli import main_evaluate, main_train
 
@@ -190,6 +191,7 @@ Refused = Callable[..., str]
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     """Runs a command that must fail; returns its message."""
+    disable_progress_bar()  # of loading weights, which transformers writes beside the message
 
     def run(command: str, main: Callable[[list[str]], None] = main_train) -> str:
         with pytest.raises(SystemExit) as stopped:
@@ -220,6 +222,16 @@ def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_mode
     message = refused(f"{SMALL} model=hf model.name={tiny_model_folder} engine.num_slots=0 hydra.run.dir=run")
     assert "engine.num_slots=0 must be >= 1" in message
     assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
+
+
+def test_an_engine_that_an_update_cannot_trust_is_refused(refused: Refused, tiny_model_folder: Path) -> None:
+    command = (
+        f"{SMALL} model=hf model.name={tiny_model_folder} engine._target_=tests.engines.test_needs.Inexact"
+    )
+    assert "engine=Inexact does not record" in refused(f"{command} hydra.run.dir=run")
+    assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
+    main_train(shlex.split(f"{command} algo/correction=truncated hydra.run.dir=corrected"))
+    assert Path("corrected/checkpoints/last.ckpt").exists()
 
 
 def test_folder_below_a_file(refused: Refused) -> None:

@@ -18,10 +18,11 @@ import torch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.packing import enable_packing
+from lit_agentrl.models.policy import copy_weights, named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.workers.process import PlayingError, PlayingProcess
-from lit_agentrl.rollout.workers.weights import SharedWeights, named_weights
+from lit_agentrl.rollout.workers.weights import SharedWeights
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import ROOT, load_task_yaml, nano_tokenizer, tiny_network
@@ -93,7 +94,7 @@ def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: in
         parameter.data.add_(1.0)
     there = playing.take(wave())
     engine = rules().open_engine(tiny_network(seed=seed))
-    engine.sync_weights(5 + seed)
+    engine.load(None, 5 + seed)
     here = Scheduler(rules(), engine)
     assert there.episodes == here.play(wave())
     assert len(there.episodes) == 8 and there.seconds > 0
@@ -195,7 +196,7 @@ def test_a_snapshot_keeps_what_was_written() -> None:
     moved = shared.differing(named_weights(network))
     assert set(moved) == {"transformer.wte.weight"}
     assert torch.equal(moved["transformer.wte.weight"][3] + 1.0, network.lm_head.weight.data[3])
-    shared.read_into(other)
+    copy_weights(shared.views(), other)
     tokens = torch.arange(6)[None]
     with torch.no_grad():
         assert torch.equal(other(tokens).logits, tiny_network("gpt2")(tokens).logits)

@@ -262,7 +262,7 @@ class RolloutCallback(Callback):
 
     def _play(self, pl_module: LightningModule, wave: Wave) -> list[Episode]:
         assert self._engine is not None and self._scheduler is not None, "setup() comes before playing"
-        self._engine.sync_weights(int(getattr(pl_module, "version", 0)))
+        self._engine.load(None, int(getattr(pl_module, "version", 0)))
         # ranks decode different numbers of steps: no collective within
         with self._doors.gathered(pl_module.network):  # type: ignore[arg-type]
             played = self._scheduler.play(wave)

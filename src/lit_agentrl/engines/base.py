@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from torch import Tensor
 
 from lit_agentrl.episode import FinishReason
 
@@ -80,10 +82,8 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can promise; checked at start against what the run needs."""
+    """What an engine promises; see ``needs.py`` for what is refused without it."""
 
-    keyed_sampling: bool  # draws depend on the request's key alone
-    kv_reuse: bool  # each token is prefilled once
     exact_log_probs: bool  # recorded log-probs are those of the trainer's own weights
     fork: bool  # an episode can be branched
 
@@ -103,13 +103,25 @@ class Engine(Protocol):
         """Queue one reply; requests are served in order of submission."""
 
     def poll(self, timeout: float | None = None) -> list[TurnResult]:
-        """Replies that have finished, at least one unless nothing is queued or ``timeout`` (s) passed."""
+        """Replies that have finished.
+
+        None: waits for one; empty if nothing is queued.  Seconds: an empty list says that none finished in them.
+        """
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        """Start episode ``child`` from the first ``at`` tokens of ``parent``."""
+        """Start a new episode ``child`` from the first ``at`` tokens of ``parent``, which lives on.
+
+        Raises:
+            ValueError: the engine cannot, or there is no such parent, place or room.
+        """
 
     def close(self, episode: int) -> None:
         """Forget an episode and free what it holds; a later request under its id starts empty."""
 
-    def sync_weights(self, version: int) -> None:
-        """Be told that the weights changed; later replies carry this version."""
+    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+        """Write later replies with these weights, under this version; all episodes are forgotten.
+
+        Args:
+            weights: by name, as of `named_weights`; None: the network that the engine was given has them already.
+            version: optimizer steps that led to them.
+        """

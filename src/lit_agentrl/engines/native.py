@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -24,6 +24,7 @@ from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.engines.support import why_not
 from lit_agentrl.episode import FinishReason
+from lit_agentrl.models.policy import copy_weights
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class NativeEngine:
     Raises:
         ValueError: the network has fewer positions than ``max_context_tokens``.
     """
+
+    capabilities = Capabilities(exact_log_probs=True, fork=True)
 
     def __init__(
         self,
@@ -85,11 +88,6 @@ class NativeEngine:
 
     # ------------------------------------------------------------------ protocol
     @property
-    def capabilities(self) -> Capabilities:
-        reuse = self._slower is None
-        return Capabilities(keyed_sampling=True, kv_reuse=reuse, exact_log_probs=True, fork=True)
-
-    @property
     def capacity(self) -> int:
         return self._rows.num_slots
 
@@ -122,7 +120,9 @@ class NativeEngine:
         """Start ``child`` from the first ``at`` tokens of ``parent``; needs a free slot."""
         if self._slower:
             return self._slower.fork(parent, child, at)
-        rows, source = self._rows, self._rows.slot_of[parent]
+        rows, source = self._rows, self._rows.slot_of.get(parent)
+        if source is None or child in rows.slot_of:
+            raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
         if not 0 < at <= rows.total_S[source]:
             raise ValueError(f"fork at {at}: episode {parent} has {rows.total_S[source]} tokens")
         if rows.num_live >= rows.num_slots:
@@ -140,10 +140,12 @@ class NativeEngine:
         else:
             self._waiting = deque(r for r in self._waiting if r.episode != episode)
 
-    def sync_weights(self, version: int) -> None:
-        """The weights are the trainer's own: only the version changes.  Live episodes are forgotten."""
+    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+        """See :class:`Engine`; weights are copied into the network in place."""
+        if weights is not None:
+            copy_weights(weights, self._network)
         if self._slower:
-            return self._slower.sync_weights(version)
+            return self._slower.forget(version)
         self._version = version
         self._rows.clear()
         self._waiting.clear()

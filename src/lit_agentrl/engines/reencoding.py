@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.base import TurnRequest, TurnResult
 from lit_agentrl.engines.inference import Serving
 from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopTable
@@ -34,8 +34,6 @@ class ReencodingEngine:
         max_context_tokens: limit on an episode.
         forward_context: the strategy's precision context.
     """
-
-    capabilities = Capabilities(keyed_sampling=True, kv_reuse=False, exact_log_probs=True, fork=True)
 
     def __init__(
         self,
@@ -78,7 +76,9 @@ class ReencodingEngine:
             return self._answer(alike)
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        history = self._history[parent]
+        history = self._history.get(parent)
+        if history is None or child in self._history:
+            raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
         if not 0 < at <= len(history):
             raise ValueError(f"fork at {at}: episode {parent} has {len(history)} tokens")
         self._history[child] = history[:at]
@@ -87,7 +87,8 @@ class ReencodingEngine:
         self._history.pop(episode, None)
         self._waiting = [r for r in self._waiting if r.episode != episode]
 
-    def sync_weights(self, version: int) -> None:
+    def forget(self, version: int) -> None:
+        """All episodes; later replies carry this version."""
         self._version = version
         self._history.clear()
         self._waiting.clear()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
 
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.episode import FinishReason
@@ -13,7 +15,7 @@ Script = Callable[[int, int], str | Exception]
 class ScriptedEngine:
     """Answers turn k of episode e with ``script(e, k)``; replies carry log-prob 0 and entropy 0.
 
-    Turns are counted since the last ``sync_weights``, also over ``close``.
+    Turns are counted since the last ``load``, also over ``close``.
 
     Args:
         script: ``(episode, turn) -> text``; an exception given back becomes the result's error.
@@ -21,7 +23,7 @@ class ScriptedEngine:
         capacity: episodes held at once.
     """
 
-    capabilities = Capabilities(keyed_sampling=True, kv_reuse=False, exact_log_probs=False, fork=False)
+    capabilities = Capabilities(exact_log_probs=False, fork=False)
 
     def __init__(
         self, script: Script, *, encode: Callable[[str], Sequence[int]], capacity: int = 1_000_000
@@ -70,6 +72,6 @@ class ScriptedEngine:
         # turns are counted on: an episode may start over from a new prompt
         self._lengths.pop(episode, None)
 
-    def sync_weights(self, version: int) -> None:
+    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         self._version = version
         self._turns.clear()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.callbacks.progress import LiveDisplay
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.data.prompts import PromptStream
+from lit_agentrl.engines.base import Engine
+from lit_agentrl.engines.needs import open_engine
 from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
@@ -62,7 +66,7 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
         template=policy.chat_template,
     )  # fmt: skip
     rules = Rules(
-        tasks=games.tasks, prompt=parts.prompt, chat=chat, engine=instantiate(cfg.engine), context=parts.context,
+        tasks=games.tasks, prompt=parts.prompt, chat=chat, engine=_engine(cfg, parts.algorithm), context=parts.context,
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
     )  # fmt: skip
     check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
@@ -94,6 +98,12 @@ def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[p
             display.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(cfg, games, module, stream, rollouts, trainer, loggers, folder)
+
+
+def _engine(cfg: DictConfig, algorithm: Algorithm) -> Callable[..., Engine]:
+    """What makes the engine, and refuses one that lacks what the run needs."""
+    trusts_log_probs = algorithm.correction is None and algorithm.needs("old_logp_BT")
+    return partial(open_engine, instantiate(cfg.engine), trusts_log_probs=trusts_log_probs)
 
 
 def build_dict(section: DictConfig | None) -> list[Any]:

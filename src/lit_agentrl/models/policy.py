@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lit_agentrl.models.lora import LoRA, merged, save_adapter
@@ -39,6 +41,19 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
         if self.adapters is not None:
             save_adapter(self.network, Path(folder) / "adapter")
+
+
+def named_weights(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that are shared between modules once; not copies, without gradient."""
+    return {name: tensor.detach() for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+
+
+@torch.no_grad()
+def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
+    """Write weights into a network in place; those not named keep their value."""
+    own = named_weights(network)
+    for name, tensor in weights.items():
+        own[name].copy_(tensor)
 
 
 def load_pretrained(

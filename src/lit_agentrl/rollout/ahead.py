@@ -9,10 +9,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
+from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.process import Played, PlayingProcess
-from lit_agentrl.rollout.workers.weights import named_weights
 
 _ENTRY = "played_ahead"  # of a checkpoint
 _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)

@@ -241,8 +241,7 @@ def _serve(
             except EOFError:
                 return
             if kind == "load":
-                weights.read_into(network)
-                engine.sync_weights(value)
+                engine.load(weights.views(), value)
             else:
                 requests.send(("played", _played(rules.seed, scheduler, value)))
     except BaseException as error:

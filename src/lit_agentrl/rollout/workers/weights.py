@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lit_agentrl.models.policy import named_weights
+
 _ALIGNMENT = 64  # bytes
-
-
-def named_weights(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, those that are shared between modules once."""
-    return {name: tensor.detach() for name, tensor in (*network.named_parameters(), *network.named_buffers())}
 
 
 def shared_bytes(size: int) -> Tensor:
@@ -76,13 +73,6 @@ class SharedWeights:
         views = self.views()
         for name, tensor in weights.items():
             views[name].copy_(tensor)
-
-    @torch.no_grad()
-    def read_into(self, network: nn.Module) -> None:
-        """Copy the snapshot into a network of the same shape."""
-        weights = named_weights(network)
-        for name, view in self.views().items():
-            weights[name].copy_(view)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of what in the snapshot is not equal to these weights: what training has moved since."""

@@ -1,0 +1,38 @@
+"""Engines that lack what a run needs are refused by name; others are handed on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from lit_agentrl.engines.base import Capabilities
+from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.needs import open_engine
+from lit_agentrl.engines.scripted import ScriptedEngine
+
+scripted = partial(ScriptedEngine, lambda episode, turn: "", encode=list)
+
+
+class Inexact(NativeEngine):
+    """What it records is not for training, as of a server in another precision; named by a command below ``entry``."""
+
+    capabilities = Capabilities(exact_log_probs=False, fork=True)
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        ({"structure": {"fork"}, "trusts_log_probs": False}, "cannot fork.*algo/structure=independent"),
+        ({"trusts_log_probs": True}, "does not record the log-probs.*algo/correction=truncated"),
+    ],
+)
+def test_what_an_engine_lacks_is_refused(needs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"engine=ScriptedEngine {message}"):
+        open_engine(scripted, **needs)
+
+
+def test_an_engine_that_is_not_asked_for_more_is_handed_on() -> None:
+    engine = open_engine(scripted, structure={"state"}, trusts_log_probs=False, capacity=3)
+    assert isinstance(engine, ScriptedEngine) and engine.capacity == 3
