@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_agentrl.engines import prefixes as sharing
+from lit_agentrl.engines import prefixes as module
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
@@ -34,8 +34,8 @@ def test_every_copy_is_of_equal_tokens_from_a_complete_source(prefixes, num_live
     live = {slot: rows[slot] for slot in list(rows)[:num_live]}
     starting = {slot: tokens for slot, tokens in rows.items() if slot not in live}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharing, "MIN_SHARED", 1)
-        copies = sharing.common_prefixes(starting, live)
+        patch.setattr(module, "MIN_SHARED", 1)
+        copies = module.common_prefixes(starting, live)
     taken = dict.fromkeys(rows, 0)
     copied = set()
     for copy in copies:
@@ -64,7 +64,7 @@ def test_every_copy_is_of_equal_tokens_from_a_complete_source(prefixes, num_live
 def test_shared_beginnings_change_neither_replies_nor_log_probs(family, slots, monkeypatch):
     network = tiny_network(family)
     episodes, _ = play(engine(network, slots), SIBLINGS, PARAMS)
-    monkeypatch.setattr(sharing, "MIN_SHARED", 10**6)
+    monkeypatch.setattr(module, "MIN_SHARED", 10**6)
     alone, _ = play(engine(network, slots), SIBLINGS, PARAMS)
     assert {e: t for e, (t, _, _) in episodes.items()} == {e: t for e, (t, _, _) in alone.items()}
     tokens_BT, is_action_BT, logp_BT = padded(episodes)

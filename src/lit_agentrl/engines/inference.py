@@ -15,7 +15,7 @@ from lit_agentrl.models.final_layer import computed_at, final_feed_forward
 from lit_agentrl.models.onednn import padding_for, quick_linears
 
 
-class Serving:
+class Inference:
     """Runs ``network`` for inference; everything is put back on leaving.
 
     Args:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
-from lit_agentrl.engines.inference import Serving
+from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
@@ -72,7 +72,7 @@ class NativeEngine:
         self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
         self._is_end_V[list(end_of_turn_ids)] = True
         self._context = forward_context
-        self._serving = Serving(network, NAME)
+        self._inference = Inference(network, NAME)
         self._slower: ReencodingEngine | None = None
         if reason := why_not(network, max_context_tokens, forward_context):
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
@@ -111,7 +111,7 @@ class NativeEngine:
             self._cache.move(*move)
         finished, self._refused = self._refused, []
         if not finished and self._rows.is_writing_S.any():
-            with self._serving(), self._context():
+            with self._inference(), self._context():
                 while not finished:
                     finished = self._step()
         return finished
@@ -189,4 +189,4 @@ class NativeEngine:
             for copy in copies:
                 targets = list(copy.targets)
                 rows.known_S[targets] = rows.shared_S[targets] = copy.length
-        return self._serving.read(self._cache, pack_unread(rows, slots_A, copies, self._network.device))
+        return self._inference.read(self._cache, pack_unread(rows, slots_A, copies, self._network.device))

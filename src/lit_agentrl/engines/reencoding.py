@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import TurnRequest, TurnResult
-from lit_agentrl.engines.inference import Serving
+from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopTable
 from lit_agentrl.episode import FinishReason
@@ -50,7 +50,7 @@ class ReencodingEngine:
         self._is_end_V = is_end
         self._max_context = max_context_tokens
         self._context = forward_context
-        self._serving = Serving(network, None)
+        self._inference = Inference(network, None)
         self._history: dict[int, list[int]] = {}
         self._waiting: list[TurnRequest] = []
         self._version = 0
@@ -72,7 +72,7 @@ class ReencodingEngine:
         length = len(self._history[self._waiting[0].episode])
         alike = [r for r in self._waiting if len(self._history[r.episode]) == length][: self.capacity]
         self._waiting = [r for r in self._waiting if r not in alike]
-        with self._serving(), self._context():
+        with self._inference(), self._context():
             return self._answer(alike)
 
     def fork(self, parent: int, child: int, at: int) -> None:

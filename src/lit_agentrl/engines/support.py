@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.cache import SlotCache
-from lit_agentrl.engines.inference import Serving
+from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.rows import Rows
 
@@ -57,18 +57,18 @@ def _trial(network: PreTrainedModel, context: Callable[[], AbstractContextManage
     vocabulary = network.config.get_text_config().vocab_size
     params = SamplingParams(max_reply_tokens=8, max_context_tokens=16)
     slots_A = np.arange(len(_LENGTHS))
-    serving = Serving(network, NAME)
-    with serving(), context():
+    inference = Inference(network, NAME)
+    with inference(), context():
         for part in (0, 1):
             for episode, length in enumerate(_LENGTHS):
                 slot = rows.slot_of[episode] if part else rows.open(episode)
                 size = 2 if part else length
                 prefix = [(7 * i + 3 * episode + 11 * part + 1) % vocabulary for i in range(size)]
                 rows.start(slot, TurnRequest(episode, prefix, 0, params))
-            logits_AV = serving.read(cache, pack_unread(rows, slots_A, [], network.device))
+            logits_AV = inference.read(cache, pack_unread(rows, slots_A, [], network.device))
             rows.known_S[:] = rows.total_S
     worst = 0.0
-    with Serving(network, None)(), context():
+    with Inference(network, None)(), context():
         for episode, logits_V in enumerate(logits_AV):
             row_1T = torch.from_numpy(rows.tokens_SL[episode : episode + 1, : rows.total_S[episode]])
             whole_V = network(input_ids=row_1T.to(network.device), use_cache=False).logits[0, -1]
