@@ -12,13 +12,16 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from examples.own_env.letters import Letters
+from examples.own_reward.progress import Progress
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
 from lit_agentrl.models.policy import load_nano
+from tests.rewards.conftest import context, episode, turn
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "own_env"
+OWN_REWARD = ROOT / "examples" / "own_reward"
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +69,35 @@ def test_readme_shows_the_example_as_it_is(file: str) -> None:
     assert block in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_part_with_a_network_learns_where_the_policy_succeeds() -> None:
+    def made() -> Progress:
+        part: Progress = instantiate(
+            OmegaConf.load(OWN_REWARD / "conf/reward/progress.yaml").progress, weight=2.0
+        )
+        part.setup(context())
+        return part
+
+    episodes = [
+        episode([turn(text="P near"), turn(text="P there")], success=True),
+        episode([turn(text="P far"), turn(text="P lost")], member=1),
+    ]
+    part, fresh = made(), made()
+    assert part.score(episodes, iteration=0) == fresh.score(episodes, iteration=0)
+    for iteration in range(20):
+        part.learn(episodes, iteration=iteration)
+    (to_there, _), (to_lost, _) = part.score(episodes, iteration=20)
+    start = [sum(row) for row in part.score(episodes, iteration=20)]
+    assert start[0] < -0.9 and start[1] > -0.1, "an episode earns the chance that it began with, taken off"
+    assert abs(to_there) < 0.1 and abs(to_lost) < 0.1  # what came of both was seen in their first states
+    fresh.load_state_dict(part.state_dict())
+    assert part.score(episodes, iteration=21) == fresh.score(episodes, iteration=21)
+
+
 @pytest.mark.slow
-def test_two_iterations_of_training(tmp_path: Path) -> None:
-    arguments = ["--config-dir", str(EXAMPLE / "conf"), "env=letters", "experiment=quick"]
+@pytest.mark.parametrize("choice", ["own_env env=letters", "own_reward reward=progress"])
+def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
+    folder, option = choice.split()
+    arguments = ["--config-dir", str(ROOT / "examples" / folder / "conf"), option, "experiment=quick"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *arguments, f"hydra.run.dir={tmp_path}"],
         cwd=tmp_path,  # not the repository: the game is found beside train.py
@@ -81,4 +110,8 @@ def test_two_iterations_of_training(tmp_path: Path) -> None:
     assert [row["iteration"] for row in rows] == ["0", "1", "2"]
     assert all(row["val/success"] for row in rows)
     documented = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    assert [name for name in rows[0] if name != "iteration" and f"`{name}`" not in documented] == []
+    assert [
+        name
+        for name in rows[0]
+        if name != "iteration" and not name.startswith("reward/") and f"`{name}`" not in documented
+    ] == []

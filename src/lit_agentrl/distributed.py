@@ -100,6 +100,21 @@ def gather_objects(items: list[T]) -> list[T]:
     return [item for part in parts for item in part]
 
 
+def gather_texts(texts: Sequence[str]) -> list[str]:
+    """The texts of all ranks, in rank order."""
+    if world_size() == 1:
+        return list(texts)
+    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+    rows = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if any(parts) else torch.empty(0)
+    sizes = gather_rows({"size": torch.tensor([len(part) for part in parts], dtype=torch.int64)})[0]["size"]
+    joined = gather_rows({"bytes": rows.to(torch.uint8)})[0]["bytes"].numpy().tobytes()
+    ends = torch.cumsum(sizes, 0).tolist()
+    return [
+        joined[end - size : end].decode("utf-8", "surrogatepass")
+        for end, size in zip(ends, sizes.tolist(), strict=True)
+    ]
+
+
 def gather_rows(
     tensors: Mapping[str, Tensor], order_B: Tensor | None = None
 ) -> tuple[dict[str, Tensor], slice | Tensor]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.rewards.base import RewardContext
+from tests.conftest import nano_tokenizer
 
 
 def turn(tokens: int = 2, *, reward: float = 0.0, key: int = 0, text: str = "P", **fields: Any) -> Turn:
@@ -26,6 +30,17 @@ def episode(
 ) -> Episode:
     end = EndReason.SUCCESS if success else EndReason.TURN_LIMIT
     return Episode(0, group, member, 0, task, 1, turns=list(turns), end=end, success=success)
+
+
+def context(seed: int = 0) -> RewardContext:
+    """Of a run on the CPU that has no engine."""
+    return RewardContext(
+        device=torch.device("cpu"), tokenizer=nano_tokenizer(), seed=seed, open_engine=_no_engine
+    )
+
+
+def _no_engine(network: object) -> None:
+    raise AssertionError("no part of this test opens an engine")
 
 
 def sized(tokens: int, *, reward: float = 0.0, **fields: Any) -> Episode:

@@ -13,15 +13,17 @@ from lit_agentrl.rewards.count import Count
 from lit_agentrl.rewards.moments import Moments
 from lit_agentrl.rewards.rnd import RandomNetworkDistillation, embed
 from tests.conftest import load_task_yaml
-from tests.rewards.conftest import episode, turn
+from tests.rewards.conftest import context, episode, turn
 
 
 def walk(*keys, **fields):
     return episode([turn(key=key, text=f"P {key}\n_ O") for key in keys], **fields)
 
 
-def rnd(**options):
-    return RandomNetworkDistillation(**{"seed": 1, "features": 32, "hidden": 8, "outputs": 4, **options})
+def rnd(seed=1, **options):
+    part = RandomNetworkDistillation(**{"features": 32, "hidden": 8, "outputs": 4, **options})
+    part.setup(context(seed))
+    return part
 
 
 BATCH = [walk(1, 2, 3), walk(1, 2, member=1), walk(1, 4, 4, 2, member=2)]
@@ -147,7 +149,6 @@ def test_games_of_one_turn_are_refused():
     [
         (lambda: Count(anneal_iterations=0), "anneal_iterations=0 must be a whole number >= 1"),
         (lambda: Count(normalise="yes"), "normalise=yes must be true or false"),
-        (lambda: rnd(seed=-1), "seed=-1 must be a whole number >= 0"),
         (lambda: rnd(lr=0), "lr=0 must be > 0"),
         (lambda: rnd(steps=0), "steps=0 must be a whole number >= 1"),
         (lambda: rnd(features=1.5), "features=1.5 must be a whole number >= 1"),

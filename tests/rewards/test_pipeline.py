@@ -21,7 +21,7 @@ from lit_agentrl.rewards.rnd import RandomNetworkDistillation
 from lit_agentrl.rewards.top_lambda import TopLambda
 from lit_agentrl.rewards.tripwire import TripWire
 from lit_agentrl.rollout.pack import pack
-from tests.rewards.conftest import episode, golden, sized, turn
+from tests.rewards.conftest import context, episode, golden, sized, turn
 
 
 class Constant(Shaping):
@@ -179,14 +179,16 @@ def test_shaping_alone_can_trip_the_wire():
 
 def test_order_of_episodes_and_exact_continuation_of_everything_together():
     def make():
-        return RewardPipeline(
+        made = RewardPipeline(
             {
                 "count": Count(),
-                "rnd": RandomNetworkDistillation(seed=0, features=16, hidden=4, outputs=2),
+                "rnd": RandomNetworkDistillation(features=16, hidden=4, outputs=2),
                 "delta": Delta(at_iteration=None, patience=1),
                 "normalise": Normalise(by="running", centre=True),
             }
         )
+        made.setup(context())
+        return made
 
     def returns(episodes):
         return {(e.group, e.member): [t.training_reward for t in e.turns] for e in episodes}
@@ -205,7 +207,18 @@ def test_order_of_episodes_and_exact_continuation_of_everything_together():
     assert set(straight.state_dict()) == {"count", "rnd", "delta", "normalise", "tripwire"}
 
 
+class Forgetful(Constant):
+    """Learns from its own process's episodes."""
+
+    def learn(self, episodes, *, iteration):
+        self.value += len(episodes)
+
+
 def test_misuse_is_refused():
+    with pytest.raises(ValueError, match=r"reward\.f learns, and processes must learn the same"):
+        RewardPipeline({"f": Forgetful()})
+    with pytest.raises(RuntimeError, match="Constant asks what other processes know"):
+        Constant().everyones_numbers([1.0])
     with pytest.raises(ValueError, match=r"reward=\[a,b\] each replace the task's reward"):
         RewardPipeline({"a": Delta(), "b": TopLambda()})
     with pytest.raises(ValueError, match=r"reward\.x makes a dict; it must make a RewardPart"):

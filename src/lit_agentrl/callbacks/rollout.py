@@ -12,10 +12,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.distributed import StrategyDoors, gather_objects, gather_rows, rank, sum_over_ranks
+from lit_agentrl.distributed import StrategyDoors, gather_rows, rank, sum_over_ranks
 from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report.iteration import of_all_ranks, rollout_row, stop_if_failing
+from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.filters import Selection
@@ -94,6 +95,10 @@ class RolloutCallback(Callback):
         self._engine = self._rules.open_engine(pl_module.network, forward_context)  # type: ignore[arg-type]
         self._close_games()
         self._scheduler = Scheduler(self._rules, self._engine)
+        self._rewards.setup(RewardContext(
+            device=trainer.strategy.root_device, tokenizer=self._rules.chat.tokenizer, seed=self._rules.seed,
+            open_engine=self._rules.open_engine,
+        ))  # fmt: skip
         if self._ahead is not None:
             require_whole_weights(trainer.strategy)
 
@@ -156,7 +161,7 @@ class RolloutCallback(Callback):
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["rollout/waves"] = float(waves)
         if self._rewards:
-            row |= self._rewards.learn(gather_objects(batch.episodes), iteration=batch.iteration)
+            row |= self._rewards.learn(batch.episodes, iteration=batch.iteration)
         played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
         if not int(sum_over_ranks(torch.tensor(len(played), device=pl_module.device))):
             raise ValueError(
@@ -202,7 +207,7 @@ class RolloutCallback(Callback):
     def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
         """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
         if self._rewards:
-            self._rewards.score(gather_objects(batch.episodes), iteration=batch.iteration)
+            self._rewards.score(batch.episodes, iteration=batch.iteration)
         played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
         tensors, _ = gather_rows(
             {

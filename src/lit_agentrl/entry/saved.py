@@ -34,6 +34,9 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
             "compiled decoding was no quicker where it was measured; tokens are decoded plainly",
         )
     },
+    "lit_agentrl.rewards.rnd.RandomNetworkDistillation": {
+        "seed": ("${seed}", "its networks are keyed by the run's seed")
+    },
 }
 
 # groups that an earlier version lacked, and the option that is what it did

@@ -1,9 +1,12 @@
 """What a reward part is: it turns the points of an iteration's turns into new ones.
 
-A part sees all episodes of the iteration (of all ranks), so statistics over groups and batches are possible.
-``apply`` must be a function of the episodes and of what was learnt in earlier iterations, and must not depend
-on the order of the episodes: it is called again after each wave of rollouts.  What a part learns it takes over
-in ``learn``, once an iteration, and gives out in ``state_dict``, so that a resumed run is the uninterrupted one.
+A part is given the iteration's episodes that its own process played, always whole groups.  ``apply`` must be a
+function of the episodes and of what was learnt in earlier iterations, and must not depend on the order of the
+episodes: it is called again after each wave of rollouts.  What a part learns it takes over in ``learn``, once an
+iteration, and gives out in ``state_dict``, so that a resumed run is the uninterrupted one.
+
+A part whose points depend on episodes of other groups says ``sees = "all"`` and asks `everyone` for their numbers;
+with several processes only those travel.  Then several processes score as one does.
 """
 
 from __future__ import annotations
@@ -12,12 +15,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
+from torch import Tensor
+
+from lit_agentrl.distributed import gather_rows, gather_texts
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.checks import require_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Points = list[list[float]]  # one list an episode, one number a turn
 Probe = Callable[[World, str], float]  # of a game and its observation, measured before each turn
@@ -33,16 +43,64 @@ class Stage(IntEnum):
     WATCH = 4  # changes nothing
 
 
+@dataclass(frozen=True, kw_only=True)
+class RewardContext:
+    """What a part may need of the run.
+
+    Attributes:
+        device: of this process's networks.
+        tokenizer: of the policy.
+        seed: of the run.
+        open_engine: makes an engine of the run's kind around a causal language model.
+    """
+
+    device: torch.device
+    tokenizer: PreTrainedTokenizerBase
+    seed: int
+    open_engine: Callable[..., Any]
+
+
 class RewardPart(ABC):
     """One entry of ``reward``.
 
     Attributes:
         stage: when it acts.
+        sees: ``own``: points of an episode depend on its own group alone; ``all``: also on others, of which it
+            asks `everyone`.  A part that learns sees all, else processes would learn different things.
         name: its key in the config, set by the pipeline; names its curves.
     """
 
     stage: ClassVar[Stage]
+    sees: ClassVar[Literal["own", "all"]] = "own"
     name: str = "part"
+
+    def setup(self, context: RewardContext) -> None:  # noqa: B027 (optional)
+        """Make what needs the run, such as networks; called once, before anything is played or loaded."""
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, in rank order; each process must ask alike, whether or not it has any.
+
+        Raises:
+            RuntimeError: the part does not say that it sees all, so not every process may be asking.
+        """
+        self._require_all()
+        return gather_rows({"rows": rows})[0]["rows"]
+
+    def everyones_numbers(self, values: Sequence[float]) -> list[float]:
+        """As `everyone`, of numbers."""
+        numbers: list[float] = self.everyone(torch.tensor(values, dtype=torch.float64)).tolist()
+        return numbers
+
+    def everyones_texts(self, texts: Sequence[str]) -> list[str]:
+        """As `everyone`, of texts."""
+        self._require_all()
+        return gather_texts(texts)
+
+    def _require_all(self) -> None:
+        if self.sees != "all":
+            raise RuntimeError(
+                f"{type(self).__name__} asks what other processes know; it must say sees = 'all'"
+            )
 
     @property
     def probe(self) -> Probe | None:
@@ -55,7 +113,8 @@ class RewardPart(ABC):
 
         Args:
             points: so far, of each turn of each episode.
-            episodes: those that can be trained on; every turn has a reply.
+            episodes: those of this process that can be trained on; every turn has a reply.  Without any, a
+                part that sees only its own is not called.
             iteration: counts from 0.
         """
 

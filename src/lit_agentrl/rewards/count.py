@@ -34,19 +34,22 @@ class Count(Novelty):
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
         """Of the states before these turns."""
-        now = Counter(turn.state_key for e in episodes for turn in e.turns)
+        now = self._visited(episodes)
         return [(self._visits[turn.state_key] + now[turn.state_key]) ** -0.5 for turn in arrivals]
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
         """Also ``states``: distinct ones so far."""
-        now = {turn.state_key for e in episodes for turn in e.turns}
-        further = {"states": float(len(self._visits.keys() | now))}
+        further = {"states": float(len(self._visits.keys() | self._visited(episodes).keys()))}
         return super().curves(episodes, iteration=iteration) | further
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
         """Count the iteration's visits."""
         super().learn(episodes, iteration=iteration)
-        self._visits.update(turn.state_key for e in episodes for turn in e.turns)
+        self._visits.update(self._visited(episodes))
+
+    def _visited(self, episodes: Sequence[Episode]) -> Counter[int]:
+        keys = torch.tensor([turn.state_key for e in episodes for turn in e.turns], dtype=torch.int64)
+        return Counter(self.everyone(keys).tolist())
 
     def state_dict(self) -> dict[str, Any]:
         """Also the visits, sorted by state."""

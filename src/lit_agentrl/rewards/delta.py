@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
@@ -27,6 +27,7 @@ class Delta(RewardPart):
     """
 
     stage: ClassVar[Stage] = Stage.TASK
+    sees: ClassVar[Literal["own", "all"]] = "all"
     at_iteration: int | None = 50
     patience: int | None = None
     share: float | None = None
@@ -66,11 +67,12 @@ class Delta(RewardPart):
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
         """See whether a trigger fires."""
-        mean = math.fsum(e.total_reward for e in episodes) / len(episodes)
+        returns = self.everyones_numbers([e.total_reward for e in episodes])
+        mean = math.fsum(returns) / len(returns)
         self._waited = 0 if mean > self._best else self._waited + 1
         self._best = max(self._best, mean)
-        groups = {e.group for e in episodes}
-        solved = {e.group for e in episodes if e.success}
+        groups = set(self.everyones_numbers([e.group for e in episodes]))
+        solved = set(self.everyones_numbers([e.group for e in episodes if e.success]))
         if self.patience is not None and self._waited >= self.patience:
             self._is_binary = True
         if self.share is not None and len(solved) >= self.share * len(groups):

@@ -24,6 +24,7 @@ class Normalise(RewardPart):
     """
 
     stage: ClassVar[Stage] = Stage.SCALE
+    sees: ClassVar[Literal["own", "all"]] = "all"
     by: Literal["batch", "group", "running", "none"] = "running"
     centre: bool = False
     _moments: Moments = field(default_factory=Moments, init=False, repr=False)
@@ -48,7 +49,7 @@ class Normalise(RewardPart):
             spread = {group: Moments().merged(values) for group, values in groups.items()}
             return [self._row(row, spread[e.group]) for row, e in zip(points, episodes, strict=True)]
         before = self._moments if self.by == "running" else Moments()
-        self._pending = before.merged(returns)
+        self._pending = before.merged(self.everyones_numbers(returns))
         return [self._row(row, self._pending) for row in points]
 
     def _row(self, row: Sequence[float], moments: Moments) -> list[float]:

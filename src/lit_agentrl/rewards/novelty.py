@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
@@ -29,6 +29,7 @@ class Novelty(Shaping):
         normalise: divide by sigma.
     """
 
+    sees: ClassVar[Literal["own", "all"]] = "all"
     weight: float = 0.1
     anneal_iterations: int | None = 100
     normalise: bool = True
@@ -64,7 +65,7 @@ class Novelty(Shaping):
         bonuses = self.novelty([turn for e in episodes for turn in e.turns[1:]], episodes)
         rest = iter(bonuses)
         rows = [[next(rest) for _ in e.turns[1:]] + [0.0] for e in episodes]
-        self._pending = self._moments.merged([math.fsum(row) for row in rows])
+        self._pending = self._moments.merged(self.everyones_numbers([math.fsum(row) for row in rows]))
         factor = self.coef(iteration) / (self._pending.scale if self.normalise else 1.0)
         return [[factor * bonus for bonus in row] for row in rows]
 

@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
+from lit_agentrl.distributed import gather_rows, sum_over_ranks
 from lit_agentrl.episode import EndReason, Episode
-from lit_agentrl.rewards.base import Points, Probe, RewardPart, Stage
+from lit_agentrl.rewards.base import Points, Probe, RewardContext, RewardPart, Stage
 from lit_agentrl.rewards.tripwire import TripWire
 
 
@@ -21,7 +24,8 @@ class RewardPipeline:
         parts: by name.
 
     Raises:
-        ValueError: two parts replace the task's reward, or an entry is no reward part.
+        ValueError: two parts replace the task's reward, a part learns from its own process's episodes alone, or an
+            entry is no reward part.
     """
 
     def __init__(self, parts: Mapping[str, RewardPart] | None = None) -> None:
@@ -36,7 +40,13 @@ class RewardPipeline:
         if parts and not any(isinstance(part, TripWire) for part in parts.values()):
             parts["tripwire"] = TripWire()
             parts["tripwire"].name = "tripwire"
+        for name, part in parts.items():
+            if part.sees == "own" and type(part).learn is not RewardPart.learn:
+                raise ValueError(
+                    f"reward.{name} learns, and processes must learn the same: let it say sees = 'all'"
+                )
         self.parts = dict(sorted(parts.items(), key=lambda item: item[1].stage))
+        self._is_set_up = False
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -46,20 +56,30 @@ class RewardPipeline:
         """What parts want measured in the state before each turn."""
         return {name: part.probe for name, part in self.parts.items() if part.probe is not None}
 
+    def setup(self, context: RewardContext) -> None:
+        """Let the parts make what needs the run; only the first call does anything."""
+        for part in () if self._is_set_up else self.parts.values():
+            part.setup(context)
+        self._is_set_up = True
+
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> None:
-        """Give every turn its training reward; call it on all episodes so far, as often as there are waves.
+        """Give every turn its training reward; collective.
+
+        Args:
+            episodes: this process's of all waves so far; it is called as often as there are waves.
+            iteration: counts from 0.
 
         Raises:
             ValueError: a part returned points of the wrong shape, or not finite.
         """
-        scored = trainable(episodes) if self else []
-        if not scored:
+        scored = trainable(episodes)
+        if not self or not _number(scored):
             return
         points = [[turn.reward for turn in episode.turns] for episode in scored]
         for episode in scored:
             for turn in episode.turns:
                 turn.shaping = {}
-        for name, part in self.parts.items():
+        for name, part in self._called(scored):
             changed = part.apply(points, scored, iteration=iteration)
             _check(name, changed, points)
             if part.stage is not Stage.WATCH:
@@ -70,12 +90,12 @@ class RewardPipeline:
                 turn.shaped_reward = value
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """Let the parts learn from the iteration's episodes, already scored; returns the iteration's curves.
+        """Let the parts learn from the iteration's episodes, already scored; returns its curves; collective.
 
         ``reward/<part>``: points that a part added, mean over episodes.  ``reward/total``: mean training return.
         """
-        scored = trainable(episodes) if self else []
-        if not scored:
+        scored = trainable(episodes)
+        if not self or not _number(scored):
             return {}
         row: dict[str, float] = {}
         for name, part in self.parts.items():
@@ -83,12 +103,17 @@ class RewardPipeline:
                 row[f"reward/{name}"] = _mean(
                     [math.fsum(t.shaping.get(name, 0.0) for t in e.turns) for e in scored]
                 )
+        for name, part in self._called(scored):
             further = part.curves(scored, iteration=iteration)
             row |= {f"reward/{name}_{key}": value for key, value in further.items()}
         row["reward/total"] = _mean([episode.training_return for episode in scored])
-        for part in self.parts.values():
+        for _, part in self._called(scored):
             part.learn(scored, iteration=iteration)
         return row
+
+    def _called(self, scored: Sequence[Episode]) -> list[tuple[str, RewardPart]]:
+        """Without episodes of its own, a process takes part where parts ask each other."""
+        return [(name, part) for name, part in self.parts.items() if scored or part.sees == "all"]
 
     def state_dict(self) -> dict[str, Any]:
         """What the parts have learnt, by name; parts that learn nothing are left out."""
@@ -119,5 +144,12 @@ def _record(name: str, changed: Points, points: Points, episodes: Sequence[Episo
             turn.shaping[name] = after - before
 
 
+def _number(episodes: Sequence[Episode]) -> int:
+    """Of the episodes of all processes."""
+    return int(sum_over_ranks(torch.tensor(len(episodes))))
+
+
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    """Over the episodes of all processes."""
+    of_all = gather_rows({"values": torch.tensor(values, dtype=torch.float64)})[0]["values"].tolist()
+    return math.fsum(of_all) / len(of_all)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lit_agentrl import seeds
 from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.checks import require_number, require_whole
 from lit_agentrl.rewards.novelty import Novelty
 
@@ -30,14 +31,12 @@ class RandomNetworkDistillation(Novelty):
     would not say where anything stands.  Both run on the CPU and see distinct observations in sorted order.
 
     Args:
-        seed: of both networks; the run's.
         features: entries of the vector.
         hidden, outputs: widths of the networks.
         lr: of Adam.
         steps: full-batch steps an iteration on its distinct observations.
     """
 
-    seed: int
     features: int = 256
     hidden: int = 64
     outputs: int = 32
@@ -46,17 +45,19 @@ class RandomNetworkDistillation(Novelty):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_whole("seed", self.seed, 0)
         for name in ("features", "hidden", "outputs", "steps"):
             require_whole(name, getattr(self, name), 1)
         require_number("lr", self.lr, "> 0", lambda value: value > 0)
-        self._target = self._network("target").requires_grad_(False)
-        self._predictor = self._network("predictor")
+
+    def setup(self, context: RewardContext) -> None:
+        """Make both networks, by the run's seed."""
+        self._target = self._network("target", context.seed).requires_grad_(False)
+        self._predictor = self._network("predictor", context.seed)
         self._optimizer = torch.optim.Adam(self._predictor.parameters(), lr=self.lr)
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
         """Of the observations before these turns."""
-        texts = _distinct(arrivals)
+        texts = self._distinct(arrivals)
         if not texts:
             return []
         with torch.no_grad():
@@ -66,7 +67,7 @@ class RandomNetworkDistillation(Novelty):
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
         """Train the predictor on the iteration's observations."""
         super().learn(episodes, iteration=iteration)
-        texts = _distinct([turn for e in episodes for turn in e.turns])
+        texts = self._distinct([turn for e in episodes for turn in e.turns])
         with torch.enable_grad():
             for _ in range(self.steps):
                 self._optimizer.zero_grad()
@@ -90,14 +91,18 @@ class RandomNetworkDistillation(Novelty):
         self._predictor.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _network(self, purpose: str) -> nn.Sequential:
+    def _network(self, purpose: str, seed: int) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
-            torch.manual_seed(seeds.key(self.seed, f"rnd-{purpose}"))
+            torch.manual_seed(seeds.key(seed, f"rnd-{purpose}"))
             return nn.Sequential(
                 nn.Linear(self.features, self.hidden), nn.ReLU(),
                 nn.Linear(self.hidden, self.hidden), nn.ReLU(),
                 nn.Linear(self.hidden, self.outputs),
             )  # fmt: skip
+
+    def _distinct(self, turns: Sequence[Turn]) -> list[str]:
+        """What was observed, by any process."""
+        return sorted(set(self.everyones_texts(sorted({turn.observation for turn in turns}))))
 
     def _error(self, texts: Sequence[str]) -> Tensor:
         words = torch.stack([embed(text, self.features) for text in texts])
@@ -117,7 +122,3 @@ def embed(text: str, size: int) -> Tensor:
     norm = float(vector.square().sum()) ** 0.5
     scaled: Tensor = vector * (math.sqrt(size) / max(norm, 1.0))
     return scaled
-
-
-def _distinct(turns: Sequence[Turn]) -> list[str]:
-    return sorted({turn.observation for turn in turns})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
@@ -28,6 +28,7 @@ class TopLambda(RewardPart):
     """
 
     stage: ClassVar[Stage] = Stage.TASK
+    sees: ClassVar[Literal["own", "all"]] = "all"
     top_share: float = 0.2
     alpha: float = 0.2
     keep_penalties: bool = True
@@ -53,8 +54,10 @@ class TopLambda(RewardPart):
 
     def _best_groups(self, episodes: Sequence[Episode]) -> set[int]:
         outcomes: dict[int, list[bool]] = {}
-        for e in episodes:
-            outcomes.setdefault(e.group, []).append(e.success)
+        groups = self.everyones_numbers([e.group for e in episodes])
+        successes = self.everyones_numbers([e.success for e in episodes])
+        for group, success in zip(groups, successes, strict=True):
+            outcomes.setdefault(int(group), []).append(bool(success))
         best = sorted(outcomes, key=lambda group: (-sum(outcomes[group]) / len(outcomes[group]), group))
         return set(best[: max(1, int(self.top_share * len(best) + 1e-9))])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage
@@ -25,6 +25,7 @@ class TripWire(RewardPart):
     """
 
     stage: ClassVar[Stage] = Stage.WATCH
+    sees: ClassVar[Literal["own", "all"]] = "all"
     quantile: float | None = None
     max_share: float | None = None
     _high: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by game
@@ -42,7 +43,8 @@ class TripWire(RewardPart):
         """Of the episodes that trip the wire."""
         high = self._thresholds(episodes)
         tripped = [not e.success and e.training_return >= high.get(e.task_name, math.inf) for e in episodes]
-        return sum(tripped) / len(episodes)
+        of_all = self.everyones_numbers(tripped)
+        return sum(of_all) / len(of_all)
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
         """``share``: of the episodes that trip the wire."""
@@ -72,9 +74,11 @@ class TripWire(RewardPart):
 
     def _thresholds(self, episodes: Sequence[Episode]) -> dict[str, float]:
         solved: dict[str, list[float]] = {}
-        for e in episodes:
-            if e.success:
-                solved.setdefault(e.task_name, []).append(e.training_return)
+        successes = [e for e in episodes if e.success]
+        games = self.everyones_texts([e.task_name for e in successes])
+        returns = self.everyones_numbers([e.training_return for e in successes])
+        for game, value in zip(games, returns, strict=True):
+            solved.setdefault(game, []).append(value)
         return self._high | {game: self._level(sorted(values)) for game, values in solved.items()}
 
     def _level(self, returns: Sequence[float]) -> float:
