@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from lit_agentrl.entry import ranks
 from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.entry.errors import UserError
+from lit_agentrl.strategies.launching import run_id
 
 JOB = ranks.Job("seed: 7\ntrainer: {devices: 1, num_nodes: 1}\n", ["more"], "python train.py", True)
 VARIABLES = (
@@ -63,9 +64,14 @@ def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ranks.processes_launched() is None
 
 
-def test_processes_of_one_machine_find_the_job_in_their_environment() -> None:
+def test_processes_of_one_machine_find_the_job_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another launcher started them, within the run."""
     ranks.share(JOB, num_nodes=1)
-    assert ranks.receive() == JOB
+    assert ranks.handed() is None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id(os.environ[ranks.JOB]))
+    assert ranks.handed() == JOB and not ranks.is_telling()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    assert ranks.handed() is None and ranks.is_telling()
 
 
 def test_job_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.accelerators import CPUAccelerator
 from omegaconf import OmegaConf
 
-from lit_agentrl.strategies import ddp, multiprocess
-from lit_agentrl.strategies.launching import Launcher
+from lit_agentrl.strategies import ddp
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
 from tests.strategies.processes import on_ranks
@@ -66,14 +65,14 @@ def _variables(folder: Path, trouble: str) -> dict[str, str]:
     return found
 
 
+def _arguments(folder: Path, *more: str) -> list[str]:
+    overrides = [override for override in DDP if not override.startswith("env=")]
+    return command(*_config(folder), *overrides, "env=trouble", f"hydra.run.dir={folder / 'run'}", *more)
+
+
 def _run(folder: Path, trouble: str, *more: str, torchrun: bool = False) -> tuple[int, str, float]:
     """Exit code, standard error and seconds of a run with this trouble."""
-    flags = _config(folder)
-    overrides = [o for o in DDP if not o.startswith("env=")] + [
-        "env=trouble",
-        f"hydra.run.dir={folder / 'run'}",
-    ]
-    arguments = command(*flags, *overrides, *more)
+    arguments = _arguments(folder, *more)
     if torchrun:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         arguments = [*launcher, *arguments[1:]]
@@ -112,22 +111,19 @@ def _nothing_is_left(folder: Path) -> None:
             continue
 
 
-def _fails_beside_one_that_hangs() -> str:
+def _fails_and_writes_its_summary() -> str:
     strategy = ddp.DDP(timeout_s=0.5)  # the grace of its watch
-    multiprocess.GRACE_S = 2.0  # of this forked process
     strategy.accelerator, strategy.parallel_devices = CPUAccelerator(), [torch.device("cpu")]
     strategy.cluster_environment = LightningEnvironment()
-    strategy._configure_launcher()
     strategy.setup_environment()
-    launcher = strategy.launcher
-    assert isinstance(launcher, Launcher)
-    launcher.procs = [subprocess.Popen(["sleep", "600"])]
-    return str(strategy.failed(ValueError("the disk is full")))
+    cause = strategy.failed(ValueError("the disk is full"))
+    time.sleep(1.5)
+    return str(cause)
 
 
-def test_a_rank_that_fails_ends_the_others_and_lives(tmp_path: Path) -> None:
+def test_a_rank_that_fails_lives(tmp_path: Path) -> None:
     """Its own watch, which takes it for one that hangs, must not end it before the summary is written."""
-    assert on_ranks(_fails_beside_one_that_hangs, tmp_path, world_size=1) == ["the disk is full"]
+    assert on_ranks(_fails_and_writes_its_summary, tmp_path, world_size=1) == ["the disk is full"]
 
 
 @pytest.mark.slow
@@ -148,18 +144,12 @@ def test_games_that_raise_on_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
     code, printed, _ = _run(tmp_path, f"kill:{rank}")
-    (cause,) = _causes(printed)
-    if rank == 1:
-        assert code == 1 and "rank 1 was killed by SIGKILL" in cause
-        assert _summary(tmp_path)["error"] == "rank 1 was killed by SIGKILL"
-        assert _summary(tmp_path)["status"] == "failed"
-    else:  # the one that would tell is dead: another does
-        assert code == -signal.SIGKILL
-        assert "the first process of the run is gone" in cause or "connection to another rank broke" in cause
-    time.sleep(15 if rank == 0 else 0)  # the other has its grace
+    assert code == 1
+    assert _causes(printed) == [f"error: rank {rank} was killed by SIGKILL"]
+    assert _summary(tmp_path)["error"] == f"rank {rank} was killed by SIGKILL"
+    assert _summary(tmp_path)["status"] == "failed"
     _nothing_is_left(tmp_path)
-    if rank == 1:
-        _continues(tmp_path)
+    _continues(tmp_path)
 
 
 @pytest.mark.slow
@@ -167,13 +157,39 @@ def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
 def test_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
     """It is ended as well, though its main thread sleeps for ten minutes."""
     code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=15")
-    assert code != 0 and seconds < 200
+    assert code == 1 and seconds < 200
     (cause,) = _causes(printed)
     assert "did not come within strategy.timeout_s=15 seconds" in cause
     assert f"rank {rank} did not come" in cause
-    if rank == 1:
-        assert _summary(tmp_path)["status"] == "failed"
+    assert _summary(tmp_path)["status"] == "failed"
     _nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> None:
+    """In the midst of a rollout that stalls on one rank; the dead one's ranks notice by themselves."""
+    arguments, variables = _arguments(tmp_path), _variables(tmp_path, "stall:1")
+    process = subprocess.Popen(
+        [*arguments, "trainer.devices=2"], cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 200
+    while not (tmp_path / "run/checkpoints/last.ckpt").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2.0)
+    process.send_signal(number)
+    _, printed = process.communicate(timeout=100)  # which the ranks hold open too
+    _nothing_is_left(tmp_path)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+        assert "error: the process that started the run is gone" in printed
+    else:
+        assert process.returncode == 130 and not _causes(printed)
+        assert printed.count("interrupted; continue with: python train.py resume=") == 1
+        assert _summary(tmp_path)["status"] == "stopped"
+        assert _summary(tmp_path)["error"] == "interrupted"
+        if number == signal.SIGINT:
+            _continues(tmp_path)
 
 
 @pytest.mark.slow

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment, find_free_network_port
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
-from lit_agentrl.strategies import ddp
-from lit_agentrl.strategies.launching import LAUNCH_VARIABLES, Launcher
+from lit_agentrl.strategies import launching
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
 
+TOLD = '{"message": {"message": "RankFailed: the arm: fell off", "extraInfo": {"timestamp": "0"}}}'
 DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=1", *TINY]
 
 
@@ -61,57 +63,56 @@ def test_single_refuses_devices_that_it_would_leave_idle() -> None:
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment in which nobody has started processes, taken back after the test."""
-    for name in LAUNCH_VARIABLES:
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A launch leaves neither a variable nor a signal behind; a sweep's next run would take it for its own."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # which names the phase
+    environ, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    yield
+    assert {**os.environ, "PYTEST_CURRENT_TEST": ""} == {**environ, "PYTEST_CURRENT_TEST": ""}
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text()
 
 
-def test_one_process_leaves_the_environment_as_it_was(bare: None) -> None:
-    before = dict(os.environ)
-    launcher = Launcher(LightningEnvironment(), num_processes=1, num_nodes=1)
-    assert launcher.launch(lambda: os.environ["LOCAL_RANK"]) == "0"
-    assert LightningEnvironment().creates_processes_externally
-    launcher.join(timeout_s=1.0)
-    assert dict(os.environ) == before
-    assert not LightningEnvironment().creates_processes_externally
-    os.environ["NODE_RANK"] = "1"  # whoever sets it from now on keeps it
-    launcher.end()
-    assert os.environ["NODE_RANK"] == "1"
+def launched(code: str, *arguments: str, processes: int = 2) -> None:
+    launching.launch([sys.executable, "-c", code, *arguments], processes=processes, job="a job")
 
 
-def test_threads_are_divided_for_one_run_alone(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another number of them would make other bits of the sweep's next run."""
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores := 1 + len(os.sched_getaffinity(0)))
-    try:
-        launcher = Launcher(LightningEnvironment(), num_processes=1, num_nodes=1)
-        assert launcher.launch(torch.get_num_threads) == cores - 1 == int(os.environ["OMP_NUM_THREADS"])
-        launcher.end()
-        assert torch.get_num_threads() == cores and "OMP_NUM_THREADS" not in os.environ
-    finally:
-        torch.set_num_threads(before)
+def test_processes_divide_the_cores(unchanged: None, tmp_path: Path) -> None:
+    code = "import os, sys; e = os.environ; open(f'{sys.argv[1]}/{e[\"RANK\"]}', 'w').write(e['OMP_NUM_THREADS'])"
+    launched(code, str(tmp_path))
+    threads = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"0": threads, "1": threads}
 
 
-def test_processes_that_never_met_leave_nothing_behind(bare: None) -> None:
-    before = dict(os.environ)
-    strategy = ddp.DDP()
-    strategy.cluster_environment = LightningEnvironment()
-    strategy.parallel_devices = [torch.device("cpu")]
-    strategy._configure_launcher()
-    launcher = strategy.launcher
-    assert isinstance(launcher, Launcher)
-    launcher.launch(lambda: None)
-    error = RuntimeError("the address is in use")
-    assert strategy.failed(error) is error
-    assert dict(os.environ) == before
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("exit(3)", "rank 1 ended with code 3"),
+        ("os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
+        (f"open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({TOLD!r}); exit(1)", "the arm: fell off"),
+    ],
+)
+def test_the_first_cause_is_raised_and_the_others_end(code: str, cause: str, unchanged: None) -> None:
+    code = f"import os, time; os.environ['RANK'] == '0' and time.sleep(60); {code}"
+    with pytest.raises(launching.RankFailed) as failed:
+        launched(code)
+    assert str(failed.value) == cause
+
+
+def test_an_interrupt_ends_all(unchanged: None) -> None:
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        launched("import time; time.sleep(60)")
+
+
+@pytest.mark.parametrize(("devices", "count"), [(2, 2), ("3", 3), ("auto", 1)])
+def test_devices_are_counted(devices: int | str, count: int) -> None:
+    assert launching.count_devices("cpu", devices) == count
 
 
 @pytest.mark.slow
-def test_lightning_starts_the_processes(tmp_path: Path) -> None:
+def test_a_run_starts_its_processes(tmp_path: Path) -> None:
     (printed,) = ended(started(command(*DDP, "trainer.devices=2", f"hydra.run.dir={tmp_path / 'run'}")))
     assert_one_run(tmp_path / "run", printed)
 
@@ -142,7 +143,6 @@ def test_srun_starts_the_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_run_of_a_sweep_starts_its_own_processes(tmp_path: Path) -> None:
-    """One of one process leaves nothing from which the next would take its processes for started."""
     arguments = command("-m", *DDP, f"hydra.sweep.dir={tmp_path}", "trainer.devices=1,2")
     assert "RANK" not in os.environ
     (printed,) = ended(started(arguments))

@@ -43,7 +43,7 @@ def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
     try:
         num_failed = command(argv)
     except KeyboardInterrupt:
-        if ranks.is_first():
+        if ranks.is_telling():
             print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
@@ -58,18 +58,20 @@ def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
 def _tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
     if with_traceback:
         traceback.print_exception(error)
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # from where torchrun tells causes at its end
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+    cause = prefix + explain(error)
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from lit_agentrl.strategies.launching import tell_launcher
 
-        get_error_handler().record_exception(error)
+        if tell_launcher(cause):
+            return
     if not getattr(error, "is_told", False):
-        report(prefix + explain(error))
+        report(cause)
 
 
 def _train(argv: list[str]) -> int:
     """Returns the number of runs that failed."""
-    if not ranks.is_first():
-        return _join()
+    if (given := ranks.handed()) is not None or not ranks.is_first():
+        return _join(given or ranks.receive())
     flags, overrides = split_arguments(argv)
     resumed = [text for text in overrides if text.startswith("resume=") and text != "resume=null"]
     if resumed:
@@ -156,27 +158,36 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
 
 
 def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool) -> None:
-    from lit_agentrl.entry.training import train
-
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
     command = shlex.join(["python", "train.py", *sys.argv[1:]])
-    ranks.share(ranks.describe(folders, cfg, command, is_resume=is_resume), cfg.trainer.num_nodes)
-    train(cfg, composition.task_loader(folders), command=command, is_resume=is_resume)
+    job = ranks.describe(folders, cfg, command, is_resume=is_resume)
+    ranks.share(job, cfg.trainer.num_nodes)
+    _take_part(cfg, job)
 
 
-def _join() -> int:
+def _take_part(cfg: DictConfig, job: ranks.Job) -> None:
+    """As one of the run's processes, or by starting those of this machine."""
+    if ranks.are_started(cfg):
+        from lit_agentrl.entry.training import train
+
+        train(cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume)
+        return
+    from lit_agentrl.entry.record import ending_told
+
+    with ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
+        ranks.start(cfg)
+
+
+def _join(job: ranks.Job | None) -> int:
     """Take part in the run that the first process has composed."""
-    job = ranks.receive()
     if job is None:  # it has said why
         return 1
-    from lit_agentrl.entry.training import train
-
-    load_task = composition.task_loader(job.folders)
+    cfg, number = job.cfg, ranks.number()
     try:
-        train(job.cfg, load_task, command=job.command, is_resume=job.is_resume)
+        _take_part(cfg, job)
     except Exception as error:
-        _tell(error, job.cfg.traceback, f"rank {ranks.number()}: ")
+        _tell(error, cfg.traceback, f"rank {number}: " if number and not hasattr(error, "is_told") else "")
         return 1
     return 0
 

@@ -1,6 +1,7 @@
-"""The processes of one run: the first composes the job, the others are told it and compose nothing themselves.
+"""The processes of one run: one composes the job, the others are told it and compose nothing themselves.
 
-So all agree on every option and on the run folder, whose name is the time at which the first began.
+So all agree on every option and on the run folder, whose name is the time at which the first began.  Where neither
+torchrun nor srun starts the processes, the one that composes starts them and takes no part itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lit_agentrl.entry.errors import UserError
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-JOB = "LIT_AGENTRL_JOB"  # for the processes that Lightning's launcher starts on a machine: the job, as JSON
+JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
 WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
@@ -52,6 +53,11 @@ class Job:
 def is_first() -> bool:
     """Whether this process speaks for the run: it composes, prints and writes."""
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+
+
+def is_telling() -> bool:
+    """Whether this process speaks to the user, instead of leaving that to the one that started it."""
+    return is_first() and handed() is None
 
 
 def number() -> int:
@@ -128,6 +134,48 @@ def share(job: Job, num_nodes: int) -> None:
             ) from error
 
 
+def are_started(cfg: DictConfig) -> bool:
+    """Whether this process is one of the run's, instead of having to start them."""
+    if "LOCAL_RANK" in os.environ or processes_launched() is not None:
+        return True
+    from hydra.utils import get_object
+    from lightning.pytorch.strategies.parallel import ParallelStrategy
+
+    strategy = get_object(cfg.strategy._target_)
+    return not (isinstance(strategy, type) and issubclass(strategy, ParallelStrategy))
+
+
+def start(cfg: DictConfig) -> None:
+    """Start this machine's processes of the job that was shared or received, and wait for their end.
+
+    Raises:
+        RankFailed: with the first cause.
+        KeyboardInterrupt: they were interrupted.
+        ValueError: an option of the strategy, or ``trainer.devices``, makes no sense.
+    """
+    from hydra.utils import instantiate
+
+    from lit_agentrl.strategies import launching
+
+    instantiate(cfg.strategy)  # so that what it refuses is told before several are started, and once
+    accelerator, devices = cfg.trainer.get("accelerator", "auto"), cfg.trainer.devices
+    launching.launch(
+        launching.own_command(), job=os.environ[JOB], num_nodes=cfg.trainer.num_nodes,
+        processes=launching.count_devices(str(accelerator), devices),
+    )  # fmt: skip
+
+
+def handed() -> Job | None:
+    """The job for which another process started this one by `start`; None if none did."""
+    text = os.environ.get(JOB)
+    launched_as = os.environ.get("TORCHELASTIC_RUN_ID")
+    if text is None or launched_as is None:
+        return None
+    from lit_agentrl.strategies.launching import run_id
+
+    return Job(**json.loads(text)) if launched_as == run_id(text) else None
+
+
 def release(*, is_awaited: bool) -> None:
     """Called by every process at its end: the others wait no longer for a job that will not come.
 
@@ -159,20 +207,18 @@ def _remedy() -> str:
 
 
 def receive() -> Job | None:
-    """Called by every other process: the job; None where the first one could not compose it.
+    """Called by every other process that `start` did not start: the job; None where the first could not compose it.
 
     Raises:
         UserError: the first one does not come.
     """
-    text = os.environ.get(JOB) if processes_launched() is None else None
-    if text is None:
-        try:
-            store = _store(is_first=False)
-            text = store.get("job").decode()
-        except RuntimeError as error:
-            raise UserError(f"the first process of the run gave no job: {_remedy()}") from error
-        store.set(f"read{store.add('readers', 1)}", "1")
-        os.environ[JOB] = text  # for the processes that this one starts on its machine
+    try:
+        store = _store(is_first=False)
+        text = store.get("job").decode()
+    except RuntimeError as error:
+        raise UserError(f"the first process of the run gave no job: {_remedy()}") from error
+    store.set(f"read{store.add('readers', 1)}", "1")
+    os.environ[JOB] = text  # for the processes that this one starts on its machine
     job = Job(**json.loads(text))
     return job if job.config else None
 

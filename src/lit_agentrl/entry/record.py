@@ -8,7 +8,8 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,6 +17,7 @@ from typing import Any, Literal, cast
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.parts import Games
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report import summary as reports
@@ -155,6 +157,29 @@ class RunRecord:
         if self._is_writing:
             reports.write(self._path, summary)
         return summary
+
+
+@contextmanager
+def ending_told(folder: Path, *, is_writing: bool) -> Iterator[None]:
+    """Around other processes of a run, which may die before they have written how it ended: the summary says it.
+
+    A summary that they have not touched, of an earlier launch, stays.
+    """
+    path = folder / "summary.json"
+    before = path.read_bytes() if path.exists() else None
+
+    def tell(status: Status, error: str) -> None:
+        if is_writing and path.exists() and path.read_bytes() != before:
+            reports.write(path, {**reports.read(path), "status": status, "error": error})
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell("stopped", "interrupted")
+        raise
+    except Exception as error:
+        tell("failed", first_line(error))
+        raise
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:

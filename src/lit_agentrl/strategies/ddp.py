@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from lit_agentrl.strategies.multiprocess import Cooperative
+from lit_agentrl.strategies.multiprocess import Multiprocess
 
 
-class DDP(Cooperative, DDPStrategy):
-    """Lightning's DDP, one process a device; see `Cooperative` for what it adds.
+class DDP(Multiprocess, DDPStrategy):
+    """Lightning's DDP, one process a device; see `Multiprocess` for what it adds.
 
     Args:
         timeout_s: how long a process waits for another before the run is stopped, in seconds.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lit_agentrl.strategies.launching import Launcher
+from lit_agentrl.strategies.launching import is_launched, tell_launcher
 
 _KEY = "lit_agentrl/fault"
 LOOK_EVERY_S = 0.5
@@ -31,24 +31,23 @@ class Fault:
 class FaultWatch:
     """Tells the others of a failure here, and ends this process when another fails and it cannot notice.
 
-    The process group's own store holds the first failure.  A thread looks there, at the processes that this
-    one has started, and whether the store is still served.
+    The process group's own store holds the first failure.  A thread looks there, and whether the store is still
+    served.
 
     Args:
         rank: of this process.
-        launcher: of the processes that this one may have started.
         grace_s: for this process to stop by itself once another has failed; one that hangs does not.
     """
 
-    def __init__(self, rank: int, launcher: Launcher | None, grace_s: float) -> None:
+    def __init__(self, rank: int, grace_s: float) -> None:
         self._rank = rank
         self._grace_s = grace_s
-        self._launcher = launcher
         # a connection of its own: the process group's may be waiting for something
         shared: Any = dist.distributed_c10d._get_default_store()
         self._store: dist.Store = shared.clone()
         self._fault: Fault | None = None
         self._is_over = threading.Event()
+        self._is_awaited = True  # by what started this process
         self._thread = threading.Thread(target=self._look, daemon=True, name="fault-watch")
         self._thread.start()
 
@@ -84,23 +83,18 @@ class FaultWatch:
                 break
         if self._fault is None or self._is_over.wait(self._grace_s):
             return
-        if self._fault.by == self._rank:
+        if self._fault.by == self._rank and not (tell_launcher(self._fault.cause) and self._is_awaited):
             print(f"error: {self._fault.cause}", file=sys.stderr, flush=True)
-        if self._launcher is not None:
-            self._launcher.end()
         os._exit(1)  # the main thread hangs where no exception reaches it
 
     def _found(self) -> Fault | None:
         try:
-            if self._store.check([_KEY]):
-                return Fault(**json.loads(self._store.get(_KEY)))
+            return Fault(**json.loads(self._store.get(_KEY))) if self._store.check([_KEY]) else None
         except (RuntimeError, dist.DistError):
+            if is_launched():  # what started the processes serves the store: all that are left know it
+                self._is_awaited = False
+                return Fault(0, "the process that started the run is gone")
             return Fault(self._rank, "the first process of the run is gone")
-        failed = self._launcher.failed() if self._launcher is not None else None
-        if failed is None:
-            return None
-        local_rank, how = failed
-        return self._told(Fault(self._rank, f"rank {self._rank + local_rank} {how}"))
 
 
 _BROKEN = ("closed by peer", "Connection reset", "Broken pipe", "Connection refused", "Socket Timeout")

@@ -16,14 +16,14 @@ from torch.distributed.tensor import DTensor
 
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.strategies import sharding
-from lit_agentrl.strategies.multiprocess import Cooperative
+from lit_agentrl.strategies.multiprocess import Multiprocess
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
 
 
 @runtime_checkable
 class ShardedIO(Protocol):
-    """A ``CheckpointIO`` that also writes folders, each rank its share, as `callbacks.atomic_io.AtomicIO` does."""
+    """A ``CheckpointIO`` that also writes folders, each rank its share, as `checkpoint_io.AtomicIO` does."""
 
     mesh: DeviceMesh | None
 
@@ -32,8 +32,8 @@ class ShardedIO(Protocol):
     ) -> None: ...
 
 
-class FSDP(Cooperative, ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with one dimension, the ranks; `Cooperative` is what it shares with DDP.
+class FSDP(Multiprocess, ModelParallelStrategy):
+    """Lightning's `ModelParallelStrategy` with one dimension, the ranks; `Multiprocess` is what it shares with DDP.
 
     Policy, critic and reference are cut up each by its own plan (`sharding.shard`).  Blocks are gathered one by
     one in training, and all together for generation, within which ranks decode different numbers of steps.
@@ -57,7 +57,7 @@ class FSDP(Cooperative, ModelParallelStrategy):
             takes more traffic but keeps no whole gradients.
         offload_frozen: keep the shares of frozen networks on the CPU between uses.
         sharded_checkpoints: write a folder, each rank its share, in place of one file.
-        timeout_s: see `Cooperative`.
+        timeout_s: see `Multiprocess`.
 
     Raises:
         ValueError: a value that is unknown or has no effect, naming the option.

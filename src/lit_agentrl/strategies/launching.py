@@ -1,27 +1,33 @@
-"""Starting the processes of one run on a machine, and ending them together."""
+"""Starting the processes of one run on a machine, and ending them together, with PyTorch's elastic agent.
+
+The process that starts them is none of them: it waits, tells the cause of a failure, and leaves none behind.
+"""
 
 from __future__ import annotations
 
-import atexit
+import hashlib
+import logging
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable
-from typing import Any
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-import lightning.pytorch as pl
-import torch
-from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-# what Lightning's launcher sets for the processes it starts; taken back, so that a sweep's next job starts its own
-# and divides the cores anew
-LAUNCH_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
+MEET_S = 300  # for all machines, and then for all processes, to start
+_RUN_ID = "lit_agentrl-"
+_VARIABLES = ("OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE")  # set for the launch, or by the agent
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # which the agent takes over
 
 
 class RankFailed(RuntimeError):
-    """Another process of the run stopped it.
+    """A process of the run stopped it.
 
     Args:
         message: the cause, in one line.
@@ -33,78 +39,101 @@ class RankFailed(RuntimeError):
         self.is_told = is_told
 
 
-class Launcher(_SubprocessScriptLauncher):
-    """Lightning's launcher of one process a device, without its observer, which kills before causes are told.
+def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
+    """Processes on this machine, one a device, for what ``trainer.devices`` says."""
+    is_cuda = accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
+    if devices == "auto":
+        return CUDAAccelerator.auto_device_count() if is_cuda else CPUAccelerator.auto_device_count()
+    if not is_cuda:
+        return CPUAccelerator.parse_devices(devices)  # type: ignore[arg-type] # which says what is wrong
+    return len(CUDAAccelerator.parse_devices(devices) or ())  # type: ignore[arg-type]
 
-    The first process of a machine starts the others and outlives them: none is left behind however it ends.
+
+def run_id(job: str) -> str:
+    """By which a process knows that it was started here, for this job, and not by another launcher within."""
+    return _RUN_ID + hashlib.sha256(job.encode()).hexdigest()[:16]
+
+
+def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int = 1) -> None:
+    """Run ``command`` in several processes, as torchrun would, and wait for their end.
+
+    Args:
+        command: a program and its arguments.
+        processes: on this machine.
+        job: what all do; equal on all machines.
+        num_nodes: machines; several meet at MASTER_ADDR and MASTER_PORT, each with its own NODE_RANK.
+
+    Raises:
+        RankFailed: with the first cause; no process is left.
+        KeyboardInterrupt: this process was told to end, and the others with it.
     """
+    address, port = "127.0.0.1", find_free_network_port()
+    if num_nodes > 1:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    with tempfile.TemporaryDirectory() as folder, _own_ways():
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+        config = LaunchConfig(
+            min_nodes=num_nodes, max_nodes=num_nodes, nproc_per_node=processes, run_id=run_id(job), max_restarts=0,
+            rdzv_backend="static", rdzv_endpoint=f"{address}:{port}",
+            rdzv_configs={"rank": int(os.environ.get("NODE_RANK", "0")), "timeout": MEET_S},
+            local_addr=address if num_nodes == 1 else None, logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )  # fmt: skip
+        try:
+            elastic_launch(config, command[0])(*command[1:])
+        except ChildFailedError as error:
+            raise RankFailed(_cause(error)) from None
+        except SignalException as error:
+            raise KeyboardInterrupt from error
 
-    _before: dict[str, str | None] | None = None  # the environment, as long as it is Lightning's
-    _threads_before: int
 
-    def launch(
-        self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any
-    ) -> Any:
-        """Start the other processes of this machine, once, and call ``function``."""
-        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
-        if not self.cluster_environment.creates_processes_externally:
-            self._before = {name: os.environ.get(name) for name in LAUNCH_VARIABLES}
-            self._threads_before = torch.get_num_threads()
-            atexit.register(self.end)
-            self._call_children_scripts()
-        _set_num_threads_if_needed(num_processes=self.num_processes)
-        return function(*args, **kwargs)
+def is_launched() -> bool:
+    """Whether `launch` started this process."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(_RUN_ID)
 
-    def failed(self) -> tuple[int, str] | None:
-        """The first started process that ended with an error, counted from this one, and how; None without."""
-        for local_rank, process in enumerate(self.procs, start=1):
-            if code := process.poll():
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-                return local_rank, how
-        return None
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until all started processes have ended well.
+def tell_launcher(cause: str) -> bool:
+    """Leave the cause of this process's failure with what started it; whether that prints it, and nothing else."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # torchrun's, or `launch`'s
+        get_error_handler().record_exception(RankFailed(cause))
+    return is_launched()
 
-        Raises:
-            RankFailed: one ended with an error, or has not ended in time.
-        """
-        deadline = time.monotonic() + timeout_s
-        while any(process.poll() is None for process in self.procs):
-            if self.failed() or time.monotonic() > deadline:
-                break
-            time.sleep(0.02)
-        cause = self.failed()
-        is_late = any(process.poll() is None for process in self.procs)
-        self.end()
-        if cause or is_late:
-            how = (
-                f"process {cause[0]} of this machine {cause[1]}"
-                if cause
-                else f"a process outlived the first by {timeout_s:g} s"
-            )
-            raise RankFailed(how)
 
-    def end(self, grace_s: float = 0.0) -> None:
-        """End what still runs after ``grace_s`` seconds, and leave all as it was before the launch.
+def _cause(error: ChildFailedError) -> str:
+    rank, failure = error.get_first_failure()
+    told = failure.message
+    if isinstance(told, dict):  # by `tell_launcher`
+        return str(told["message"]).removeprefix(f"{RankFailed.__name__}: ")
+    if failure.exitcode < 0:
+        return f"rank {rank} was killed by {failure.signal_name()}"
+    return f"rank {rank} ended with code {failure.exitcode}"
 
-        A process that hangs in a collective does not hear a polite signal, so none is sent.
-        """
-        deadline = time.monotonic() + grace_s
-        for process in self.procs:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.procs = []
-        if self._before is not None:
-            atexit.unregister(self.end)
-            for name, value in self._before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-            self._before = None
-            if torch.get_num_threads() != self._threads_before:
-                torch.set_num_threads(self._threads_before)
+
+@contextmanager
+def _own_ways() -> Iterator[None]:
+    """Environment and signals are afterwards as they were; the agent's log, which repeats causes, is silent."""
+    environ = {name: os.environ.get(name) for name in _VARIABLES}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    logger = logging.getLogger("torch.distributed.elastic")
+    propagate, silence = logger.propagate, logging.NullHandler()
+    logger.propagate = False
+    logger.addHandler(silence)
+    try:
+        yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(silence)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for name, value in environ.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def own_command() -> list[str]:
+    """The command by which this process itself was started."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    program = [str(main.__file__)] if spec is None else ["-m", spec.name]
+    return [sys.executable, *program, *sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""What strategies of several processes share: launching, dealing of rows, stopping together."""
+"""What strategies of several processes share: meeting, dealing of rows, stopping together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.strategies.balance import longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
-from lit_agentrl.strategies.launching import Launcher, RankFailed
-
-MEET_S = 300.0  # for all processes to start; timeout_s counts from then on
+from lit_agentrl.strategies.launching import MEET_S, RankFailed
 
 
-class Cooperative(ParallelStrategy):
+class Multiprocess(ParallelStrategy):
     """Mixed into a Lightning strategy of several processes, before it in the order of bases.
 
     Args:
@@ -27,26 +25,16 @@ class Cooperative(ParallelStrategy):
         ValueError: ``timeout_s`` is not positive.
     """
 
-    num_processes: int
-    num_nodes: int
-
     def __init__(self, *, timeout_s: float = 1800.0, **options: Any) -> None:
         if not timeout_s > 0:
             raise ValueError(f"strategy.timeout_s={timeout_s} must be > 0 seconds")
         options["timeout"] = timedelta(seconds=max(timeout_s, MEET_S))
         super().__init__(**options)
         self.timeout_s = timeout_s
-        self._starter: Launcher | None = None
         self._watch: FaultWatch | None = None
         self._meeting: dist.ProcessGroup | None = None  # of gloo, whose barrier knows who is absent
 
     # ------------------------------------------------------------------ beginning
-    def _configure_launcher(self) -> None:
-        assert self.cluster_environment is not None
-        self._launcher = self._starter = Launcher(
-            self.cluster_environment, self.num_processes, self.num_nodes
-        )
-
     def _get_process_group_backend(self) -> str:
         """Numbers on the host travel by gloo also where tensors on devices do not."""
         own: str = super()._get_process_group_backend()  # type: ignore[misc]
@@ -58,7 +46,7 @@ class Cooperative(ParallelStrategy):
         if self._watch is not None or not dist.is_initialized():
             return
         limit = timedelta(seconds=self.timeout_s)
-        self._watch = FaultWatch(self.global_rank, self._starter, min(GRACE_S, self.timeout_s))
+        self._watch = FaultWatch(self.global_rank, min(GRACE_S, self.timeout_s))
         dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=MEET_S))
         # all but the first wait for the first's answer as long as the group does: it names the absent before
         self._meeting = dist.new_group(backend="gloo", timeout=limit + timedelta(seconds=GRACE_S))
@@ -89,16 +77,11 @@ class Cooperative(ParallelStrategy):
             self._watch.report(cause)
 
     def failed(self, error: Exception) -> Exception:
-        """What stopped the run, to be raised in place of ``error``; ends the processes started here."""
+        """What stopped the run, to be raised in place of ``error``."""
         if self._watch is None:  # they have not met
-            if self._starter is not None:
-                self._starter.end()
             return error
         self.on_exception(error)
         fault = self._watch.report("")
-        self._watch.close()  # before its own grace is over: this process has more to do than the others
-        if self._starter is not None:
-            self._starter.end(grace_s=GRACE_S)
         self._close()
         return (
             error
@@ -107,15 +90,9 @@ class Cooperative(ParallelStrategy):
         )
 
     def finish(self) -> None:
-        """After the last use of a trainer: wait for the processes that it started, and close what joins them.
-
-        Raises:
-            RankFailed: one of them ended with an error, or has not ended within ``timeout_s``.
-        """
+        """After the last use of a trainer: wait for the others, and close what joins them."""
         self.barrier("end")
         self._close()
-        if self._starter is not None:
-            self._starter.join(self.timeout_s)
 
     def _close(self) -> None:
         if self._watch is not None:
