@@ -20,7 +20,7 @@ from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
-from lit_agentrl.entry.parts import build_games, build_parts, build_rewards
+from lit_agentrl.entry.parts import build_games, build_parts, build_rewards, try_games
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rl.advantages import Advantage
@@ -162,8 +162,8 @@ def make_dialect(cfg: DictConfig) -> None:
 
 
 def make_reward(cfg: DictConfig) -> None:
-    games = build_games(cfg, task_loader())
-    rewards = build_rewards(cfg.reward, games)
+    rewards = build_rewards(cfg.reward)
+    try_games(build_games(cfg, task_loader()), rewards)
     given = {name: entry._target_.rpartition(".")[2] for name, entry in cfg.reward.items()}
     assert {name: type(part).__name__ for name, part in rewards.parts.items() if name in given} == given
     assert bool(rewards) == bool(given)

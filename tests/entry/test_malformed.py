@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
 from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.entry.parts import Parts, build_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -373,6 +375,27 @@ def test_a_sweep_goes_on_after_a_failed_run(
     assert (sweep / "1" / "summary.json").exists()
     main_train([f"resume={sweep.relative_to(in_empty_folder)}/1"])  # complete: nothing is left to do
     assert capsys.readouterr().err == ""
+
+
+def test_what_was_checked_is_used(monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path) -> None:
+    """Every job's parts are made before the first begins, and not again, unless one depends on the run folder."""
+    made: list[Parts] = []
+    used: list[Parts | None] = []
+
+    def made_parts(*given: Any) -> Parts:
+        made.append(build_parts(*given))
+        return made[-1]
+
+    def trained(*_: object, parts: Parts | None, **__: object) -> None:
+        assert len(made) == len(names)
+        used.append(parts)
+
+    monkeypatch.setattr("lit_agentrl.entry.parts.build_parts", made_parts)
+    monkeypatch.setattr("lit_agentrl.entry.training.train", trained)
+    names = ["a", "b", "a", "'${run_dir}'"]
+    main_train(["-m", f"algo.name={','.join(names)}", "env=bandit"])
+    assert [parts.algorithm.name for parts in used[:3] if parts] == names[:3]
+    assert used[:3] == [made[0], made[1], made[2]] and used[0] is not used[2] and used[3] is None
 
 
 def test_interrupt_tells_how_to_continue(

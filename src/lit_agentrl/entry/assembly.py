@@ -23,7 +23,7 @@ from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import open_engine
-from lit_agentrl.entry.parts import Games, TaskLoader, build_parts
+from lit_agentrl.entry.parts import Games, Parts, TaskLoader, build_parts
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
@@ -49,15 +49,27 @@ class Run:
     folder: Path
 
 
-def build(cfg: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[pl.Callback] = ()) -> Run:
+def build(
+    cfg: DictConfig,
+    load_task: TaskLoader,
+    *,
+    parts: Parts | None = None,
+    extra_callbacks: Sequence[pl.Callback] = (),
+) -> Run:
     """Instantiate a run; every option is checked here, before anything is played.
+
+    Args:
+        cfg: the composed config.
+        load_task: finds the config of a game by name.
+        parts: those of this config, where they are made already.
+        extra_callbacks: beside those of the config.
 
     Raises:
         ValueError: a value that makes no sense, naming the option.
     """
     _quieten()
     bound_caches()
-    parts = build_parts(cfg, load_task)
+    parts = parts or build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
     policy: Policy = instantiate(cfg.model)

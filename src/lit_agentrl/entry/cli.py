@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -24,8 +25,14 @@ from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_
 from lit_agentrl.entry.saved import run_folder_of, saved_config
 from lit_agentrl.entry.signatures import check_targets
 
+if TYPE_CHECKING:
+    from lit_agentrl.entry.parts import Parts
+
+    Checked = tuple[dict[str, Any], Parts]  # a job, as `_described`, and what was made of it
+
 # what may be changed when a run is continued: its length, and the processes it runs in
 RESUMABLE = ("trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback")
+_OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections that no part is made of
 _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 
 
@@ -80,8 +87,8 @@ def _train(argv: list[str]) -> int:
     is_multirun = any(flag in MULTIRUN for flag in flags)
     if is_multirun:
         ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
-    if not any(flag in _ONLY_PRINT for flag in flags):
-        _check(flags, overrides, is_multirun=is_multirun)
+    is_printing = any(flag in _ONLY_PRINT for flag in flags)
+    checked = [] if is_printing else _check(flags, overrides, is_multirun=is_multirun)
     failed: list[str] = []
 
     def job(cfg: DictConfig) -> None:
@@ -89,7 +96,7 @@ def _train(argv: list[str]) -> int:
         folders = [source.path for source in sources if source.schema == "file"]
         with _told_at_interrupt(cfg):
             try:
-                _fit(cfg, folders, is_resume=False)
+                _fit(cfg, folders, is_resume=False, parts=_parts_of(cfg, checked))
             except Exception as error:  # the other runs of a sweep still have their turn
                 failed.append(cfg.run_dir)
                 _tell(error, cfg.traceback, f"{cfg.run_dir}: " if is_multirun else "")
@@ -124,8 +131,8 @@ def _told_at_interrupt(cfg: DictConfig) -> Iterator[None]:
         sys.exit(130)
 
 
-def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) -> None:
-    """Compose and check every job of the command before the first begins.
+def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) -> list[Checked]:
+    """Compose every job of the command and make its parts, before the first begins.
 
     Raises:
         UserError: an unknown group, option or key, naming the nearest valid ones.
@@ -138,40 +145,57 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
     jobs = [composition.compose_job("train", job, search) for job in listed]
     composition.check_run_folder(jobs[0], is_multirun=is_multirun)
     if flag_values(flags, "--cfg", "-c", "--info", "-i") or "--info" in flags or "-i" in flags:
-        return
+        return []
     from lit_agentrl.entry.parts import build_parts
 
-    has_critic = False
+    checked: list[Checked] = []
     for job, cfg in zip(listed, jobs, strict=True):
         refuse_no_correction(job, cfg)
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra chooses it when the run begins
         check_targets(cfg)
-        has_critic |= build_parts(cfg, composition.task_loader(folders)).critic is not None
+        checked.append((_described(cfg), build_parts(cfg, composition.task_loader(folders))))
     idle = next((option for option in overrides if option.startswith("critic.")), None)
-    if idle is not None and not has_critic:
+    if idle is not None and all(parts.critic is None for _, parts in checked):
         raise UserError(
             f"{idle} has no effect: the advantage asks for no values, so there is no critic; leave it out, or choose "
             "an estimator such as algo/advantage=gae_token"
         )
+    return checked
 
 
-def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool) -> None:
+def _described(cfg: DictConfig) -> dict[str, Any]:
+    """What parts are made of: a config without what only a run knows, or only its trainer reads."""
+    told = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(told, dict)
+    return {str(name): section for name, section in told.items() if name not in _OF_A_RUN}
+
+
+def _parts_of(cfg: DictConfig, checked: list[Checked]) -> Parts | None:
+    """Those that were made when this job was checked, given out once; None where one depends on the run folder."""
+    OmegaConf.resolve(cfg)
+    place = next((i for i, (config, _) in enumerate(checked) if config == _described(cfg)), None)
+    return None if place is None else checked.pop(place)[1]
+
+
+def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool, parts: Parts | None = None) -> None:
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
     command = shlex.join(["python", "train.py", *sys.argv[1:]])
     job = ranks.describe(folders, cfg, command, is_resume=is_resume)
     ranks.share(job, cfg.trainer.num_nodes)
-    _take_part(cfg, job)
+    _take_part(cfg, job, parts)
 
 
-def _take_part(cfg: DictConfig, job: ranks.Job) -> None:
+def _take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> None:
     """As one of the run's processes, or by starting those of this machine."""
     if ranks.are_started(cfg):
         from lit_agentrl.entry.training import train
 
-        train(cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume)
+        train(
+            cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume, parts=parts
+        )  # fmt: skip
         return
     from lit_agentrl.entry.record import ending_told
 

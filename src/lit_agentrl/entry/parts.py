@@ -90,7 +90,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
     critic = build_critic(cfg, algorithm)
-    games = build_games(cfg, load_task)
+    games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
+    try_games(games, rewards)
     return Parts(
         algorithm=algorithm,
         select_groups=select_groups,
@@ -104,7 +105,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         prompt=instantiate(cfg.prompt),
         dialect=instantiate(cfg.dialect),
         context=build_context(cfg, algorithm),
-        rewards=build_rewards(cfg.reward, games),
+        rewards=rewards,
     )
 
 
@@ -177,11 +178,11 @@ def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Cr
     )
 
 
-def build_rewards(section: DictConfig, games: Games) -> RewardPipeline:
-    """The reward parts, tried on the first instance of each trained game.
+def build_rewards(section: DictConfig) -> RewardPipeline:
+    """The reward parts.
 
     Raises:
-        ValueError: an entry is no part, an option makes no sense, or a part cannot work with a game.
+        ValueError: an entry is no part, or an option makes no sense.
     """
     parts: dict[str, RewardPart] = {}
     for name, entry in section.items():
@@ -193,13 +194,21 @@ def build_rewards(section: DictConfig, games: Games) -> RewardPipeline:
             if isinstance(error.__cause__, ValueError):  # parts do not know under which name they are listed
                 raise ValueError(f"reward.{name!s}.{error.__cause__}") from error
             raise
-    rewards = RewardPipeline(parts)
-    for task in games.tasks[: len(games.weights)] if rewards else ():
+    return RewardPipeline(parts)
+
+
+def try_games(games: Games, rewards: RewardPipeline) -> None:
+    """Make each game once, so that a bad rule fails here, and show its first instance to the reward parts.
+
+    Raises:
+        ValueError: from a game, or from a part that cannot work with one that is trained on.
+    """
+    for index, task in enumerate(games.tasks):
         with closing(task.make("train")) as env:
-            observation, _ = env.reset(seed=0)
-            for part in rewards.parts.values():
-                part.check_game(task, env, observation)
-    return rewards
+            if index < len(games.weights) and rewards.parts:
+                observation, _ = env.reset(seed=0)
+                for part in rewards.parts.values():
+                    part.check_game(task, env, observation)
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
@@ -229,8 +238,6 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
                 known.append(name)
             indices.append(known.index(name))
         specs[split] = [EvalSpec(task=index, prompts=cfg[split].episodes) for index in indices]
-    for task in tasks:
-        task.make("train").close()  # a bad rule of a game fails here, not in the first rollout
     return Games(tasks, weights, specs["val"], specs["test"])
 
 

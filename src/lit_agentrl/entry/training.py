@@ -12,14 +12,19 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.overlap import add_correction
-from lit_agentrl.entry.parts import TaskLoader
+from lit_agentrl.entry.parts import Parts, TaskLoader
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
 
 
 def train(
-    cfg: DictConfig, load_task: TaskLoader, *, command: str, is_resume: bool = False
+    cfg: DictConfig,
+    load_task: TaskLoader,
+    *,
+    command: str,
+    is_resume: bool = False,
+    parts: Parts | None = None,
 ) -> reports.Summary:
     """Run or continue a training run in ``cfg.run_dir``.
 
@@ -28,6 +33,7 @@ def train(
         load_task: finds the config of a game by name.
         command: how the run was started, for the record.
         is_resume: continue from ``checkpoints/last.ckpt``; without one the run starts over.
+        parts: of this config, where they are made already.
 
     Raises:
         ValueError: an option that makes no sense, before anything is played.
@@ -39,7 +45,7 @@ def train(
         record.require_writable(folder)
     totals = record.Totals()
     note = add_correction(cfg)
-    run = build(cfg, load_task, extra_callbacks=[totals])
+    run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
     if note and run.trainer.is_global_zero:
         print(note)
     planned = run.trainer.max_epochs or 0
