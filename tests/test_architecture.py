@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -151,3 +153,59 @@ def test_yaml_files_stay_short() -> None:
         if length > limit:
             too_long[str(file.relative_to(ROOT))] = length
     assert not too_long
+
+
+OPEN_DESPITE_THEIR_NAME = {"_exit", "_asdict"}  # of os; of named tuples
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("_") and name not in OPEN_DESPITE_THEIR_NAME
+
+
+def private_api(*sources: str) -> Iterator[str]:
+    """Names that a library keeps to itself: imported, or an attribute that no class of these sources has set."""
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    own |= {
+        node.target.id
+        for node in nodes
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    own |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value)
+    }
+    for source in sources:
+        foreign = [name for name in imports(source) if not name.startswith("lit_agentrl.")]
+        yield from (part for name in foreign for part in name.split(".") if is_private(part))
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+            yield node.attr
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def test_private_api_is_listed_and_bounded() -> None:
+    """A new version of a library may change it without a word."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = project["tool"]["lit_agentrl"]["private_api"]
+    sources = [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")]
+    used = set(private_api(*sources))
+    names = {name for table in listed.values() for name in table}
+    assert used <= names, f"private API that pyproject.toml does not list: {sorted(used - names)}"
+    unused = [name for name in names if not any(name in source for source in sources)]
+    assert not unused, f"pyproject.toml lists what nothing uses: {unused}"
+    for package in listed:
+        (bounds,) = [d for d in project["project"]["dependencies"] if re.match(rf"{package}\b", d)]
+        assert ",<" in bounds, f"{package} needs an upper bound, since its private API is in use"
+
+
+def test_private_api_is_seen() -> None:
+    source = "from torch._x import y\nimport torch\nclass A:\n  def f(self):\n    self._own = 1\n"
+    assert list(private_api(source)) == ["_x", "_x"]
+    assert list(private_api(source + "    return torch.z._hidden, self._inherited, self._own")) == [
+        "_x", "_x", "_hidden", "_inherited",
+    ]  # fmt: skip
