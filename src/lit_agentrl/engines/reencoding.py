@@ -60,7 +60,7 @@ class ReencodingEngine:
         self._history.setdefault(request.episode, []).extend(request.prefix)
         self._waiting.append(request)
 
-    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+    def poll(self) -> list[TurnResult]:
         refused = [r for r in self._waiting if len(self._history[r.episode]) >= self._limit(r)]
         if refused:
             self._waiting = [r for r in self._waiting if r not in refused]
