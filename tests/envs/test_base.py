@@ -117,22 +117,22 @@ def test_noise_differs_by_noise_seed_alone():
     ("game", "options", "message"),
     [
         (Sokoban, {"split": "dev"}, "split='dev'"),
-        (Sokoban, {"size": 4}, "env.game.size=4"),
-        (Sokoban, {"num_boxes": 6}, "env.game.num_boxes=6"),
-        (Sokoban, {"num_boxes": 1.0}, "env.game.num_boxes=1.0"),
-        (Sokoban, {"min_solution": 0}, "env.game.min_solution=0"),
-        (Sokoban, {"min_solution": 5, "max_solution": 4}, "env.game.max_solution=4"),
-        (Sokoban, {"wall_share": 0.7}, "env.game.wall_share=0.7"),
-        (Sokoban, {"view": "picture"}, "env.game.view='picture'"),
-        (Sokoban, {"vocab": "runes"}, "env.game.vocab='runes'"),
-        (FrozenLake, {"size": 1}, "env.game.size=1"),
-        (FrozenLake, {"frozen_share": 0.3}, "env.game.frozen_share=0.3"),
-        (FrozenLake, {"success_rate": 0}, "env.game.success_rate=0"),
-        (FrozenLake, {"min_solution": 7}, "env.game.min_solution=7"),
-        (FrozenLake, {"view": "picture"}, "env.game.view='picture'"),
-        (Bandit, {"payoff": "mean"}, "env.game.payoff='mean'"),
-        (Bandit, {"low_reward": 0.25}, "env.game.low_reward=0.25"),
-        (Bandit, {"high_probability": 1.2}, "env.game.high_probability=1.2"),
+        (Sokoban, {"size": 4}, "size=4"),
+        (Sokoban, {"num_boxes": 6}, "num_boxes=6"),
+        (Sokoban, {"num_boxes": 1.0}, "num_boxes=1.0"),
+        (Sokoban, {"min_solution": 0}, "min_solution=0"),
+        (Sokoban, {"min_solution": 5, "max_solution": 4}, "max_solution=4"),
+        (Sokoban, {"wall_share": 0.7}, "wall_share=0.7"),
+        (Sokoban, {"view": "picture"}, "view=picture"),
+        (Sokoban, {"vocab": "runes"}, "vocab=runes"),
+        (FrozenLake, {"size": 1}, "size=1"),
+        (FrozenLake, {"frozen_share": 0.3}, "frozen_share=0.3"),
+        (FrozenLake, {"success_rate": 0}, "success_rate=0"),
+        (FrozenLake, {"min_solution": 7}, "min_solution=7"),
+        (FrozenLake, {"view": "picture"}, "view=picture"),
+        (Bandit, {"payoff": "mean"}, "payoff=mean"),
+        (Bandit, {"low_reward": 0.25}, "low_reward=0.25"),
+        (Bandit, {"high_probability": 1.2}, "high_probability=1.2"),
     ],
 )
 def test_bad_game_options_are_named(game, options, message):
@@ -143,12 +143,12 @@ def test_bad_game_options_are_named(game, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": ""}, "env.name=''"),
-        ({"game": "sokoban"}, "env.game='sokoban'"),
-        ({"max_turns": 0}, "env.max_turns=0"),
-        ({"max_actions": True}, "env.max_actions=True"),
-        ({"max_actions_per_turn": 11}, "env.max_actions_per_turn=11"),
-        ({"invalid_penalty": 0.1}, "env.invalid_penalty=0.1"),
+        ({"name": ""}, "name="),
+        ({"game": "sokoban"}, "game=sokoban"),
+        ({"max_turns": 0}, "max_turns=0"),
+        ({"max_actions": True}, "max_actions=True"),
+        ({"max_actions_per_turn": 11}, "max_actions_per_turn=11"),
+        ({"invalid_penalty": 0.1}, "invalid_penalty=0.1"),
     ],
 )
 def test_bad_limits_are_named(options, message):
@@ -163,7 +163,7 @@ def test_action_budget_is_what_both_limits_allow():
 
 def test_solutions_longer_than_the_budget_are_refused():
     task = Task("sokoban", Sokoban, max_turns=3, max_actions_per_turn=3)
-    with pytest.raises(ValueError, match=r"env\.game\.max_solution=10 .* from 1 to 9"):
+    with pytest.raises(ValueError, match=r"game\.max_solution=10 .* from 1 to 9"):
         task.make("train")
 
 
@@ -178,5 +178,5 @@ def test_mixture_shares():
 
 @pytest.mark.parametrize("weights", [{}, {"sokoban": 0.0}, {"sokoban": -1}, {"sokoban": float("nan")}])
 def test_mixture_refuses_bad_weights(weights):
-    with pytest.raises(ValueError, match=r"env\.weights"):
+    with pytest.raises(ValueError, match=r"weights"):
         Mixture(weights)

@@ -14,7 +14,7 @@ from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl import kl, value_loss
 from lit_agentrl.rl.critic_advantages import gae_token
-from lit_agentrl.update.critic import CriticOptim, separate, shared
+from lit_agentrl.update.critic import separate, shared
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import tiny_policy
 from tests.models.test_lora import adapted, moved
@@ -23,7 +23,7 @@ from tests.update.conftest import algorithm, recorded, step
 LOSS_K3 = kl.KLInLoss(coef=0.1, reference_dtype=None, estimator=partial(kl.k3))
 ADAM = OptimSettings(optimizer=torch.optim.AdamW, lr=1e-2)
 CRITIC = {
-    "loss": partial(value_loss.squared), "optim": CriticOptim(optimizer=torch.optim.AdamW, lr=2e-2),
+    "loss": partial(value_loss.squared), "optim": OptimSettings(optimizer=torch.optim.AdamW, lr=2e-2),
     "grad_clip": 1e9,
 }  # fmt: skip
 GAE = partial(gae_token, gae_lambda=1.0, whiten=False)

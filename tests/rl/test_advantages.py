@@ -164,10 +164,10 @@ def test_single_precision_returns_give_single_precision(batch):
 @pytest.mark.parametrize(
     ("fn", "constants", "message"),
     [
-        (advantages.group_mean_std, {"ddof": 2}, r"algo\.advantage\.ddof=2 must be 0 or 1"),
-        (advantages.group_mean_std, {"singleton": "one"}, r"algo\.advantage\.singleton=one must be"),
-        (advantages.group_mean_std, {"eps": -1}, r"algo\.advantage\.eps=-1 must be >= 0"),
-        (advantages.mc_return, {"discount": 1.5}, r"algo\.advantage\.discount=1\.5 must be in \[0, 1\]"),
+        (advantages.group_mean_std, {"ddof": 2}, r"ddof=2 must be 0 or 1"),
+        (advantages.group_mean_std, {"singleton": "one"}, r"singleton=one must be"),
+        (advantages.group_mean_std, {"eps": -1}, r"eps=-1 must be >= 0"),
+        (advantages.mc_return, {"discount": 1.5}, r"discount=1\.5 must be in \[0, 1\]"),
     ],
 )
 def test_wrong_constants(batch, fn, constants, message):

@@ -46,7 +46,7 @@ def test_constant_norm_is_scaled_token_sum(batch):
     total = bind(aggregation.seq_mean_token_sum, batch)
     assert norm.denominator == total.denominator == 6
     torch.testing.assert_close(norm.weight_BT * 8, total.weight_BT)
-    with pytest.raises(ValueError, match=r"algo\.aggregate\.max_tokens=0 must be > 0"):
+    with pytest.raises(ValueError, match=r"max_tokens=0 must be > 0"):
         bind(partial(aggregation.seq_mean_token_sum_norm, max_tokens=0), batch)
 
 

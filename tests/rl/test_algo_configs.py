@@ -173,9 +173,9 @@ def test_every_axis_must_be_chosen():
 
 
 def test_mistakes_name_the_option():
-    with pytest.raises(Exception, match=r"algo\.clip\.low=3 must be in \(0, 1\)"):
+    with pytest.raises(Exception, match=r"^clip\.low=3 must be in \(0, 1\)"):
         built("algo=gspo", "algo.clip.low=3")
-    with pytest.raises(Exception, match=r"algo\.kl\.coef=0 must be finite and > 0; algo/kl=none"):
+    with pytest.raises(Exception, match=r"\bcoef=0 must be finite and > 0; algo/kl=none"):
         built("algo/kl=loss_k3", "algo.kl.coef=0")
     with pytest.raises(ValueError, match=r"filter\.ratio=1\.3 must be in \(0, 1\]"):
         built("filter.ratio=1.3")

@@ -63,13 +63,13 @@ def test_cispo_weights_the_log_prob():
 @pytest.mark.parametrize(
     ("fn", "constants", "message"),
     [
-        (clipping.clip_higher, {"low": 1.0}, r"algo\.clip\.low=1\.0 must be in \(0, 1\)"),
-        (clipping.clip_higher, {"high": 0}, r"algo\.clip\.high=0 must be > 0"),
-        (clipping.symmetric, {"epsilon": 0}, r"algo\.clip\.epsilon=0 must be in \(0, 1\)"),
-        (clipping.symmetric, {"epsilon": 0, "lower": "reciprocal"}, r"algo\.clip\.epsilon=0 must be > 0"),
-        (clipping.symmetric, {"lower": "both"}, r"algo\.clip\.lower=both must be linear or reciprocal"),
-        (clipping.dual, {"cap": 1.0}, r"algo\.clip\.cap=1\.0 must be > 1"),
-        (clipping.cispo, {"cap": 0.5, "logp_BT": torch.zeros(1, 1)}, r"algo\.clip\.cap=0\.5 must be > 1"),
+        (clipping.clip_higher, {"low": 1.0}, r"low=1\.0 must be in \(0, 1\)"),
+        (clipping.clip_higher, {"high": 0}, r"high=0 must be > 0"),
+        (clipping.symmetric, {"epsilon": 0}, r"epsilon=0 must be in \(0, 1\)"),
+        (clipping.symmetric, {"epsilon": 0, "lower": "reciprocal"}, r"epsilon=0 must be > 0"),
+        (clipping.symmetric, {"lower": "both"}, r"lower=both must be linear or reciprocal"),
+        (clipping.dual, {"cap": 1.0}, r"cap=1\.0 must be > 1"),
+        (clipping.cispo, {"cap": 0.5, "logp_BT": torch.zeros(1, 1)}, r"cap=0\.5 must be > 1"),
     ],
 )
 def test_wrong_bounds(fn, constants, message):

@@ -311,13 +311,13 @@ def test_the_yaml_says_what_the_function_defaults_to(fn):
 @pytest.mark.parametrize(
     ("fn", "constants", "message"),
     [
-        (gae_token, {"discount": 1.5}, r"algo\.advantage\.discount=1\.5 must be in \[0, 1\]"),
-        (gae_token, {"gae_lambda": -0.1}, r"algo\.advantage\.gae_lambda=-0\.1 must be in \[0, 1\]"),
-        (gae_turn, {"turn_discount": NAN}, r"algo\.advantage\.turn_discount=nan must be in \[0, 1\]"),
-        (gae_turn, {"gae_lambda": 2}, r"algo\.advantage\.gae_lambda=2 must be in \[0, 1\]"),
-        (gae_bilevel, {"discount": -1}, r"algo\.advantage\.discount=-1 must be in \[0, 1\]"),
-        (gae_bilevel, {"turn_discount": 1.1}, r"algo\.advantage\.turn_discount=1\.1 must be in \[0, 1\]"),
-        (gae_bilevel, {"whiten": "no"}, r"algo\.advantage\.whiten=no must be true or false"),
+        (gae_token, {"discount": 1.5}, r"discount=1\.5 must be in \[0, 1\]"),
+        (gae_token, {"gae_lambda": -0.1}, r"gae_lambda=-0\.1 must be in \[0, 1\]"),
+        (gae_turn, {"turn_discount": NAN}, r"turn_discount=nan must be in \[0, 1\]"),
+        (gae_turn, {"gae_lambda": 2}, r"gae_lambda=2 must be in \[0, 1\]"),
+        (gae_bilevel, {"discount": -1}, r"discount=-1 must be in \[0, 1\]"),
+        (gae_bilevel, {"turn_discount": 1.1}, r"turn_discount=1\.1 must be in \[0, 1\]"),
+        (gae_bilevel, {"whiten": "no"}, r"whiten=no must be true or false"),
     ],
 )
 def test_wrong_constants(valued, fn, constants, message):

@@ -73,7 +73,5 @@ def test_rows_of_one_trajectory_count_once():
 
 @pytest.mark.parametrize("ratio", [1.3, 0, -0.5, float("nan")])
 def test_ratio_must_be_a_share(ratio):
-    with pytest.raises(
-        ValueError, match=rf"filter\.ratio={ratio} must be in \(0, 1\]; 1\.0 keeps all groups"
-    ):
+    with pytest.raises(ValueError, match=rf"ratio={ratio} must be in \(0, 1\]; 1\.0 keeps all groups"):
         select(ratio, [0.0, 1.0], [0, 0])

@@ -47,7 +47,7 @@ def test_entropy_bonus(batch):
 @pytest.mark.parametrize("coef", [0, -0.1])
 def test_coefficients_must_be_positive(batch, coef):
     for cls in (kl.KLInLoss, kl.KLInReward):
-        with pytest.raises(ValueError, match=rf"algo\.kl\.coef={coef} must be finite and > 0; algo/kl=none"):
+        with pytest.raises(ValueError, match=rf"coef={coef} must be finite and > 0; algo/kl=none"):
             cls(estimator=kl.k1, coef=coef)
-    with pytest.raises(ValueError, match=rf"algo\.entropy\.coef={coef} must be > 0; algo/entropy=none"):
+    with pytest.raises(ValueError, match=rf"coef={coef} must be > 0; algo/entropy=none"):
         bind(partial(entropy.bonus, coef=coef), batch | {"entropy_BT": batch["logp_BT"]})

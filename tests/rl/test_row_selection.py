@@ -148,14 +148,14 @@ def test_fit_for_a_run(fn):
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (partial(abs_advantage, threshold=0), r"algo\.rows\.threshold=0 must be > 0 .*; algo/rows=none"),
-        (partial(abs_advantage, threshold=NAN), r"algo\.rows\.threshold=nan must be > 0"),
+        (partial(abs_advantage, threshold=0), r"threshold=0 must be > 0 .*; algo/rows=none"),
+        (partial(abs_advantage, threshold=NAN), r"threshold=nan must be > 0"),
         (
             lambda **kwargs: CPPO(prune=0),
-            r"algo\.rows\.prune=0 must be in \(0, 1\); algo/rows=none keeps all",
+            r"prune=0 must be in \(0, 1\); algo/rows=none keeps all",
         ),
-        (lambda **kwargs: CPPO(prune=1.0), r"algo\.rows\.prune=1\.0 must be in \(0, 1\)"),
-        (lambda **kwargs: CPPO(prune=NAN), r"algo\.rows\.prune=nan must be in \(0, 1\)"),
+        (lambda **kwargs: CPPO(prune=1.0), r"prune=1\.0 must be in \(0, 1\)"),
+        (lambda **kwargs: CPPO(prune=NAN), r"prune=nan must be in \(0, 1\)"),
     ],
 )
 def test_wrong_constants(scored, fn, message):

@@ -265,16 +265,16 @@ def test_runs_on_the_toy_batch(fn):
 @pytest.mark.parametrize(
     ("fn", "constants", "message"),
     [
-        (gigpo, {"discount": 1.5}, r"algo\.advantage\.discount=1\.5 must be in \[0, 1\]"),
-        (gigpo, {"omega": -1.0}, r"algo\.advantage\.omega=-1\.0 must be >= 0"),
-        (gigpo, {"omega": float("inf")}, r"algo\.advantage\.omega=inf must be >= 0 and finite"),
-        (gigpo, {"norm": "std"}, r"algo\.advantage\.norm=std must be mean or mean_std"),
-        (gigpo, {"norm": "mean", "eps": 1e-6}, r"algo\.advantage\.eps=1e-06 has no effect with .*norm=mean"),
-        (gigpo, {"eps": -1.0}, r"algo\.advantage\.eps=-1\.0 must be >= 0"),
-        (gigpo, {"episode_stats": "turn"}, r"algo\.advantage\.episode_stats=turn must be trajectory or row"),
-        (tree, {"eps": -1.0}, r"algo\.advantage\.eps=-1\.0 must be >= 0"),
-        (branch_hard, {"eps": -1.0}, r"algo\.advantage\.eps=-1\.0 must be >= 0"),
-        (indicator, {"min_return": float("nan")}, r"algo\.advantage\.min_return=nan must be a number"),
+        (gigpo, {"discount": 1.5}, r"discount=1\.5 must be in \[0, 1\]"),
+        (gigpo, {"omega": -1.0}, r"omega=-1\.0 must be >= 0"),
+        (gigpo, {"omega": float("inf")}, r"omega=inf must be >= 0 and finite"),
+        (gigpo, {"norm": "std"}, r"norm=std must be mean or mean_std"),
+        (gigpo, {"norm": "mean", "eps": 1e-6}, r"eps=1e-06 has no effect with .*norm=mean"),
+        (gigpo, {"eps": -1.0}, r"eps=-1\.0 must be >= 0"),
+        (gigpo, {"episode_stats": "turn"}, r"episode_stats=turn must be trajectory or row"),
+        (tree, {"eps": -1.0}, r"eps=-1\.0 must be >= 0"),
+        (branch_hard, {"eps": -1.0}, r"eps=-1\.0 must be >= 0"),
+        (indicator, {"min_return": float("nan")}, r"min_return=nan must be a number"),
     ],
 )
 def test_wrong_constants(batch, fn, constants, message):

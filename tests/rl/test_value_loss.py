@@ -96,7 +96,7 @@ def test_no_tokens():
 
 def test_errors(tensors):
     for clip in (0.0, -0.2, NAN):
-        with pytest.raises(ValueError, match=rf"critic\.loss\.clip={clip} must be > 0"):
+        with pytest.raises(ValueError, match=rf"clip={clip} must be > 0"):
             losses(clipped, tensors, clip=clip)
     with pytest.raises(ValueError, match="is_value_target_BT has dtype torch.int64"):
         losses(squared, tensors | {"is_value_target_BT": MASK.long()})

@@ -10,12 +10,12 @@ import torch
 from lit_agentrl.models.logprobs import hidden_before, score_tokens
 from lit_agentrl.rl import row_selection, value_loss
 from lit_agentrl.rl.critic_advantages import gae_token, gae_turn
-from lit_agentrl.update.critic import Critic, CriticOptim, separate, shared
+from lit_agentrl.update.critic import Critic, separate, shared
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.update.conftest import algorithm, recorded, step
 
-SGD = CriticOptim(optimizer=torch.optim.SGD, lr=1e-3)
+SGD = OptimSettings(optimizer=torch.optim.SGD, lr=1e-3)
 SQUARED = partial(value_loss.squared)
 OPTIONS = {"loss": SQUARED, "optim": SGD, "grad_clip": 1e9}
 GAE = partial(gae_token, gae_lambda=1.0, whiten=False)
@@ -49,7 +49,7 @@ def test_values_start_at_zero_so_that_the_first_advantage_is_the_return():
 
 
 def test_a_separate_critic_learns_the_returns_and_leaves_the_policy_alone():
-    optim = CriticOptim(optimizer=torch.optim.AdamW, lr=2e-2)
+    optim = OptimSettings(optimizer=torch.optim.AdamW, lr=2e-2)
     critic = partial(separate, **{**OPTIONS, "optim": optim})
     slow = OptimSettings(optimizer=torch.optim.SGD, lr=1e-9)  # so that nothing but the critic moves
     first, _ = trained(critic, optim=slow)
@@ -121,7 +121,7 @@ def test_an_iteration_without_rows_is_skipped_counted_and_in_the_end_stops_the_r
     [
         ({"grad_clip": 0}, r"critic\.grad_clip=0 must be > 0"),
         ({"warmup_iterations": -1}, r"critic\.warmup_iterations=-1 must be a whole number >= 0"),
-        ({"loss": partial(value_loss.clipped, clip=0)}, r"critic\.loss\.clip=0 must be > 0"),
+        ({"loss": partial(value_loss.clipped, clip=0)}, r"clip=0 must be > 0"),
         ({"model": "/no/such"}, r"critic\.model=/no/such could not be loaded"),
     ],
 )
@@ -131,9 +131,9 @@ def test_mistakes_name_the_option(options, message):
 
 
 def test_other_mistakes():
-    with pytest.raises(ValueError, match=r"critic\.optim\.lr=0 must be > 0"):
-        CriticOptim(optimizer=torch.optim.SGD, lr=0)
-    with pytest.raises(ValueError, match=r"critic\.coef=0 must be > 0"):
+    with pytest.raises(ValueError, match=r"^lr=0 must be > 0"):
+        OptimSettings(optimizer=torch.optim.SGD, lr=0)
+    with pytest.raises(ValueError, match=r"^coef=0 must be > 0"):
         shared(tiny_policy(), coef=0, **OPTIONS)
 
 

@@ -11,6 +11,12 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 from rich.console import Console
 from rich.text import Text
 
+from lit_agentrl.checks import under
+
+SECTIONS = (  # of a run's config
+    "algo", "callbacks", "context", "critic", "dialect", "engine", "env", "filter", "logger", "model", "optim",
+    "prompt", "reward", "rollout", "strategy", "test", "trainer", "update", "val", "worker", "worlds",
+)  # fmt: skip
 WHERE = "add traceback=true to see where"
 # errors whose messages are written for users; by name, so that a typing error need not wait for torch
 _FOR_USERS = ("CheckpointError", "MisconfigurationException", "PlayingError", "RankFailed")
@@ -62,8 +68,8 @@ def _explain_instantiation(error: InstantiationException) -> str:
     ):
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
     message = explain(cause)
-    # our own messages begin with the option; other libraries' do not
-    return message if not key or message.startswith(key.split(".")[0]) else f"{key}: {message}"
+    is_full = message.partition(".")[0] in SECTIONS  # it names an option that stands elsewhere
+    return message if not key or is_full else under(key, message)
 
 
 def _at(error: OmegaConfBaseException) -> str:

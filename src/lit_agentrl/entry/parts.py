@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.checks import named, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.overlap import add_correction
@@ -75,15 +75,16 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     Raises:
         ValueError: a value that makes no sense, naming the option.
     """
-    require_int("seed", cfg.seed, 0, 2**32 - 1)
-    require_int("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
-    require_int("val.every", cfg.val.every, 1)
-    require_int("val.episodes", cfg.val.episodes, 1)
-    require_int("test.episodes", cfg.test.episodes, 0)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
+    require_whole("val.every", cfg.val.every, 1)
+    require_whole("val.episodes", cfg.val.episodes, 1)
+    require_whole("test.episodes", cfg.test.episodes, 0)
     add_correction(cfg)
     algorithm: Algorithm = instantiate(cfg.algo)
     toy = TrajectoryBatch.toy().tensors()
-    algorithm.try_out(toy)
+    with named("algo"):
+        algorithm.try_out(toy)
     rollout: RolloutSettings = instantiate(cfg.rollout)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
     check_needs(algorithm, rollout, update, list(cfg.reward))
@@ -168,14 +169,21 @@ def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Cr
             f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
             "set critic=separate or critic=shared"
         )
-    if algorithm.needs_critic or critic is None:
-        return critic
+    if critic is None:
+        return None
+    if algorithm.needs_critic:
+        return partial(_made_at, "critic", critic)
     if critic.func is separate_if_needed:
         return None
     raise ValueError(
         f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
         "as algo/advantage=gae_token"
     )
+
+
+def _made_at(key: str, make: Callable[..., Any], *args: Any) -> Any:
+    with named(key):
+        return make(*args)
 
 
 def build_rewards(section: DictConfig) -> RewardPipeline:
@@ -188,12 +196,7 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
     for name, entry in section.items():
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(f"reward.{name!s}={entry} must have a _target_; ~reward.{name!s} leaves it out")
-        try:
-            parts[str(name)] = instantiate(entry)
-        except InstantiationException as error:
-            if isinstance(error.__cause__, ValueError):  # parts do not know under which name they are listed
-                raise ValueError(f"reward.{name!s}.{error.__cause__}") from error
-            raise
+        parts[str(name)] = instantiate(entry)
     return RewardPipeline(parts)
 
 
@@ -204,7 +207,9 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
         ValueError: from a game, or from a part that cannot work with one that is trained on.
     """
     for index, task in enumerate(games.tasks):
-        with closing(task.make("train")) as env:
+        with named("env"):
+            made = task.make("train")
+        with closing(made) as env:
             if index < len(games.weights) and rewards.parts:
                 observation, _ = env.reset(seed=0)
                 for part in rewards.parts.values():
@@ -268,19 +273,3 @@ def eval_params(settings: RolloutSettings, temperature: float, split: str) -> Sa
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature >= 0:
         raise ValueError(f"{split}.temperature={temperature} must be a number >= 0; 0 is greedy")
     return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)
-
-
-def require_int(option: str, value: Any, low: int, high: int | None = None) -> None:
-    """Check a whole number.
-
-    Raises:
-        ValueError: it is none, or out of range.
-    """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < low
-        or (high is not None and value > high)
-    ):
-        valid = f">= {low}" if high is None else f"from {low} to {high}"
-        raise ValueError(f"{option}={value} must be a whole number {valid}")

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 # where the parts that an earlier version's config names stand today
 _MOVED = {
     "lit_agentrl.callbacks.rollout.RolloutSettings": "lit_agentrl.rollout.settings.RolloutSettings",
+    "lit_agentrl.modules.critic.CriticOptim": "lit_agentrl.update.settings.OptimSettings",
     "lit_agentrl.modules.critic.": "lit_agentrl.update.critic.",
     "lit_agentrl.modules.settings.": "lit_agentrl.update.settings.",
     "lit_agentrl.rl.clipping_log.": "lit_agentrl.rl.clipping.",

@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium
 
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
-from lit_agentrl.envs.options import require, require_int
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 
 # Names whose everyday meaning is steady and safe, and names whose meaning is bold and risky.
@@ -54,11 +54,11 @@ class Bandit(TextEnv):
         high_probability: float = 0.25,
     ) -> None:
         super().__init__(split=split)
-        require(payoff in PAYOFFS, "game.payoff", payoff, f"one of {', '.join(PAYOFFS)}")
-        require(0 < high_probability <= 1, "game.high_probability", high_probability, "a number in (0, 1]")
+        require(payoff in PAYOFFS, "payoff", payoff, f"one of {', '.join(PAYOFFS)}")
+        require(0 < high_probability <= 1, "high_probability", high_probability, "a number in (0, 1]")
         # Success means the risky arm; with a better safe arm the score would reward the worse choice.
         mean = high_reward * high_probability
-        require(low_reward < mean, "game.low_reward", low_reward, f"below the risky arm's mean {mean:g}")
+        require(low_reward < mean, "low_reward", low_reward, f"below the risky arm's mean {mean:g}")
         self.reverse_meanings, self.payoff = reverse_meanings, payoff
         self.low_reward, self.high_reward, self.high_probability = low_reward, high_reward, high_probability
         self._arms, self._choice = [SAFE_NAMES[0], RISKY_NAMES[0]], ""
@@ -82,7 +82,7 @@ class Bandit(TextEnv):
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """The high-risk arm; None once the choice is made."""
-        require_int("horizon", horizon, 1)
+        require_whole("horizon", horizon, 1)
         return None if self._choice else [name for name in self._arms if self._is_high(name)]
 
     def _is_high(self, name: str) -> bool:

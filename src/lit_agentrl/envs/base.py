@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from lit_agentrl.actions import ToolCall, read_call
-from lit_agentrl.envs.options import require, require_int
+from lit_agentrl.checks import named, require, require_whole
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
 
@@ -175,9 +175,9 @@ class Task:
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")
         require(callable(self.game), "game", self.game, "a _target_ with _partial_: true")
-        require_int("max_turns", self.max_turns, 1)
-        require_int("max_actions", self.max_actions, 1)
-        require_int("max_actions_per_turn", self.max_actions_per_turn, 1, self.max_actions)
+        require_whole("max_turns", self.max_turns, 1)
+        require_whole("max_actions", self.max_actions, 1)
+        require_whole("max_actions_per_turn", self.max_actions_per_turn, 1, self.max_actions)
         require(self.invalid_penalty <= 0, "invalid_penalty", self.invalid_penalty, "a number <= 0")
 
     @property
@@ -191,9 +191,10 @@ class Task:
         Raises:
             ValueError: not a text game, or its instances may need more actions than the budget holds.
         """
-        env = self.game(split=split)
+        with named("game"):
+            env = self.game(split=split)
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
-        require_int("game.max_solution", env.max_solution, 1, self.action_budget)
+        require_whole("game.max_solution", env.max_solution, 1, self.action_budget)
         return env
 
 

@@ -9,9 +9,9 @@ import gymnasium
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.utils import categorical_sample
 
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.frozen_lake_maps import ACTIONS, Lake
-from lit_agentrl.envs.options import require, require_int
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 from lit_agentrl.envs.views import check_view, render
 
@@ -57,12 +57,12 @@ class FrozenLake(TextEnv):
         view: str = "grid",
     ) -> None:
         super().__init__(split=split)
-        require_int("game.size", size, 2)
+        require_whole("size", size, 2)
         # Below about 0.6 ice no longer percolates and gymnasium's generator hardly finds a map.
-        require(0.6 <= frozen_share <= 1, "game.frozen_share", frozen_share, "a number in [0.6, 1]")
-        require(0 < success_rate <= 1, "game.success_rate", success_rate, "a number in (0, 1]")
-        require_int("game.min_solution", min_solution, 1, 2 * size - 2)
-        require_int("game.max_solution", max_solution, min_solution)
+        require(0.6 <= frozen_share <= 1, "frozen_share", frozen_share, "a number in [0.6, 1]")
+        require(0 < success_rate <= 1, "success_rate", success_rate, "a number in (0, 1]")
+        require_whole("min_solution", min_solution, 1, 2 * size - 2)
+        require_whole("max_solution", max_solution, min_solution)
         self.size, self.frozen_share, self.success_rate = size, frozen_share, success_rate
         self.min_solution, self.max_solution = min_solution, max_solution
         self.view = check_view(view)
@@ -98,7 +98,7 @@ class FrozenLake(TextEnv):
         the one with fewer expected steps.  When the goal is out of reach in time the plan heads for it all
         the same.  None once the game is over.
         """
-        require_int("horizon", horizon, 1)
+        require_whole("horizon", horizon, 1)
         if self._lake.kind(self._square) != "F":
             return None
         steps = horizon

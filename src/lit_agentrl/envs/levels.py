@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from lit_agentrl.checks import require_whole
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.options import require_int
 from lit_agentrl.envs.world import World
 
 _PLAYER = 41  # purpose key of the random player's choices
@@ -58,7 +58,7 @@ def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
     Raises:
         ValueError: no episodes, or best play is known for some instances only.
     """
-    require_int("episodes", episodes, 1)
+    require_whole("episodes", episodes, 1)
     budget = task.action_budget
     rng = np.random.default_rng([seed, _PLAYER])
     chance, oracle = [], []

@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium
 
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
-from lit_agentrl.envs.options import require, require_int
 from lit_agentrl.envs.sokoban_rooms import MOVES, Board, Cell, Room, rooms_of_length, solve
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 from lit_agentrl.envs.views import check_view, render
@@ -68,13 +68,13 @@ class Sokoban(TextEnv):
         vocab: str = "symbols",
     ) -> None:
         super().__init__(split=split)
-        require_int("game.size", size, 5)
-        require_int("game.num_boxes", num_boxes, 1, (size - 2) ** 2 // 3)
-        require_int("game.min_solution", min_solution, 1)
-        require_int("game.max_solution", max_solution, min_solution)
-        require(lengths in LENGTHS, "game.lengths", lengths, f"one of {', '.join(LENGTHS)}")
-        require(0 <= wall_share <= 0.5, "game.wall_share", wall_share, "a number in [0, 0.5]")
-        require(vocab in VOCABULARIES, "game.vocab", vocab, f"one of {', '.join(VOCABULARIES)}")
+        require_whole("size", size, 5)
+        require_whole("num_boxes", num_boxes, 1, (size - 2) ** 2 // 3)
+        require_whole("min_solution", min_solution, 1)
+        require_whole("max_solution", max_solution, min_solution)
+        require(lengths in LENGTHS, "lengths", lengths, f"one of {', '.join(LENGTHS)}")
+        require(0 <= wall_share <= 0.5, "wall_share", wall_share, "a number in [0, 0.5]")
+        require(vocab in VOCABULARIES, "vocab", vocab, f"one of {', '.join(VOCABULARIES)}")
         self.size, self.num_boxes, self.wall_share = size, num_boxes, wall_share
         self.min_solution, self.max_solution, self.lengths = min_solution, max_solution, lengths
         self.view, self.vocab = check_view(view), vocab
@@ -100,7 +100,7 @@ class Sokoban(TextEnv):
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """A shortest solution, cut to ``horizon``; None if the room can no longer be solved."""
-        require_int("horizon", horizon, 1)
+        require_whole("horizon", horizon, 1)
         actions = solve(self._walls, self._targets, self._boxes, self._player)
         return None if actions is None else actions[:horizon]
 

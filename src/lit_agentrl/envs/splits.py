@@ -55,6 +55,6 @@ def draw_for_split(
             if split_of(content(candidate)) == split:
                 return candidate
     raise ValueError(
-        f"env.game: no instance for split={split!r} in {MAX_ATTEMPTS} attempts; "
+        f"no instance for split={split!r} in {MAX_ATTEMPTS} attempts; "
         "loosen the game's options (larger size, wider range of solution lengths)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lit_agentrl.envs.options import require
+from lit_agentrl.checks import require
 
 VIEWS = ("grid", "coordinates", "both")
 
@@ -35,5 +35,5 @@ def check_view(view: str) -> str:
     Raises:
         ValueError: names the option otherwise.
     """
-    require(view in VIEWS, "game.view", view, f"one of {', '.join(VIEWS)}")
+    require(view in VIEWS, "view", view, f"one of {', '.join(VIEWS)}")
     return view

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require_number
 from lit_agentrl.distributed import gather_rows, gather_texts
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.checks import require_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
+from lit_agentrl.checks import require_number
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage
-from lit_agentrl.rewards.checks import require_number
 
 
 @dataclass(kw_only=True)

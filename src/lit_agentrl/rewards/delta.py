@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
-from lit_agentrl.rewards.checks import require_number, require_whole
 
 
 @dataclass(kw_only=True)

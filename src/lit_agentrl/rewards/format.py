@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lit_agentrl.checks import require_number, require_one_of
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Points, Shaping
-from lit_agentrl.rewards.checks import require_number, require_one_of
 
 _RULES = ("valid", "structure", "think")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Shaping, at_end
-from lit_agentrl.rewards.checks import require_whole
 
 
 @dataclass(kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, ClassVar, Literal
 
+from lit_agentrl.checks import require_one_of
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage
-from lit_agentrl.rewards.checks import require_one_of
 from lit_agentrl.rewards.moments import Moments
 
 

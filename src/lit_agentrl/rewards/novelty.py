@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from lit_agentrl.checks import require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Points, Shaping
-from lit_agentrl.rewards.checks import require_whole
 from lit_agentrl.rewards.moments import Moments
 
 

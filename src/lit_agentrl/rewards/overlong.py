@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lit_agentrl.checks import require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Shaping, at_end
-from lit_agentrl.rewards.checks import require_one_of, require_whole
 
 
 @dataclass(kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from lit_agentrl.checks import require_number
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Probe, Shaping
-from lit_agentrl.rewards.checks import require_number
 
 
 @dataclass(kw_only=True)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_agentrl import seeds
+from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import RewardContext
-from lit_agentrl.rewards.checks import require_number, require_whole
 from lit_agentrl.rewards.novelty import Novelty
 
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from lit_agentrl.checks import require_number
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
-from lit_agentrl.rewards.checks import require_number
 
 
 @dataclass(kw_only=True)

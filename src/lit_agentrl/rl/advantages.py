@@ -71,9 +71,9 @@ def group_mean_std(
     ``singleton`` says what a group with one scored trajectory gets: ``zero``, or its ``raw`` return.
     """
     if singleton not in ("zero", "raw"):
-        raise ValueError(f"algo.advantage.singleton={singleton} must be zero or raw")
+        raise ValueError(f"singleton={singleton} must be zero or raw")
     if not eps >= 0:
-        raise ValueError(f"algo.advantage.eps={eps} must be >= 0")
+        raise ValueError(f"eps={eps} must be >= 0")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     moments = group_moments(found.return_S, found.group_S, found.num_groups, ddof=ddof)
     value_S = _divide(moments.centred_N, moments.std_N, eps)
@@ -105,7 +105,7 @@ def group_mean_batch_std(
 ) -> Advantage:
     """``(R_i - mean_g) / (std of all returns of the batch + eps)``, std with ddof 1."""
     if not eps >= 0:
-        raise ValueError(f"algo.advantage.eps={eps} must be >= 0")
+        raise ValueError(f"eps={eps} must be >= 0")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     moments = group_moments(found.return_S, found.group_S, found.num_groups)
     batch = group_moments(found.return_S, torch.zeros_like(found.group_S), 1)
@@ -157,7 +157,7 @@ def mc_return(
     them in the order of ``first_turn_B``.
     """
     if not 0 <= discount <= 1:
-        raise ValueError(f"algo.advantage.discount={discount} must be in [0, 1]")
+        raise ValueError(f"discount={discount} must be in [0, 1]")
     check_shapes(return_B=return_B, is_action_BT=is_action_BT, reward_BT=reward_BT)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     return Advantage(
@@ -212,7 +212,7 @@ def process_group(
         ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
     """
     if not eps >= 0:
-        raise ValueError(f"algo.advantage.eps={eps} must be >= 0")
+        raise ValueError(f"eps={eps} must be >= 0")
     check_shapes(
         return_B=return_B,
         group_B=group_B,

@@ -63,10 +63,10 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Checks the kinds of terms."""
         if self.kl is not None and not isinstance(self.kl, KLInLoss | KLInReward | KLToOld):
-            raise ValueError(f"algo.kl={type(self.kl).__name__} must be KLInLoss, KLInReward or KLToOld")
+            raise ValueError(f"kl={type(self.kl).__name__} must be KLInLoss, KLInReward or KLToOld")
         if self.kl is None and not isinstance(self.kl_controller, Fixed):
             raise ValueError(
-                f"algo.kl_controller={type(self.kl_controller).__name__} has no coefficient to move under "
+                f"kl_controller={type(self.kl_controller).__name__} has no coefficient to move under "
                 "algo/kl=none: use algo/kl_controller=fixed, or algo/kl=loss_k3"
             )
 
@@ -82,14 +82,14 @@ class Algorithm:
         """
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         for axis, part in self._parts():
-            try_out(f"algo.{axis}", part, results.get(axis, Tensor), rows)
+            try_out(axis, part, results.get(axis, Tensor), rows)
         if self.needs_fresh_advantages and not _keeps_all(self.rows):
             raise ValueError(
-                "algo.advantage is computed anew over whole groups before each step: use algo/rows=none"
+                "rows: the advantage is computed anew over whole groups before each step; use algo/rows=none"
             )
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
             raise ValueError(
-                f"algo.clip.{next(iter(idle))} never acts, because this algo/ratio is always 1: "
+                f"clip.{next(iter(idle))}={next(iter(idle.values()))} never acts, because this algo/ratio is always 1: "
                 "use algo/clip=none, or algo/ratio=token"
             )
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import named
+
 _SUFFIXES = ("_BT", "_B", "_BK")
 
 
@@ -71,7 +73,7 @@ def try_out(option: str, fn: Callable[..., Any], result: type, rows: Mapping[str
     """Calls ``fn`` once on a few small rows, so that a wrong constant fails at start-up, not after a rollout.
 
     Args:
-        option: the public key of the part, such as ``algo.clip`` or ``filter``; used in messages.
+        option: where the part stands, such as ``clip``; messages begin with it.
         fn: the part, its constants set.
         result: the type it must return.
         rows: the columns of a batch, and so the closed vocabulary of tensors, with those of
@@ -91,7 +93,7 @@ def try_out(option: str, fn: Callable[..., Any], result: type, rows: Mapping[str
     if unknown := sorted(tensor_names(fn).keys() - toy.keys()):
         raise ValueError(f"{option}: {_name(fn)} asks for {unknown[0]}; tensors are {', '.join(sorted(toy))}")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), named(option):
             returned = bind(fn, toy)
     except TypeError as error:
         stated = ", ".join(f"{name}={value!r}" for name, value in given.items()) or "its inputs"

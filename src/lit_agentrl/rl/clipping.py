@@ -45,11 +45,11 @@ def symmetric(
     ``lower`` is ``linear`` (low = 1 - epsilon) or ``reciprocal`` (low = 1 / (1 + epsilon), LOOP's release).
     """
     if lower not in ("linear", "reciprocal"):
-        raise ValueError(f"algo.clip.lower={lower} must be linear or reciprocal")
+        raise ValueError(f"lower={lower} must be linear or reciprocal")
     if lower == "linear":
         _check_bounds("epsilon", epsilon, "epsilon", epsilon)
     elif not epsilon > 0:
-        raise ValueError(f"algo.clip.epsilon={epsilon} must be > 0; algo/clip=none switches clipping off")
+        raise ValueError(f"epsilon={epsilon} must be > 0; algo/clip=none switches clipping off")
     bound = 1 - epsilon if lower == "linear" else 1 / (1 + epsilon)
     return _clip(ratio_BT, advantage_BT, bound, 1 + epsilon)
 
@@ -69,7 +69,7 @@ def dual(
     """
     _check_bounds("low", low, "high", high)
     if not cap > 1:
-        raise ValueError(f"algo.clip.cap={cap} must be > 1")
+        raise ValueError(f"cap={cap} must be > 1")
     base = _clip(ratio_BT, advantage_BT, 1 - low, 1 + high)
     is_negative_BT = advantage_BT < 0
     limit_BT = -cap * advantage_BT.detach()
@@ -86,7 +86,7 @@ def cispo(*, ratio_BT: Tensor, advantage_BT: Tensor, logp_BT: Tensor, cap: float
     """
     check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT, logp_BT=logp_BT)
     if not cap > 1:
-        raise ValueError(f"algo.clip.cap={cap} must be > 1")
+        raise ValueError(f"cap={cap} must be > 1")
     weight_BT = ratio_BT.detach().clamp(max=cap) * advantage_BT.detach()
     is_high_BT = ratio_BT > cap
     return Clipped(-weight_BT * logp_BT, torch.zeros_like(is_high_BT), is_high_BT)
@@ -104,9 +104,9 @@ def _clip(ratio_BT: Tensor, advantage_BT: Tensor, low: float, high: float) -> Cl
 def _check_bounds(low_name: str, low: float, high_name: str, high: float) -> None:
     remedy = "algo/clip=none switches clipping off"
     if not 0 < low < 1:
-        raise ValueError(f"algo.clip.{low_name}={low} must be in (0, 1); {remedy}")
+        raise ValueError(f"{low_name}={low} must be in (0, 1); {remedy}")
     if not high > 0:
-        raise ValueError(f"algo.clip.{high_name}={high} must be > 0; {remedy}")
+        raise ValueError(f"{high_name}={high} must be > 0; {remedy}")
 
 
 def log_wide(
@@ -140,9 +140,7 @@ def log_wide(
     """
     for name, bound in (("low", low), ("high", high)):
         if not bound > 0:
-            raise ValueError(
-                f"algo.clip.{name}={bound} must be > 0 (nats); algo/clip=none switches clipping off"
-            )
+            raise ValueError(f"{name}={bound} must be > 0 (nats); algo/clip=none switches clipping off")
     check_shapes(
         ratio_BT=ratio_BT, advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
     )
@@ -175,9 +173,9 @@ def rollback(*, ratio_BT: Tensor, advantage_BT: Tensor, epsilon: float = 0.2, al
     """
     check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT)
     if not 0 < epsilon < 1:
-        raise ValueError(f"algo.clip.epsilon={epsilon} must be in (0, 1)")
+        raise ValueError(f"epsilon={epsilon} must be in (0, 1)")
     if not 0 < alpha < math.inf:
-        raise ValueError(f"algo.clip.alpha={alpha} must be finite and > 0; algo/clip=symmetric has no slope")
+        raise ValueError(f"alpha={alpha} must be finite and > 0; algo/clip=symmetric has no slope")
     advantage_BT = advantage_BT.detach()
     bound_BT = ratio_BT.detach().clamp(1 - epsilon, 1 + epsilon)
     is_outside_BT = bound_BT != ratio_BT.detach()

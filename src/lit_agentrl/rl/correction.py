@@ -30,7 +30,7 @@ def truncated(
         ValueError: if shapes disagree or ``cap`` is below 1.
     """
     if not 1 <= cap < math.inf:
-        raise ValueError(f"algo.correction.cap={cap} must be finite and >= 1")
+        raise ValueError(f"cap={cap} must be finite and >= 1")
     return _ratio(old_logp_BT, sampler_logp_BT, is_action_BT).clamp(max=cap)
 
 
@@ -48,9 +48,7 @@ def masked(
         ValueError: if shapes disagree, or not ``0 <= low < 1 <= high``.
     """
     if not 0 <= low < 1 <= high < math.inf:
-        raise ValueError(
-            f"algo.correction.low={low} algo.correction.high={high} must satisfy 0 <= low < 1 <= high"
-        )
+        raise ValueError(f"low={low} high={high} must satisfy 0 <= low < 1 <= high")
     ratio_BT = _ratio(old_logp_BT, sampler_logp_BT, is_action_BT)
     return torch.where((ratio_BT >= low) & (ratio_BT <= high), ratio_BT, torch.zeros_like(ratio_BT))
 

@@ -181,6 +181,6 @@ def _steps(
 def _check_constants(whiten: bool, **shares: float) -> None:
     for name, share in shares.items():
         if not 0 <= share <= 1:
-            raise ValueError(f"algo.advantage.{name}={share} must be in [0, 1]")
+            raise ValueError(f"{name}={share} must be in [0, 1]")
     if not isinstance(whiten, bool):  # the text "no" would count as true
-        raise ValueError(f"algo.advantage.whiten={whiten} must be true or false")
+        raise ValueError(f"whiten={whiten} must be true or false")

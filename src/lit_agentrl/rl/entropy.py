@@ -27,7 +27,7 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
         ValueError: if shapes disagree or ``coef`` is not positive.
     """
     if not coef > 0:
-        raise ValueError(f"algo.entropy.coef={coef} must be > 0; algo/entropy=none switches the bonus off")
+        raise ValueError(f"coef={coef} must be > 0; algo/entropy=none switches the bonus off")
     check_shapes(entropy_BT=entropy_BT, is_action_BT=is_action_BT)
     return -coef * torch.where(is_action_BT, entropy_BT, torch.zeros_like(entropy_BT))
 
@@ -57,13 +57,11 @@ class AdaptiveBonus:
         """Checks the constants."""
         for name in ("target", "delta", "max_coef"):
             if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"algo.entropy.{name}={value} must be finite and > 0")
+                raise ValueError(f"{name}={value} must be finite and > 0")
         if self.max_coef < self.delta:
-            raise ValueError(
-                f"algo.entropy.max_coef={self.max_coef} must be >= algo.entropy.delta={self.delta}"
-            )
+            raise ValueError(f"max_coef={self.max_coef} must be >= delta={self.delta}")
         if not 0 <= self.coef <= self.max_coef:
-            raise ValueError(f"algo.entropy.coef={self.coef} must be in [0, max_coef={self.max_coef}]")
+            raise ValueError(f"coef={self.coef} must be in [0, max_coef={self.max_coef}]")
 
     def __call__(self, *, entropy_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Loss of each token (B, T), 0 where not sampled; gradient through ``entropy_BT``."""
@@ -97,7 +95,7 @@ def top_entropy_quantile(*, sampler_entropy_BT: Tensor, is_action_BT: Tensor, sh
         ValueError: if shapes disagree, ``share`` is out of range or a sampled token's entropy is NaN.
     """
     if not 0 < share <= 1:
-        raise ValueError(f"algo.tokens.share={share} must be in (0, 1]; 1.0 keeps every token")
+        raise ValueError(f"share={share} must be in (0, 1]; 1.0 keeps every token")
     check_shapes(sampler_entropy_BT=sampler_entropy_BT, is_action_BT=is_action_BT)
     entropy_N = sampler_entropy_BT[is_action_BT]
     if not len(entropy_N):

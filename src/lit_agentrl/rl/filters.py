@@ -45,7 +45,7 @@ def top_std(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, ratio: f
         ValueError: if shapes disagree or ``ratio`` is outside (0, 1].
     """
     if not 0 < ratio <= 1:
-        raise ValueError(f"filter.ratio={ratio} must be in (0, 1]; 1.0 keeps all groups")
+        raise ValueError(f"ratio={ratio} must be in (0, 1]; 1.0 keeps all groups")
     groups, std = group_std(return_B, group_B, trajectory_B)
     num_kept = max(1, int(ratio * len(groups) + 1e-9))  # 0.29 * 100 is 28.999... in floating point
     best = torch.argsort(std, descending=True, stable=True)[:num_kept]
@@ -91,9 +91,9 @@ def std_nucleus(
     ``p`` is in (0, 1]; ``slack`` in points, >= 0.  With ``slack=0``, ``p=1`` keeps every group with spread.
     """
     if not 0 < p <= 1:
-        raise ValueError(f"filter.p={p} must be in (0, 1]; filter=none keeps all groups")
+        raise ValueError(f"p={p} must be in (0, 1]; filter=none keeps all groups")
     if not 0 <= slack < math.inf:
-        raise ValueError(f"filter.slack={slack} must be >= 0 and finite")
+        raise ValueError(f"slack={slack} must be >= 0 and finite")
     groups, std = group_std(return_B, group_B, trajectory_B)
     widest, order = torch.sort(std, descending=True, stable=True)
     # Summed from the narrow end, as what is missing: exact where p=1, however small the last spread is.
@@ -110,7 +110,7 @@ def min_p(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, p: float) 
     Where no group spreads, none is kept.
     """
     if not 0 < p <= 1:
-        raise ValueError(f"filter.p={p} must be in (0, 1]; filter=none keeps all groups")
+        raise ValueError(f"p={p} must be in (0, 1]; filter=none keeps all groups")
     groups, std = group_std(return_B, group_B, trajectory_B)
     largest = torch.cat([std, std.new_zeros(1)]).max()
     return Selection(keep_groups=groups[(std > 0) & (std >= p * largest)], want_more=False)
@@ -121,7 +121,7 @@ def var_threshold(
 ) -> Selection:
     """The groups whose variance of returns is at least ``threshold`` (points squared, > 0)."""
     if not 0 < threshold < math.inf:
-        raise ValueError(f"filter.threshold={threshold} must be > 0 and finite; filter=none keeps all groups")
+        raise ValueError(f"threshold={threshold} must be > 0 and finite; filter=none keeps all groups")
     groups, std = group_std(return_B, group_B, trajectory_B)
     return Selection(keep_groups=groups[std >= math.sqrt(threshold)], want_more=False)
 
@@ -152,7 +152,7 @@ def dynamic_sampling(
         ValueError: also if ``target`` is not a whole number >= 1.
     """
     if target is not None and (isinstance(target, bool) or not isinstance(target, int) or target < 1):
-        raise ValueError(f"filter.target={target} must be a whole number >= 1, or null to never sample more")
+        raise ValueError(f"target={target} must be a whole number >= 1, or null to never sample more")
     keep_groups = reject_uniform(return_B=return_B, success_B=success_B, group_B=group_B).keep_groups
     want_more = target is not None and len(keep_groups) < target
     return Selection(keep_groups=keep_groups[:target], want_more=want_more)

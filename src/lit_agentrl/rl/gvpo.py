@@ -109,7 +109,7 @@ def _errors(
     beta: float,
 ) -> _Errors:
     if not 0 < beta < math.inf:
-        raise ValueError(f"algo.advantage.beta={beta} must be finite and > 0")
+        raise ValueError(f"beta={beta} must be finite and > 0")
     check_shapes(
         logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
     )

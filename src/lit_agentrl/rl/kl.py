@@ -72,11 +72,11 @@ class KLTerm:
         """Checks the coefficient."""
         if not 0 < self.coef < math.inf:
             raise ValueError(
-                f"algo.kl.coef={self.coef} must be finite and > 0; algo/kl=none switches the KL term off"
+                f"coef={self.coef} must be finite and > 0; algo/kl=none switches the KL term off"
             )
         if self.reference_dtype not in (None, *DTYPES):
             raise ValueError(
-                f"algo.kl.reference_dtype={self.reference_dtype} is unknown; valid: null, {', '.join(DTYPES)}"
+                f"reference_dtype={self.reference_dtype} is unknown; valid: null, {', '.join(DTYPES)}"
             )
 
 
@@ -117,7 +117,7 @@ class KLToOld(KLTerm):
         super().__post_init__()
         if self.reference_dtype is not None:
             raise ValueError(
-                "algo.kl.reference_dtype has no effect under algo/kl=loss_old: it needs no reference"
+                f"reference_dtype={self.reference_dtype} has no effect under algo/kl=loss_old: it needs no reference"
             )
 
     def __call__(self, *, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:

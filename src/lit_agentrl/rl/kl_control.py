@@ -108,10 +108,7 @@ class SeedThreshold:
         for name in ("kl", "coef"):
             low, high = getattr(self, f"low_{name}"), getattr(self, f"high_{name}")
             if not low < high < math.inf:
-                raise ValueError(
-                    f"algo.kl_controller.high_{name}={high} must be finite and > "
-                    f"algo.kl_controller.low_{name}={low}"
-                )
+                raise ValueError(f"high_{name}={high} must be finite and > low_{name}={low}")
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
         if not _is_measured(coef, kl, num_tokens):
@@ -124,9 +121,9 @@ class SeedThreshold:
 def _is_measured(coef: float, kl: float, num_tokens: int) -> bool:
     """Whether there is a KL to go by, after checking the arguments."""
     if not 0 < coef < math.inf:
-        raise ValueError(f"algo.kl_controller cannot start from coef={coef}; algo.kl.coef must be > 0")
+        raise ValueError(f"the controller cannot start from coef={coef}; it must be > 0")
     if num_tokens < 0:
-        raise ValueError(f"algo.kl_controller was given num_tokens={num_tokens}, which must be >= 0")
+        raise ValueError(f"num_tokens={num_tokens} must be >= 0")
     return num_tokens > 0 and math.isfinite(kl)
 
 
@@ -137,4 +134,4 @@ def _bounded(coef: float) -> float:
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
-            raise ValueError(f"algo.kl_controller.{name}={value} must be finite and > 0")
+            raise ValueError(f"{name}={value} must be finite and > 0")

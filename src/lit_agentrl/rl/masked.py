@@ -125,7 +125,7 @@ def group_moments(value_N: Tensor, group_N: Tensor, num_groups: int, *, ddof: in
     to exactly 0 and has a std of exactly 0.  A group with ``ddof`` entries or fewer has a std of 0.
     """
     if ddof not in (0, 1):
-        raise ValueError(f"algo.advantage.ddof={ddof} must be 0 or 1")
+        raise ValueError(f"ddof={ddof} must be 0 or 1")
     count = segment_sum(torch.ones_like(value_N), group_N, num_groups)
     minimum = value_N.new_zeros(num_groups).scatter_reduce_(0, group_N, value_N, "amin", include_self=False)
     above_N = value_N - minimum[group_N]

@@ -147,7 +147,7 @@ def indicator(
     from being imitated.  A group with one scored trajectory offers no choice and gets 0.
     """
     if math.isnan(min_return):
-        raise ValueError(f"algo.advantage.min_return={min_return} must be a number of points")
+        raise ValueError(f"min_return={min_return} must be a number of points")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     best = found.return_S.new_full((found.num_groups,), -math.inf)
     best = best.scatter_reduce_(0, found.group_S, found.return_S, "amax")
@@ -171,21 +171,19 @@ def raw_filtered(*, return_B: Tensor, group_B: Tensor, success_B: Tensor, is_act
 
 def _check_gigpo(discount: float, omega: float, episode_stats: str) -> None:
     if not 0 <= discount <= 1:
-        raise ValueError(f"algo.advantage.discount={discount} must be in [0, 1]")
+        raise ValueError(f"discount={discount} must be in [0, 1]")
     if not 0 <= omega < math.inf:
-        raise ValueError(f"algo.advantage.omega={omega} must be >= 0 and finite")
+        raise ValueError(f"omega={omega} must be >= 0 and finite")
     if episode_stats not in ("trajectory", "row"):
-        raise ValueError(f"algo.advantage.episode_stats={episode_stats} must be trajectory or row")
+        raise ValueError(f"episode_stats={episode_stats} must be trajectory or row")
 
 
 def _normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """(value_N, group_N, id_N) -> value_N normalised within its group; entries of one id count once."""
     if norm not in ("mean", "mean_std"):
-        raise ValueError(f"algo.advantage.norm={norm} must be mean or mean_std")
+        raise ValueError(f"norm={norm} must be mean or mean_std")
     if norm == "mean" and eps is not None:
-        raise ValueError(
-            f"algo.advantage.eps={eps} has no effect with algo.advantage.norm=mean: leave it null"
-        )
+        raise ValueError(f"eps={eps} has no effect with norm=mean: leave it null")
     divided = partial(group_mean_std, eps=DEFAULT_EPS if eps is None else eps)
     estimator: Callable[..., Advantage] = group_mean if norm == "mean" else divided
 

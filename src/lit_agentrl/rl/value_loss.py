@@ -57,7 +57,7 @@ def clipped(
         ValueError: also if ``clip`` is not positive.
     """
     if not clip > 0:
-        raise ValueError(f"critic.loss.clip={clip} must be > 0; the squared loss does not clip")
+        raise ValueError(f"clip={clip} must be > 0; the squared loss does not clip")
     is_target_BT = _targets(is_action_BT, is_value_target_BT)
     value_BT = _select(value_BT, is_target_BT)
     return_BT = _select(return_BT.detach(), is_target_BT)

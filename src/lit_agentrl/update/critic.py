@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,17 +20,6 @@ from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.rl.value_loss import ValueLoss, explained_variance
 from lit_agentrl.update.settings import OptimSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticOptim(OptimSettings):
-    """An optimizer of the critic's own; as ``optim``, with messages that name ``critic.optim``."""
-
-    def __post_init__(self) -> None:
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            raise ValueError(f"critic.{error}") from error
 
 
 class Critic(nn.Module):
@@ -66,16 +54,16 @@ class Critic(nn.Module):
     ) -> None:
         super().__init__()
         if not coef > 0:
-            raise ValueError(f"critic.coef={coef} must be > 0; critic=separate learns without the policy")
+            raise ValueError(f"coef={coef} must be > 0; critic=separate learns without the policy")
         if not grad_clip > 0:
-            raise ValueError(f"critic.grad_clip={grad_clip} must be > 0")
+            raise ValueError(f"grad_clip={grad_clip} must be > 0")
         if type(warmup_iterations) is not int or warmup_iterations < 0:  # a bool is no number here
-            raise ValueError(f"critic.warmup_iterations={warmup_iterations} must be a whole number >= 0")
+            raise ValueError(f"warmup_iterations={warmup_iterations} must be a whole number >= 0")
         self.trunk = trunk
         self.head = nn.Linear(hidden, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        try_out("critic.loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
+        try_out("loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
         self.loss = loss
         self.optim = optim
         self.coef = coef
@@ -179,10 +167,10 @@ def separate(
             trunk = AutoModel.from_pretrained(model, dtype=policy.network.dtype)
         except (OSError, ValueError, KeyError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ValueError(f"critic.model={model} could not be loaded ({reason})") from error
+            raise ValueError(f"model={model} could not be loaded ({reason})") from error
         if trunk.config.vocab_size < policy.network.config.vocab_size:
             raise ValueError(
-                f"critic.model={model} knows {trunk.config.vocab_size} tokens, the policy "
+                f"model={model} knows {trunk.config.vocab_size} tokens, the policy "
                 f"{policy.network.config.vocab_size}; give a model with the same tokenizer"
             )
         trunk.requires_grad_(True)

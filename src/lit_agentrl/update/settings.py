@@ -50,18 +50,16 @@ class UpdateSettings:
         for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"update.{name}={value} must be a whole number >= 1")
+                raise ValueError(f"{name}={value} must be a whole number >= 1")
         if self.logits_chunk is not None and (type(self.logits_chunk) is not int or self.logits_chunk < 1):
-            raise ValueError(f"update.logits_chunk={self.logits_chunk} must be a whole number >= 1, or null")
+            raise ValueError(f"logits_chunk={self.logits_chunk} must be a whole number >= 1, or null")
         if not isinstance(self.packing, bool) and self.packing not in ("auto", "shared"):
-            raise ValueError(f"update.packing={self.packing} is unknown; valid: auto, shared, true, false")
+            raise ValueError(f"packing={self.packing} is unknown; valid: auto, shared, true, false")
         if not isinstance(self.checkpoint_activations, bool):
-            raise ValueError(
-                f"update.checkpoint_activations={self.checkpoint_activations} must be true or false"
-            )
+            raise ValueError(f"checkpoint_activations={self.checkpoint_activations} must be true or false")
         for name in ("grad_clip", "max_logp_gap"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"update.{name}={getattr(self, name)} must be > 0")
+                raise ValueError(f"{name}={getattr(self, name)} must be > 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,26 +85,26 @@ class OptimSettings:
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise ValueError(f"optim.lr={self.lr} must be > 0")
+            raise ValueError(f"lr={self.lr} must be > 0")
         if self.warmup_iterations < 0:
-            raise ValueError(f"optim.warmup_iterations={self.warmup_iterations} must be >= 0")
+            raise ValueError(f"warmup_iterations={self.warmup_iterations} must be >= 0")
         valid = [kind.value for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
         if self.schedule not in valid:
-            raise ValueError(f"optim.schedule={self.schedule} is unknown; valid: {', '.join(valid)}")
+            raise ValueError(f"schedule={self.schedule} is unknown; valid: {', '.join(valid)}")
         if self.schedule == "constant" and self.warmup_iterations:
             raise ValueError(
-                f"optim.warmup_iterations={self.warmup_iterations} has no effect under "
-                "optim.schedule=constant; use constant_with_warmup"
+                f"warmup_iterations={self.warmup_iterations} has no effect under "
+                "schedule=constant; use constant_with_warmup"
             )
         if self.schedule_args and self.schedule in ("constant", "constant_with_warmup"):
             raise ValueError(
-                f"optim.schedule_args={self.schedule_args} has no effect under optim.schedule={self.schedule}"
+                f"schedule_args={self.schedule_args} has no effect under schedule={self.schedule}"
             )
         try:
             self._factor(iterations=1_000_000)
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(
-                f"optim.schedule_args={self.schedule_args} does not fit optim.schedule={self.schedule}: {error}"
+                f"schedule_args={self.schedule_args} does not fit schedule={self.schedule}: {error}"
             ) from error
 
     @property

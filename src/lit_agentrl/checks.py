@@ -1,0 +1,79 @@
+"""Checks of options, and whose options they are.
+
+A part names its options bare (``epsilon=-1 must be …``); whoever builds it says with `named` where it stands, up to the
+full key that a user types, so that one message serves every place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # how a message about an option begins
+
+
+def under(key: str, message: str) -> str:
+    """The message about a part, with the key at which the part stands."""
+    return f"{key}.{message}" if _OPTION.match(message) else f"{key}: {message}"
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """Whatever is built inside stands at ``key``: its errors begin with it.
+
+    Raises:
+        ValueError: in place of one raised inside.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(under(key, str(error))) from error
+
+
+def require(condition: bool, option: str, value: object, valid: str) -> None:
+    """Checks that a condition holds; ``valid`` completes "must be".
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not condition:
+        raise ValueError(f"{option}={value} must be {valid}")
+
+
+def require_number(
+    option: str, value: object, valid: str, is_valid: Callable[[float], bool] = lambda _: True
+) -> None:
+    """Checks a finite number; ``valid`` completes "must be".
+
+    Raises:
+        ValueError: it is none, or ``is_valid`` says no.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    require(is_number and is_valid(value), option, value, valid)  # type: ignore[arg-type]
+
+
+def require_whole(option: str, value: object, low: int, high: int | None = None, beside: str = "") -> None:
+    """Checks a whole number of at least ``low`` and at most ``high``; ``beside`` says what else would be valid.
+
+    Raises:
+        ValueError: it is not.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_valid = is_whole and low <= value and (high is None or value <= high)  # type: ignore[operator]
+    require(
+        is_valid,
+        option,
+        value,
+        f"a whole number {f'>= {low}' if high is None else f'from {low} to {high}'}{beside}",
+    )
+
+
+def require_one_of(option: str, value: object, valid: tuple[str, ...]) -> None:
+    """Checks a choice.
+
+    Raises:
+        ValueError: it is not among them.
+    """
+    require(value in valid, option, value, f"one of {', '.join(valid)}")
