@@ -23,7 +23,7 @@ from lit_agentrl.rollout.ahead import require_whole_weights
 from lit_agentrl.rollout.settings import RolloutSettings
 from tests.conftest import ROOT
 
-ALGORITHMS = sorted(file.stem for file in (ROOT / "conf" / "algo").glob("*.yaml"))
+ALGORITHMS = sorted(file.stem for file in (ROOT / "conf" / "algo").glob("[!_]*.yaml"))
 
 
 @pytest.fixture(autouse=True)

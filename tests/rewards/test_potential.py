@@ -73,7 +73,7 @@ def test_games_are_tried_before_anything_is_played():
         (lambda: Potential(discount=0), "discount=0 must be in"),
         (lambda: Potential(discount=1.1), "discount=1.1 must be in"),
         (lambda: Potential(of=3), "of=3 must be a function"),
-        (lambda: StepsToGoal(scale=-1), "of.scale=-1 must be > 0"),
+        (lambda: StepsToGoal(scale=-1), "^scale=-1 must be > 0"),
     ],
 )
 def test_options_are_refused(make, message):

@@ -119,10 +119,10 @@ def test_an_iteration_without_rows_is_skipped_counted_and_in_the_end_stops_the_r
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grad_clip": 0}, r"critic\.grad_clip=0 must be > 0"),
-        ({"warmup_iterations": -1}, r"critic\.warmup_iterations=-1 must be a whole number >= 0"),
+        ({"grad_clip": 0}, r"grad_clip=0 must be > 0"),
+        ({"warmup_iterations": -1}, r"warmup_iterations=-1 must be a whole number >= 0"),
         ({"loss": partial(value_loss.clipped, clip=0)}, r"clip=0 must be > 0"),
-        ({"model": "/no/such"}, r"critic\.model=/no/such could not be loaded"),
+        ({"model": "/no/such"}, r"model=/no/such could not be loaded"),
     ],
 )
 def test_mistakes_name_the_option(options, message):

@@ -25,7 +25,7 @@ class StepsToGoal:
     scale: float = 0.1
 
     def __post_init__(self) -> None:
-        require_number("of.scale", self.scale, "> 0", lambda value: value > 0)
+        require_number("scale", self.scale, "> 0", lambda value: value > 0)
 
     def __call__(self, env: World, observation: str) -> float:
         """The potential of the game's state, in points."""
