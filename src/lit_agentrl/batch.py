@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lit_agentrl.episode import Episode, Segment
+from lit_agentrl.episode import Episode, Outcome, Segment
 
 FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
 _TOY_SIZES = {"_B": (4,), "_BT": (4, 3), "_BK": (4, 1)}  # 4 trajectories in 2 groups, 1 turn of 2 tokens
@@ -169,6 +169,7 @@ class StepBatch:
     group_P: list[int]  # ids unique over the run
     trajectories: TrajectoryBatch | None = None
     episodes: list[Episode] = field(default_factory=list)  # all of them, also those not trained on
+    outcomes: list[Outcome] = field(default_factory=list)  # of the episodes of all ranks, in evaluations
     num_groups: int = 0  # groups rolled out
     num_kept_groups: int = 0  # groups selected for training
     greedy_episodes: list[Episode] = field(default_factory=list)  # one per prompt where baselines are wanted

@@ -116,6 +116,27 @@ class Turn:
         return self.reward if self.shaped_reward is None else self.shaped_reward
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What reports need of an episode: numbers and names, small enough to travel between processes."""
+
+    wave: int
+    group: int
+    member: int
+    end: EndReason
+    success: bool
+    total_reward: float  # points, shaping excluded
+    turns: int
+    taken: int  # turns with a reply
+    actions: int  # played
+    invalid: int  # turns
+    surplus: int  # actions named beyond a budget
+    tokens: int  # sampled
+    entropy: float  # nats, sum over sampled tokens
+    task_name: str
+    error: str
+
+
 @dataclass
 class Episode:
     """One trajectory: who it is (addresses of its random draws), what happened, how it ended."""
@@ -148,6 +169,28 @@ class Episode:
     def training_return(self) -> float:
         """Undiscounted return in points as training sees it, shaping included."""
         return sum(turn.training_reward for turn in self.turns)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What reports need of it."""
+        taken = [turn for turn in self.turns if len(turn.reply_tokens)]
+        return Outcome(
+            wave=self.wave,
+            group=self.group,
+            member=self.member,
+            end=self.end,
+            success=self.success,
+            total_reward=self.total_reward,
+            turns=len(self.turns),
+            taken=len(taken),
+            actions=sum(len(turn.actions) for turn in self.turns),
+            invalid=sum(not turn.is_valid for turn in taken),
+            surplus=sum(turn.num_surplus_actions for turn in taken),
+            tokens=self.num_action_tokens,
+            entropy=sum(sum(turn.reply_entropies.tolist()) for turn in taken),
+            task_name=self.task_name,
+            error=self.error,
+        )
 
     @property
     def num_tokens(self) -> int:

@@ -87,6 +87,7 @@ class Toy(LightningModule):
 
     def validation_step(self, batch: StepBatch, batch_idx: int) -> None:
         batch.episodes = [episode(success=True)]
+        batch.outcomes = [each.outcome for each in batch.episodes]
 
     def on_validation_epoch_end(self) -> None:
         weight = next(self.net.parameters()).sum().item()

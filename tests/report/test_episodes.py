@@ -6,6 +6,7 @@ import pytest
 
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.report.episodes import EpisodeMetrics
+from lit_agentrl.report.iteration import of_all_ranks
 
 
 def episode(group, rewards, *, end=EndReason.TURN_LIMIT, tokens=(1, 2, 3), valid=True, entropy=0.5):
@@ -21,15 +22,15 @@ def episode(group, rewards, *, end=EndReason.TURN_LIMIT, tokens=(1, 2, 3), valid
 
 def test_by_hand():
     metrics = EpisodeMetrics()
-    metrics.update(
-        [
-            episode(0, [1.0, 2.0], end=EndReason.SUCCESS),
-            episode(0, [1.0], tokens=(1, 2, 3, 1, 2), valid=False, entropy=1.0),
-            episode(1, [4.0], end=EndReason.CONTEXT_LIMIT),
-            episode(1, [4.0]),
-            episode(2, [99.0], end=EndReason.ERROR),
-        ]
-    )
+    episodes = [
+        episode(0, [1.0, 2.0], end=EndReason.SUCCESS),
+        episode(0, [1.0], tokens=(1, 2, 3, 1, 2), valid=False, entropy=1.0),
+        episode(1, [4.0], end=EndReason.CONTEXT_LIMIT),
+        episode(1, [4.0]),
+        episode(2, [99.0], end=EndReason.ERROR),
+    ]
+    metrics.update([each.outcome for each in episodes])
+    metrics.update_texts(episodes)
     result = metrics.compute()
     assert result["episodes"] == 4 and result["failed"] == 1
     assert result["success"] == 0.25 and result["truncated_share"] == 0.25
@@ -41,6 +42,15 @@ def test_by_hand():
     assert result["return_std_within_group"] == pytest.approx((2**0.5 + 0) / 2)
     assert result["dead_group_share"] == 0.5
     assert result["distinct_2"] == pytest.approx(3 / 12)  # (1,2) (2,3) (3,1) of 4*2 + 4
+
+
+def test_outcomes_travel_as_numbers_and_come_back_in_the_order_of_one_process():
+    episodes = [
+        episode(2, [99.0, 0.1], end=EndReason.ERROR), episode(1, [0.1, 1 / 3], entropy=1 / 7), episode(0, []),
+    ]  # fmt: skip
+    episodes[0].error = "fell\nover \udcff"
+    assert of_all_ranks(episodes) == [each.outcome for each in reversed(episodes)]
+    assert type(of_all_ranks(episodes)[0].end) is EndReason and of_all_ranks([]) == []
 
 
 def test_nothing_seen_leaves_keys_out():

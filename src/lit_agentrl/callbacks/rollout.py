@@ -14,7 +14,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors, gather_rows, rank, sum_over_ranks
 from lit_agentrl.engines.base import Engine, SamplingParams
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.episode import EndReason, Episode, Outcome
 from lit_agentrl.report.iteration import of_all_ranks, rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -81,8 +81,8 @@ class RolloutCallback(Callback):
                 patience=settings.overlap_patience or 600.0,
             )  # fmt: skip
         self._doors = StrategyDoors()
-        self.val_episodes: list[Episode] = []  # all episodes of the last validation, for reports
-        self.test_episodes: list[Episode] = []
+        self.val_outcomes: list[Outcome] = []  # of all episodes of the last validation, for reports
+        self.test_outcomes: list[Outcome] = []
 
     def set_test(self, evaluation: Evaluation) -> None:
         """How later tests are played."""
@@ -238,18 +238,18 @@ class RolloutCallback(Callback):
 
     # ------------------------------------------------------------------ evaluation
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.val_episodes = []
+        self.val_outcomes = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.test_episodes = []
+        self.test_outcomes = []
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         started = time.perf_counter()
-        batch.episodes = of_all_ranks(self._evaluate(pl_module, batch, self._val))
-        self.val_episodes.extend(batch.episodes)
+        self._evaluate(pl_module, batch, self._val)
+        self.val_outcomes.extend(batch.outcomes)
         row: dict[str, float] = pl_module.row  # type: ignore[assignment]
         row["time/validate"] = row.get("time/validate", 0.0) + time.perf_counter() - started
 
@@ -257,13 +257,13 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        batch.episodes = of_all_ranks(self._evaluate(pl_module, batch, self._test))
-        self.test_episodes.extend(batch.episodes)
+        self._evaluate(pl_module, batch, self._test)
+        self.test_outcomes.extend(batch.outcomes)
 
-    def _evaluate(self, pl_module: LightningModule, batch: StepBatch, how: Evaluation) -> list[Episode]:
-        played = self._play(pl_module, _wave(how.split, batch, how.members, how.params))
-        stop_if_failing(played, self.settings.max_failed_share)
-        return played
+    def _evaluate(self, pl_module: LightningModule, batch: StepBatch, how: Evaluation) -> None:
+        batch.episodes = self._play(pl_module, _wave(how.split, batch, how.members, how.params))
+        stop_if_failing(batch.episodes, self.settings.max_failed_share)
+        batch.outcomes = of_all_ranks(batch.episodes)
 
     def _play(self, pl_module: LightningModule, wave: Wave) -> list[Episode]:
         assert self._engine is not None and self._scheduler is not None, "setup() comes before playing"

@@ -127,10 +127,11 @@ class Transcripts(Callback):
     ) -> None:  # fmt: skip
         """Write episodes of each game that this validation has not shown yet."""
         iteration = trainer.current_epoch + int(trainer.state.fn == TrainerFn.FITTING)
-        for game in sorted({episode.task_name for episode in batch.episodes} - self._games_seen):
+        for game in sorted({outcome.task_name for outcome in batch.outcomes} - self._games_seen):
             self._games_seen.add(game)
             episodes = [episode for episode in batch.episodes if episode.task_name == game]
-            self._write(trainer, pl_module, episodes, iteration, f"val/{game}")
+            picked = gather_objects(pick(episodes, self.episodes))
+            self._write(trainer, pl_module, picked, iteration, f"val/{game}")
 
     def _write(
         self,

@@ -20,7 +20,7 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import TaskLoader, eval_params
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.episode import EndReason, Outcome
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import clustered_share_interval, mean_interval, normalised, pass_at_k
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
@@ -60,9 +60,9 @@ def evaluate(
         )  # fmt: skip
         for spec in run.games.test:
             task = run.games.tasks[spec.task]
-            episodes = [e for e in run.rollouts.test_episodes if e.task_name == task.name]
+            outcomes = [each for each in run.rollouts.test_outcomes if each.task_name == task.name]
             levels = asdict(lookup(task, cfg.split))
-            records.append(_record(cfg, task.name, float(temperature), episodes, levels))
+            records.append(_record(cfg, task.name, float(temperature), outcomes, levels))
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     written = {"config": OmegaConf.to_container(cfg), "results": records}
@@ -148,29 +148,28 @@ def _record(
     cfg: DictConfig,
     env: str,
     temperature: float,
-    episodes: Sequence[Episode],
+    outcomes: Sequence[Outcome],
     levels: dict[str, float | None],
 ) -> dict[str, Any]:
-    played = [e for e in episodes if e.end is not EndReason.ERROR]
+    played = [each for each in outcomes if each.end is not EndReason.ERROR]
     if not played:
-        raise UserError(f"every episode of {env} failed; the first: {episodes[0].error}")
+        raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
     groups = [e.group for e in played]
     success = clustered_share_interval([e.success for e in played], groups)
     returns = mean_interval([e.total_reward for e in played])
-    turns = [turn for e in played for turn in e.turns if len(turn.reply_tokens)]
     record = {
         "env": env,
         "split": cfg.split,
         "temperature": temperature,
         "episodes": len(played),
-        "failed": len(episodes) - len(played),
+        "failed": len(outcomes) - len(played),
         "success": success._asdict(),
         "return": returns._asdict(),
         "normalised": _normalised(success.mean, levels),
-        "invalid_share": sum(not turn.is_valid for turn in turns) / max(len(turns), 1),
+        "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
         "levels": levels,
         # in the order of instances, for paired comparisons; null where the game failed
-        "solved": [None if e.end is EndReason.ERROR else e.success for e in episodes],
+        "solved": [None if e.end is EndReason.ERROR else e.success for e in outcomes],
     }
     for k in cfg.pass_k:
         counts: dict[int, list[bool]] = {}

@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.parts import Games
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.episode import EndReason, Outcome
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 
@@ -118,10 +118,10 @@ class RunRecord:
             if (game["name"], game["split"]) in self._games:
                 self._games[game["name"], game["split"]]["start"] = game["start"]
 
-    def add(self, split: str, stage: Stage, iteration: int, episodes: Sequence[Episode]) -> None:
+    def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test; failed episodes are left out."""
         for (name, of_split), game in self._games.items():
-            mine = [e for e in episodes if e.task_name == name and e.end is not EndReason.ERROR]
+            mine = [e for e in outcomes if e.task_name == name and e.end is not EndReason.ERROR]
             if of_split == split and mine:
                 game[stage] = reports.score(
                     [e.success for e in mine],

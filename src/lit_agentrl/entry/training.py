@@ -108,10 +108,10 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     for logger in run.loggers:
         logger.log_metrics(row, step=0)
         logger.save()
-    tracker.add("val", "start", 0, run.rollouts.val_episodes)
+    tracker.add("val", "start", 0, run.rollouts.val_outcomes)
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
-        tracker.add("test", "start", 0, run.rollouts.test_episodes)
+        tracker.add("test", "start", 0, run.rollouts.test_outcomes)
     tracker.finish("stopped", error="killed before the end")  # what a killed run leaves
 
 
@@ -133,7 +133,7 @@ def _measure(
 ) -> None:
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     run.trainer.validate(run.module, run.stream, **arguments)
-    tracker.add("val", stage, iteration, run.rollouts.val_episodes)
+    tracker.add("val", stage, iteration, run.rollouts.val_outcomes)
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, **arguments)
-        tracker.add("test", stage, iteration, run.rollouts.test_episodes)
+        tracker.add("test", stage, iteration, run.rollouts.test_outcomes)

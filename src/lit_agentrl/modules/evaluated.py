@@ -29,11 +29,11 @@ class EvaluatedModule(LightningModule):
         self.eval_metrics = {}
 
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        for episode_task in sorted({episode.task_name for episode in batch.episodes}):
-            # every rank holds the episodes of all
+        for episode_task in sorted({outcome.task_name for outcome in batch.outcomes}):
+            # every rank holds the outcomes of all
             new = EpisodeMetrics(is_shared=False).to(self.device)
             metrics = self.eval_metrics.setdefault(episode_task, new)
-            metrics.update([e for e in batch.episodes if e.task_name == episode_task])
+            metrics.update([each for each in batch.outcomes if each.task_name == episode_task])
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")

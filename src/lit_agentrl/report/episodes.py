@@ -9,7 +9,7 @@ from typing import cast
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.episode import EndReason, Episode, Outcome
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share")
 _OTHER = ("reply_tokens", "invalid_share", "surplus_actions", "entropy", "distinct_2")
@@ -39,23 +39,38 @@ class EpisodeMetrics(nn.Module):
             {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed")}
         )
 
-    def update(self, episodes: Sequence[Episode]) -> None:
-        played = [episode for episode in episodes if episode.end is not EndReason.ERROR]
+    def update(self, outcomes: Sequence[Outcome]) -> None:
+        """Everything but ``distinct_2``."""
+        played = [outcome for outcome in outcomes if outcome.end is not EndReason.ERROR]
         self._count("episodes").update(len(played))
-        self._count("failed").update(len(episodes) - len(played))
-        for episode in played:
+        self._count("failed").update(len(outcomes) - len(played))
+        for each in played:
             values = {
-                "success": episode.success,
-                "return": episode.total_reward,
-                "turns": len(episode.turns),
-                "actions": sum(len(turn.actions) for turn in episode.turns),
-                "truncated_share": episode.end is EndReason.CONTEXT_LIMIT,
+                "success": each.success,
+                "return": each.total_reward,
+                "turns": each.turns,
+                "actions": each.actions,
+                "truncated_share": each.end is EndReason.CONTEXT_LIMIT,
             }
             for name, value in values.items():
                 self._add(name, float(value), 1)
-            self._add_turns(episode)
-        self._add_bigrams(played)
+            if each.taken:
+                self._add("reply_tokens", each.tokens / each.taken, each.taken)
+                self._add("invalid_share", each.invalid / each.taken, each.taken)
+                self._add("surplus_actions", each.surplus / each.taken, each.taken)
+                self._add("entropy", each.entropy / each.tokens, each.tokens)
         self._add_groups(played)
+
+    def update_texts(self, episodes: Sequence[Episode]) -> None:
+        """``distinct_2``, which needs the tokens of replies."""
+        pairs = [
+            pair
+            for episode in episodes
+            if episode.end is not EndReason.ERROR
+            for tokens in (turn.reply_tokens.tolist() for turn in episode.turns)
+            for pair in zip(tokens, tokens[1:], strict=False)
+        ]
+        self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
 
     def compute(self) -> dict[str, float]:
         """The means of what was seen; a key whose weight is zero is left out."""
@@ -85,29 +100,10 @@ class EpisodeMetrics(nn.Module):
             self._mean(name).update(value, weight)
             self._weight(name).update(weight)
 
-    def _add_turns(self, episode: Episode) -> None:
-        taken = [turn for turn in episode.turns if len(turn.reply_tokens)]
-        if not taken:
-            return
-        tokens = episode.num_action_tokens
-        self._add("reply_tokens", tokens / len(taken), len(taken))
-        self._add("invalid_share", sum(not turn.is_valid for turn in taken) / len(taken), len(taken))
-        self._add("surplus_actions", sum(turn.num_surplus_actions for turn in taken) / len(taken), len(taken))
-        self._add("entropy", sum(sum(turn.reply_entropies.tolist()) for turn in taken) / tokens, tokens)
-
-    def _add_bigrams(self, episodes: Sequence[Episode]) -> None:
-        pairs = [
-            pair
-            for e in episodes
-            for tokens in (turn.reply_tokens.tolist() for turn in e.turns)
-            for pair in zip(tokens, tokens[1:], strict=False)
-        ]
-        self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
-
-    def _add_groups(self, episodes: Sequence[Episode]) -> None:
+    def _add_groups(self, outcomes: Sequence[Outcome]) -> None:
         groups: dict[int, list[float]] = {}
-        for episode in episodes:
-            groups.setdefault(episode.group, []).append(episode.total_reward)
+        for each in outcomes:
+            groups.setdefault(each.group, []).append(each.total_reward)
         for returns in groups.values():
             if len(returns) > 1:
                 mean = math.fsum(returns) / len(returns)

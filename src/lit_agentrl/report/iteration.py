@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 import torch
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.distributed import gather_objects, max_over_ranks, rank, sum_over_ranks
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.distributed import (
+    gather_objects,
+    gather_rows,
+    gather_texts,
+    max_over_ranks,
+    rank,
+    sum_over_ranks,
+)
+from lit_agentrl.episode import EndReason, Episode, Outcome
 from lit_agentrl.report.episodes import EpisodeMetrics
 
 
-def of_all_ranks(episodes: list[Episode]) -> list[Episode]:
-    """The episodes that all ranks played for one evaluation, on each of them, in the order of one process."""
-    return sorted(gather_objects(episodes), key=lambda e: (e.wave, e.group, e.member))
+def of_all_ranks(episodes: Sequence[Episode]) -> list[Outcome]:
+    """What came of the episodes that all ranks played for one evaluation, in the order of one process."""
+    own = [episode.outcome for episode in episodes]
+    names = [field.name for field in fields(Outcome) if field.name not in ("task_name", "error")]
+    numbers = torch.tensor([[getattr(each, name) for name in names] for each in own], dtype=torch.float64)
+    table, _ = gather_rows({"numbers": numbers.reshape(len(own), len(names))})
+    texts = (gather_texts([each.task_name for each in own]), gather_texts([each.error for each in own]))
+    found = [
+        Outcome(**_typed(dict(zip(names, row, strict=True))), task_name=task, error=error)
+        for row, task, error in zip(table["numbers"].tolist(), *texts, strict=True)
+    ]
+    return sorted(found, key=lambda each: (each.wave, each.group, each.member))
+
+
+def _typed(numbers: dict[str, float]) -> dict[str, Any]:
+    """As an outcome holds them; a float64 holds every one of them exactly."""
+    reals = {name: numbers.pop(name) for name in ("total_reward", "entropy")}
+    whole = {name: int(number) for name, number in numbers.items()}
+    return {**reals, **whole, "end": EndReason(whole["end"]), "success": bool(whole["success"])}
 
 
 def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> None:
@@ -54,7 +79,8 @@ def rollout_row(
         playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
     """
     metrics = EpisodeMetrics().to(device)
-    metrics.update(batch.episodes)
+    metrics.update([episode.outcome for episode in batch.episodes])
+    metrics.update_texts(batch.episodes)
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     row = {f"rollout/{name}": value for name, value in result.items()}
