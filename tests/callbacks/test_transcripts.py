@@ -177,8 +177,12 @@ def test_each_game_of_a_validation_is_shown_once_each_time(tmp_path: Path, make_
         current_epoch=4, is_global_zero=True, loggers=[SimpleNamespace(experiment=writer)],
         state=SimpleNamespace(fn="validate"),
     )  # fmt: skip
-    mixed = SimpleNamespace(episodes=[make_episode(g, task_name=name) for g in range(3) for name in "ba"])
-    other = SimpleNamespace(episodes=[make_episode(task_name=name) for name in "ac"])
+
+    def batch_of(episodes: list[Episode]) -> Any:
+        return SimpleNamespace(episodes=episodes, outcomes=[each.outcome for each in episodes])
+
+    mixed = batch_of([make_episode(g, task_name=name) for g in range(3) for name in "ba"])
+    other = batch_of([make_episode(task_name=name) for name in "ac"])
     callback = Transcripts(tmp_path, episodes=2)
     for fn in ("validate", "fit"):
         trainer.state.fn = fn
