@@ -24,6 +24,10 @@ class EndReason(IntEnum):
     ACTION_LIMIT = 3
     CONTEXT_LIMIT = 4  # the next observation or reply no longer fits; counted as truncated
     ERROR = 5  # the game or the engine raised; recorded, counted, never trained on
+    ENV_TIMEOUT = 6  # the game took longer than its hosting allows; as ERROR
+
+
+FAILED = (EndReason.ERROR, EndReason.ENV_TIMEOUT)
 
 
 class FinishReason(IntEnum):
@@ -136,6 +140,11 @@ class Outcome:
     task_name: str
     error: str
 
+    @property
+    def failed(self) -> bool:
+        """See `Episode.failed`."""
+        return self.end in FAILED
+
 
 @dataclass
 class Episode:
@@ -159,6 +168,11 @@ class Episode:
     num_shared: int = 0  # ... and those whose state it took over from another episode
     env_calls: int = 0  # resets and steps of the game
     env_seconds: float = field(default=0.0, compare=False)  # that they took; never the same twice
+
+    @property
+    def failed(self) -> bool:
+        """Whether its game or its engine failed: counted, never trained on."""
+        return self.end in FAILED
 
     @property
     def total_reward(self) -> float:

@@ -20,11 +20,17 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     del cfg["hydra"]
     cfg.run_dir = str(tmp_path)
     cfg.engine.compile = value
-    del cfg["dialect"], cfg.callbacks.transcripts["dialect"]  # a group of later versions
+    del (
+        cfg["dialect"],
+        cfg["worlds"],
+        cfg.env["hosting"],
+        cfg.callbacks.transcripts["dialect"],
+    )  # a group of later versions
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
     found, _ = saved_config(tmp_path, "resume")
+    assert found.worlds.delay == 0 and "hosting" not in found.env
     assert found.dialect._target_ == "lit_agentrl.text.dialects.answer.Answer"
     assert "compile" not in found.engine and found.engine.num_slots == cfg.engine.num_slots
     assert [r.getMessage()[:19] for r in caplog.records] == ["compile=True of the"] * warnings

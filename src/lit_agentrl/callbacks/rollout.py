@@ -14,7 +14,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors, gather_rows, rank, sum_over_ranks
 from lit_agentrl.engines.base import Engine, SamplingParams
-from lit_agentrl.episode import EndReason, Episode, Outcome
+from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.report.iteration import of_all_ranks, rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -162,7 +162,7 @@ class RolloutCallback(Callback):
         row["rollout/waves"] = float(waves)
         if self._rewards:
             row |= self._rewards.learn(batch.episodes, iteration=batch.iteration)
-        played = [e for e in batch.episodes if e.num_action_tokens and e.end is not EndReason.ERROR]
+        played = [e for e in batch.episodes if e.num_action_tokens and not e.failed]
         if not int(sum_over_ranks(torch.tensor(len(played), device=pl_module.device))):
             raise ValueError(
                 "no episode of this iteration can be trained on: every reply was empty or failed"
@@ -208,7 +208,7 @@ class RolloutCallback(Callback):
         """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
         if self._rewards:
             self._rewards.score(batch.episodes, iteration=batch.iteration)
-        played = [episode for episode in batch.episodes if episode.end is not EndReason.ERROR]
+        played = [episode for episode in batch.episodes if not episode.failed]
         tensors, _ = gather_rows(
             {
                 "return_B": torch.tensor([e.training_return for e in played]),

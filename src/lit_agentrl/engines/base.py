@@ -99,13 +99,18 @@ class Engine(Protocol):
     def capacity(self) -> int:
         """Episodes that it can hold at once."""
 
+    @property
+    def num_steps(self) -> int:
+        """Decode steps so far: the clock by which answers of slow games are due."""
+
     def submit(self, request: TurnRequest) -> None:
         """Queue one reply; requests are served in order of submission."""
 
-    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+    def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """Replies that have finished.
 
         None: waits for one; empty if nothing is queued.  Seconds: an empty list says that none finished in them.
+        ``steps``: also comes back after so many decode steps; an engine that writes replies whole takes more.
         """
 
     def fork(self, parent: int, child: int, at: int) -> None:

@@ -85,8 +85,13 @@ class NativeEngine:
         self._waiting: deque[TurnRequest] = deque()
         self._refused: list[TurnResult] = []
         self._version = 0
+        self._num_steps = 0
 
     # ------------------------------------------------------------------ protocol
+    @property
+    def num_steps(self) -> int:
+        return self._slower.num_steps if self._slower else self._num_steps
+
     @property
     def capacity(self) -> int:
         return self._rows.num_slots
@@ -100,7 +105,7 @@ class NativeEngine:
         else:
             self._start(slot, request)
 
-    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+    def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See :class:`Engine`; ``timeout`` is not needed here, since work is done in the calling thread."""
         if self._slower:
             return self._slower.poll()
@@ -112,8 +117,10 @@ class NativeEngine:
         finished, self._refused = self._refused, []
         if not finished and self._rows.is_writing_S.any():
             with self._inference(), self._context():
-                while not finished:
+                ends = None if steps is None else self._num_steps + steps
+                while not finished and self._num_steps != ends:
                     finished = self._step()
+                    self._num_steps += 1
         return finished
 
     def fork(self, parent: int, child: int, at: int) -> None:

@@ -54,6 +54,7 @@ class ReencodingEngine:
         self._history: dict[int, list[int]] = {}
         self._waiting: list[TurnRequest] = []
         self._version = 0
+        self.num_steps = 0
         self.capacity = num_slots
 
     def submit(self, request: TurnRequest) -> None:
@@ -119,6 +120,7 @@ class ReencodingEngine:
             state_A, stopped_A = self._stops.advance(state_A, token_A)
             stopped_A |= self._is_end_V[token_A]
             written += 1
+            self.num_steps += 1
             for i in np.flatnonzero(~is_done_A).tolist():  # rows that are done only keep the others company
                 result, params = results[i], requests[i].params
                 result.tokens.append(int(token_A[i]))

@@ -35,11 +35,13 @@ class ScriptedEngine:
         self._queue: list[TurnRequest] = []
         self._version = 0
         self.capacity = capacity
+        self.num_steps = 0
 
     def submit(self, request: TurnRequest) -> None:
         self._queue.append(request)
 
-    def poll(self, timeout: float | None = None) -> list[TurnResult]:
+    def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
+        self.num_steps += 1  # a reply is one step, however long
         queue, self._queue = self._queue, []
         return [self._reply(request) for request in queue]
 

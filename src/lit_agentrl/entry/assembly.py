@@ -80,6 +80,7 @@ def build(
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, engine=_engine(cfg, parts.algorithm), context=parts.context,
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
+        worlds=parts.worlds,
     )  # fmt: skip
     check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
     stream = PromptStream(

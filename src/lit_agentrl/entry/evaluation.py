@@ -20,7 +20,7 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import TaskLoader, eval_params
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
-from lit_agentrl.episode import EndReason, Outcome
+from lit_agentrl.episode import Outcome
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import clustered_share_interval, mean_interval, normalised, pass_at_k
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
@@ -151,7 +151,7 @@ def _record(
     outcomes: Sequence[Outcome],
     levels: dict[str, float | None],
 ) -> dict[str, Any]:
-    played = [each for each in outcomes if each.end is not EndReason.ERROR]
+    played = [each for each in outcomes if not each.failed]
     if not played:
         raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
     groups = [e.group for e in played]
@@ -169,7 +169,7 @@ def _record(
         "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
         "levels": levels,
         # in the order of instances, for paired comparisons; null where the game failed
-        "solved": [None if e.end is EndReason.ERROR else e.success for e in outcomes],
+        "solved": [None if e.failed else e.success for e in outcomes],
     }
     for k in cfg.pass_k:
         counts: dict[int, list[bool]] = {}

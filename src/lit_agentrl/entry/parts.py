@@ -26,6 +26,7 @@ from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.kl import KLToOld
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
@@ -62,6 +63,7 @@ class Parts:
     critic: Callable[[Policy], Critic] | None
     prompt: Prompt
     dialect: Dialect
+    worlds: Worlds
     context: Context
     games: Games
     val_params: SamplingParams
@@ -105,6 +107,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         optim=instantiate(cfg.optim),
         prompt=instantiate(cfg.prompt),
         dialect=instantiate(cfg.dialect),
+        worlds=instantiate(cfg.worlds),
         context=build_context(cfg, algorithm),
         rewards=rewards,
     )

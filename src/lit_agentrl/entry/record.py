@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.parts import Games
-from lit_agentrl.episode import EndReason, Outcome
+from lit_agentrl.episode import Outcome
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 
@@ -121,7 +121,7 @@ class RunRecord:
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test; failed episodes are left out."""
         for (name, of_split), game in self._games.items():
-            mine = [e for e in outcomes if e.task_name == name and e.end is not EndReason.ERROR]
+            mine = [e for e in outcomes if e.task_name == name and not e.failed]
             if of_split == split and mine:
                 game[stage] = reports.score(
                     [e.success for e in mine],

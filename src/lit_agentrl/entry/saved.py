@@ -40,8 +40,9 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
     },
 }
 
-# groups that an earlier version lacked, and the option that is what it did
+# groups that an earlier version lacked, and the option that is what it did; and sections
 _ADDED = {"dialect": "answer"}
+_ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.Worlds", "delay": 0, "wait": True}}
 
 
 def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
@@ -78,6 +79,8 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
     cfg.run_dir = str(folder.resolve())
     for group, name in _ADDED.items():
         cfg.setdefault(group, load_option(group, name))
+    for section, content in _ADDED_SECTIONS.items():
+        cfg.setdefault(section, content)
     try:
         check_sections(cfg, "train")
         check_targets(cfg)

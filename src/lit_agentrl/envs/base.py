@@ -13,6 +13,7 @@ from gymnasium.error import ResetNeeded
 
 from lit_agentrl.actions import ToolCall, read_call
 from lit_agentrl.checks import named, require, require_whole
+from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
 
@@ -162,7 +163,8 @@ class Task:
         max_turns: replies per episode.
         max_actions_per_turn: actions played of one reply; surplus ones are not played.
         max_actions: actions per episode.
-        invalid_penalty: points added for an invalid reply (charged by the sampler), <= 0.
+        invalid_penalty: points added for an invalid reply (charged by the scheduler), <= 0.
+        hosting: where its environments live.
     """
 
     name: str
@@ -171,6 +173,7 @@ class Task:
     max_actions_per_turn: int = 5
     max_actions: int = 10
     invalid_penalty: float = -0.1
+    hosting: Hosting = Hosting()
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")

@@ -41,7 +41,7 @@ class EpisodeMetrics(nn.Module):
 
     def update(self, outcomes: Sequence[Outcome]) -> None:
         """Everything but ``distinct_2``."""
-        played = [outcome for outcome in outcomes if outcome.end is not EndReason.ERROR]
+        played = [outcome for outcome in outcomes if not outcome.failed]
         self._count("episodes").update(len(played))
         self._count("failed").update(len(outcomes) - len(played))
         for each in played:
@@ -66,7 +66,7 @@ class EpisodeMetrics(nn.Module):
         pairs = [
             pair
             for episode in episodes
-            if episode.end is not EndReason.ERROR
+            if not episode.failed
             for tokens in (turn.reply_tokens.tolist() for turn in episode.turns)
             for pair in zip(tokens, tokens[1:], strict=False)
         ]

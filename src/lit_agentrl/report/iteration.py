@@ -48,7 +48,7 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
     Raises:
         ValueError: naming the first failure, of the first rank that had one.
     """
-    failed = [episode for episode in episodes if episode.end is EndReason.ERROR]
+    failed = [episode for episode in episodes if episode.failed]
     mine = [f"game {e.task_name} instance seed {e.instance_seed}: {e.error}" for e in failed[:1]]
     told = gather_objects([(rank(), len(failed), len(episodes), mine)])
     num_failed, number = sum(each[1] for each in told), sum(each[2] for each in told)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lit_agentrl.distributed import gather_rows, sum_over_ranks
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Probe, RewardContext, RewardPart, Stage
 from lit_agentrl.rewards.tripwire import TripWire
 
@@ -128,7 +128,7 @@ class RewardPipeline:
 
 def trainable(episodes: Sequence[Episode]) -> list[Episode]:
     """Those that did not fail and have something to train on."""
-    return [e for e in episodes if e.end is not EndReason.ERROR and e.num_action_tokens]
+    return [e for e in episodes if not e.failed and e.num_action_tokens]
 
 
 def _check(name: str, changed: Points, points: Points) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.envs.world import World
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
-from lit_agentrl.rewards.base import Probe
 from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.seats import Answer
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.ledger import reply_segments
@@ -24,125 +20,118 @@ class EpisodeInPlay:
 
     Attributes:
         episode: the record; complete once :attr:`is_over`.
-        env: its environment.
         is_over: no further reply is wanted.
     """
 
-    def __init__(
-        self,
-        episode: Episode,
-        env: World,
-        rules: Rules,
-        probes: Mapping[str, Probe] | None = None,
-    ) -> None:
+    def __init__(self, episode: Episode, rules: Rules) -> None:
         self.episode = episode
-        self.env = env
         self.is_over = False
         self._task = rules.tasks[episode.task]
         self._prompt = rules.prompt
         self._chat = rules.chat
         self._context = rules.context
         self._actions_left = self._task.max_actions
-        self._probes = probes or {}
         self._observation = self._complaint = ""
 
-    def begin(self, *, noise_seed: int) -> None:
-        """Reset the game and write the opening prompt; a game that fails ends the episode."""
+    def begin(self, answer: Answer) -> None:
+        """Write the opening prompt from what the game said to its reset; a game that failed ends the episode."""
         task, episode = self._task, self.episode
-        try:
-            with self._timed():
-                self._observation, info = self.env.reset(
-                    seed=episode.instance_seed, options={"noise_seed": noise_seed}
-                )
-            episode.instance_id = str(info.get("instance_id", ""))
-            rules, system_text, actions = self.env.rules, self.env.system_text, self.env.actions()
-            state_key, probes = self.env.state_key(), self._measured()
-        except Exception as error:  # whatever a user's game raises is this episode's failure, not the run's
-            self._fail(error)
+        if not self._heard(answer):
             return
+        episode.instance_id = answer.instance_id
         opening = partial(
             self._prompt.opening,
             name=task.name,
-            rules=rules,
-            actions=actions,
+            rules=answer.rules,
+            actions=self._actions,
             dialect=self._chat.dialect,
-            system_text=system_text,
+            system_text=answer.system_text,
             observation=self._observation,
             max_turns=task.max_turns,
             max_actions=task.max_actions,
-            max_actions_per_turn=task.max_actions_per_turn if actions.format == "names" else 1,
+            max_actions_per_turn=self._allowed,
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
-        self._open_turn("", self._chat.opening(episode.opening), state_key, probes)
+        self._open_turn("", self._chat.opening(episode.opening), answer)
 
-    def answer(self, result: TurnResult) -> None:
-        """Record a reply, play its actions, and either open the next turn or end the episode."""
+    def hear(self, result: TurnResult) -> list[str]:
+        """Record a reply: the actions to play, perhaps none; or the end of the episode."""
         episode, turn = self.episode, self.episode.turns[-1]
         episode.num_prefilled += result.num_prefilled
         episode.num_shared += result.num_shared
         if result.error:
             self._end(EndReason.ERROR, error=result.error)
-            return
+            return []
         if not result.tokens:  # the prompt did not fit: the turn was never taken
             if len(episode.turns) > 1:
                 episode.turns.pop()
             self._end(EndReason.CONTEXT_LIMIT)
-            return
+            return []
         episode.num_new += len(self._past.pieces[-1].tokens)
-        forced = self._chat.forced_think
+        chat, dialect = self._chat, self._chat.dialect
         turn.reply_tokens, turn.reply_logps = np.array(result.tokens), np.array(result.logps)
         turn.reply_entropies = np.array(result.entropies)
         turn.policy_version, turn.finish = result.policy_version, result.finish
-        turn.reply_text = self._chat.decode(result.tokens)
+        turn.reply_text = chat.decode(result.tokens)
         segments = reply_segments(
-            self._chat.tokenizer, result.tokens, forced_think=forced, dialect=self._chat.dialect
+            chat.tokenizer, result.tokens, forced_think=chat.forced_think, dialect=dialect
         )
         turn.reply_segments = np.array(segments, np.int8)
+        text = (dialect.think_start if chat.forced_think else "") + turn.reply_text
         try:
-            ended, success = self._play(
-                turn, (self._chat.dialect.think_start if forced else "") + turn.reply_text
-            )
-            state_key, probes = (0, {}) if ended else (self.env.state_key(), self._measured())
-        except Exception as error:  # as in begin()
-            self._fail(error)
-            return
-        self._continue_or_end(turn, ended, success, state_key, probes)
-
-    def _play(self, turn: Turn, text: str) -> tuple[bool, bool]:
-        task = self._task
-        dialect = self._chat.dialect
-        reply = dialect.parse(text, self.env.actions(), think=self._prompt.think)
+            reply = dialect.parse(text, self._actions, think=self._prompt.think)
+        except ValueError as error:  # names of the game's that the dialect cannot tell apart
+            self._end(EndReason.ERROR, error=f"{type(error).__name__}: {error}")
+            return []
         turn.is_valid, turn.problem, turn.has_think = reply.is_valid, reply.problem, reply.has_think
         turn.is_well_formed, self._complaint = reply.is_well_formed, reply.complaint
-        allowed = min(task.max_actions_per_turn, self._actions_left)
+        allowed = min(self._allowed, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
-        ended = success = False
-        for action in reply.actions[:allowed]:
-            with self._timed():
-                self._observation, reward, terminated, truncated, info = self.env.step(action)
-            turn.actions.append(action)
-            turn.reward += reward
-            for name, points in info.get("reward_parts", {"reward": reward}).items():
+        return list(reply.actions[:allowed])
+
+    def go_on(self, answer: Answer) -> None:
+        """Record what the game said to these actions, and either open the next turn or end the episode."""
+        turn = self.episode.turns[-1]
+        for step in answer.steps:
+            turn.actions.append(step.action)
+            turn.reward += step.reward
+            for name, points in step.reward_parts.items():
                 turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
             self._actions_left -= 1
-            if not info.get("action_is_valid", True):
+            if not step.is_valid:
                 turn.is_valid = False
-                turn.problem, self._complaint = dialect.rejected(action)
-            if ended := terminated or truncated:
-                success = bool(info["success"])
-                break
+                turn.problem, self._complaint = self._chat.dialect.rejected(step.action)
+        if not self._heard(answer):
+            return
         if not turn.is_valid:
-            turn.reward += task.invalid_penalty
-            turn.reward_parts["invalid"] = task.invalid_penalty
-        return ended, success
+            turn.reward += self._task.invalid_penalty
+            turn.reward_parts["invalid"] = self._task.invalid_penalty
+        self._continue_or_end(turn, answer)
 
-    def _continue_or_end(
-        self, turn: Turn, ended: bool, success: bool, state_key: int, probes: dict[str, float]
-    ) -> None:
+    @property
+    def _allowed(self) -> int:
+        """Actions that one reply may hold."""
+        return self._task.max_actions_per_turn if self._actions.format == "names" else 1
+
+    def _heard(self, answer: Answer) -> bool:
+        """Take in what a game said; False if it failed."""
+        self.episode.env_calls += answer.calls
+        self.episode.env_seconds += answer.seconds
+        if answer.error:
+            self._end(EndReason.ENV_TIMEOUT if answer.timed_out else EndReason.ERROR, error=answer.error)
+            return False
+        if answer.observation is not None:
+            self._observation = answer.observation
+        if answer.actions is not None:
+            self._actions = answer.actions
+        return True
+
+    def _continue_or_end(self, turn: Turn, answer: Answer) -> None:
         turns_left = self._task.max_turns - len(self.episode.turns)
-        if ended:
-            self._end(EndReason.SUCCESS if success else EndReason.FAILURE, success=success)
+        if answer.ended:
+            end = EndReason.SUCCESS if answer.success else EndReason.FAILURE
+            self._end(end, success=answer.success)
         elif turn.finish is FinishReason.CONTEXT:
             self._end(EndReason.CONTEXT_LIMIT)
         elif not self._actions_left:
@@ -158,22 +147,9 @@ class EpisodeInPlay:
                 actions_left=self._actions_left,
             )
             piece = self._chat.following(message, last_reply=turn.reply_tokens.tolist())
-            self._open_turn(message, piece, state_key, probes)
+            self._open_turn(message, piece, answer)
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Counts one call of the game, and what it takes."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.episode.env_calls += 1
-            self.episode.env_seconds += time.perf_counter() - started
-
-    def _measured(self) -> dict[str, float]:
-        return {name: float(probe(self.env, self._observation)) for name, probe in self._probes.items()}
-
-    def _open_turn(self, message: str, piece: Prefix, state_key: int, probes: dict[str, float]) -> None:
+    def _open_turn(self, message: str, piece: Prefix, answer: Answer) -> None:
         past, is_first = self._past, not self.episode.turns
         past.messages.append(message)
         past.pieces.append(piece)
@@ -185,13 +161,10 @@ class EpisodeInPlay:
                 prefix_segments=np.array(prefix.segments, np.int8),
                 message=message,
                 starts_row=is_first or not self._context.is_append_only,
-                state_key=state_key,
-                probes=probes,
+                state_key=answer.state_key,
+                probes=answer.probes,
             )
         )
-
-    def _fail(self, error: Exception) -> None:
-        self._end(EndReason.ERROR, error=f"{type(error).__name__}: {error}")
 
     def _end(self, reason: EndReason, *, success: bool = False, error: str = "") -> None:
         self.is_over = True

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch, columns
-from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.episode import Episode, Turn
 
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
 
@@ -29,7 +29,7 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
     if not episodes:
         raise ValueError("no episodes to pack")
     for episode in episodes:
-        if episode.end is EndReason.ERROR:
+        if episode.failed:
             raise ValueError(
                 f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
             )

@@ -11,6 +11,7 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.seats import Seats
 
 _INVALID = "?"  # a reply where no legal action is known: it shows at least how a turn goes on
 
@@ -23,12 +24,16 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4) -> Iterator[Episode]
     """
     rng, chat, game = np.random.default_rng(0), rules.chat, rules.tasks[task]
     dialect = chat.dialect
-    with closing(game.make("train")) as env:
+    with closing(Seats(game, {})) as seats:
         for seed in range(episodes):
             episode = Episode(0, 0, 0, task, game.name, seed)
-            play = EpisodeInPlay(episode, env, rules)
-            play.begin(noise_seed=seed)
-            if not play.is_over and (kind := env.action_format()) not in dialect.formats:
+            play = EpisodeInPlay(episode, rules)
+            play.begin(seats.reset(0, "train", seed, seed))
+            if play.is_over:
+                yield episode
+                continue
+            _, env = seats.envs[0]
+            if (kind := env.action_format()) not in dialect.formats:
                 raise ValueError(
                     f"dialect cannot write actions of format {kind}, which {game.name} takes, but only "
                     f"{', '.join(sorted(dialect.formats))}; choose another dialect, such as dialect=answer"
@@ -41,5 +46,8 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4) -> Iterator[Episode]
                     text = text.removeprefix(dialect.think_start if chat.forced_think else "")
                 tokens = list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
                 zeros = [0.0] * len(tokens)
-                play.answer(TurnResult(0, tokens, zeros, zeros))
+                actions = play.hear(TurnResult(0, tokens, zeros, zeros))
+                if not play.is_over:
+                    play.go_on(seats.step(0, actions))
+            seats.release(0, is_broken=episode.failed)
             yield episode

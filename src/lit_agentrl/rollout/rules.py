@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rewards.base import Probe
+from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt
@@ -32,6 +33,7 @@ class Rules:
         seed: run seed.
         max_context_tokens: length that the engine must hold.
         probes: measured before every turn of training episodes, into ``Turn.probes``.
+        worlds: when the answers of games are awaited.
     """
 
     tasks: Sequence[Task]
@@ -42,6 +44,7 @@ class Rules:
     seed: int = 0
     max_context_tokens: int = 1024
     probes: Mapping[str, Probe] = field(default_factory=dict)
+    worlds: Worlds = Worlds()
 
     def open_engine(self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext) -> Engine:
         """The engine around this network."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from dataclasses import dataclass, replace
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
-from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
-
-_log = logging.getLogger(__name__)
+from lit_agentrl.rollout.worlds import Desk
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Wave:
 
 
 class Scheduler:
-    """Plays episodes: an engine writes the replies, environments answer at once.
+    """Plays episodes: an engine writes the replies, environments answer, at once or while it writes others.
 
     Args:
         rules: games, wording, run seed.
@@ -54,7 +51,9 @@ class Scheduler:
     def __init__(self, rules: Rules, engine: Engine) -> None:
         self._rules = rules
         self._engine = engine
-        self._spare: dict[tuple[str, int], list[World]] = {}  # idle environments, reused
+        self._desk = Desk(rules.tasks, rules.probes)
+        self._due: dict[int, int] = {}  # by the clock, when the game of an episode must have answered
+        self._skipped = 0
 
     def play(self, wave: Wave) -> list[Episode]:
         """The episodes of a wave, in the order of its specs, failed ones included.
@@ -74,80 +73,96 @@ class Scheduler:
         waiting = deque(enumerate(wave.specs))
         episodes: list[Episode | None] = [None] * len(waiting)
         live: dict[int, EpisodeInPlay] = {}
+        self._due = {}
         while waiting or live:
             while waiting and len(live) < self._engine.capacity:
                 index, spec = waiting.popleft()
-                play = self._begin(spec, wave.split)
-                episodes[index] = play.episode
-                if play.is_over:
-                    self._retire(play, wave.split)
-                else:
-                    live[index] = play
-                    self._submit(index, play, wave)
-            if not live:
-                continue
-            results = self._engine.poll()
-            if not results:
+                live[index] = self._begin(index, spec, wave.split)
+                episodes[index] = live[index].episode
+            if answered := self._answered(is_writing=len(self._due) < len(live)):
+                for index in answered:
+                    self._go_on(index, live, wave)
+                continue  # an episode that is over makes room for another
+            steps = None
+            if self._due:
+                steps = min(self._due.values()) - self._clock if self._rules.worlds.wait else 1
+            results = self._engine.poll() if steps is None else self._engine.poll(steps=steps)
+            if not results and steps is None:
                 raise RuntimeError("the engine returned nothing although replies were requested")
             for result in results:
-                self._answer(result, live, wave)
+                self._hear(result, live)
         return [episode for episode in episodes if episode is not None]
 
-    def _begin(self, spec: EpisodeSpec, split: str) -> EpisodeInPlay:
-        rules = self._rules
-        task = rules.tasks[spec.task]
-        spare = self._spare.setdefault((split, spec.task), [])
-        env = spare.pop() if spare else task.make(split)
+    def _begin(self, index: int, spec: EpisodeSpec, split: str) -> EpisodeInPlay:
         episode = Episode(
             iteration=spec.iteration,
             wave=spec.wave,
             group=spec.group,
             member=spec.member,
             task=spec.task,
-            task_name=task.name,
+            task_name=self._rules.tasks[spec.task].name,
             instance_seed=spec.instance_seed,
         )
-        play = EpisodeInPlay(episode, env, rules, probes=rules.probes if split == "train" else {})
-        play.begin(noise_seed=self._key(f"{split}/noise", episode))
-        return play
+        noise_seed = self._key(f"{split}/noise", episode)
+        self._desk.reset(index, spec.task, split=split, seed=spec.instance_seed, noise_seed=noise_seed)
+        self._await(index)
+        return EpisodeInPlay(episode, self._rules)
 
-    def _submit(self, index: int, play: EpisodeInPlay, wave: Wave) -> None:
+    def _await(self, index: int) -> None:
+        self._due[index] = self._clock + self._rules.worlds.delay
+
+    @property
+    def _clock(self) -> int:
+        """Decode steps, and those that were skipped because no episode had anything to write."""
+        return self._engine.num_steps + self._skipped
+
+    def _answered(self, *, is_writing: bool) -> list[int]:
+        """The episodes whose games have answered, in the order in which the policy goes on with them."""
+        if not self._due:
+            return []
+        if not self._rules.worlds.wait:
+            return self._desk.poll(0.0 if is_writing else None)
+        if not is_writing:
+            self._skipped += max(0, min(self._due.values()) - self._clock)
+        return sorted((i for i, due in self._due.items() if due <= self._clock), key=self._due.__getitem__)
+
+    def _go_on(self, index: int, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
+        """Take a game's answer, waiting for it if need be; then ask for the next reply or end the episode."""
+        play, answer = live[index], self._desk.take(index)
+        del self._due[index]
+        if play.episode.turns:
+            play.go_on(answer)
+        else:
+            play.begin(answer)
+        if play.is_over:
+            self._end(index, live)
+            return
         episode, turn = play.episode, play.episode.turns[-1]
         if turn.starts_row and len(episode.turns) > 1:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
         self._engine.submit(TurnRequest(index, turn.prefix_tokens.tolist(), key, wave.params))
 
-    def _answer(self, result: TurnResult, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
-        play = live[result.episode]
-        play.answer(result)
+    def _hear(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
+        """Take a reply, and ask the game to play its actions."""
+        index, play = result.episode, live[result.episode]
+        actions = play.hear(result)
         if play.is_over:
-            del live[result.episode]
-            self._engine.close(result.episode)
-            self._retire(play, wave.split)
+            self._end(index, live)
         else:
-            self._submit(result.episode, play, wave)
+            self._desk.step(index, actions)
+            self._await(index)
 
-    def _retire(self, play: EpisodeInPlay, split: str) -> None:
-        if play.episode.error:  # an environment that failed is not used again
-            _close(play.env)
-        else:
-            self._spare[split, play.episode.task].append(play.env)
+    def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
+        episode = live.pop(index).episode
+        if episode.turns:
+            self._engine.close(index)
+        self._desk.release(index, is_broken=episode.failed)
 
     def close(self) -> None:
-        """Close the idle environments; the next episodes make new ones."""
-        for spare in self._spare.values():
-            for env in spare:
-                _close(env)
-        self._spare.clear()
+        """Close the environments; the next episodes make new ones."""
+        self._desk.close()
 
     def _key(self, purpose: str, episode: Episode, *more: int) -> int:
         address = (episode.iteration, episode.wave, episode.group, episode.member, *more)
         return seeds.key(self._rules.seed, purpose, *address)
-
-
-def _close(env: World) -> None:
-    try:
-        env.close()
-    except Exception as error:  # a game's own code; its episode is over, so the run need not be
-        _log.warning("a game of class %s could not be closed: %s", type(env).__name__, error)

@@ -1,0 +1,199 @@
+"""Environments of one game in one place, and what they say; imports neither torch nor an engine."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosting import Hosting
+from lit_agentrl.envs.world import World
+
+_log = logging.getLogger(__name__)
+Probes = Mapping[str, Callable[[Any, str], float]]
+
+
+@dataclass
+class Step:
+    """One action that was played, and what it earned."""
+
+    action: str
+    reward: float
+    reward_parts: dict[str, float]
+    is_valid: bool
+
+
+@dataclass
+class Answer:
+    """What a game says to a reset, or to the actions of one reply.
+
+    Attributes:
+        observation: what it shows now; None: as before.
+        actions, state_key, probes: of the state now, unless the game is over.
+        steps: the actions played, up to the one that ended the game or broke it.
+        error: what it raised; the episode has failed.
+        timed_out: ``error`` says that it took too long.
+        seconds, calls: that resets and steps took, and how many there were.
+        instance_id, rules, system_text: after a reset.
+    """
+
+    observation: str | None = None
+    actions: Actions | None = None
+    state_key: int = 0
+    probes: dict[str, float] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    ended: bool = False
+    success: bool = False
+    error: str = ""
+    timed_out: bool = False
+    seconds: float = 0.0
+    calls: int = 0
+    instance_id: str = ""
+    rules: str = ""
+    system_text: str | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """In plain JSON values: what a worker process sends is data, and executes nothing."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Answer:
+        """Inverse of :meth:`to_plain`."""
+        if (kinds := plain["actions"]) is not None:
+            tools = tuple(ToolSpec(**tool) for tool in kinds["tools"])
+            plain["actions"] = Actions(kinds["format"], tuple(kinds["names"]), tools)
+        plain["steps"] = [Step(**step) for step in plain["steps"]]
+        return cls(**plain)
+
+
+class Seats:
+    """The environments of one game, by the episode that plays in each; they are kept for further episodes.
+
+    Args:
+        task: the game.
+        probes: measured before every turn of training episodes.
+    """
+
+    def __init__(self, task: Task, probes: Probes) -> None:
+        self._task = task
+        self._probes = probes
+        self.envs: dict[int, tuple[str, World]] = {}  # split and environment of each episode
+        self._shown: dict[int, str] = {}
+        self._spare: dict[str, list[World]] = {}
+
+    def reset(self, key: int, split: str, seed: int, noise_seed: int) -> Answer:
+        """Start episode ``key``; whatever a user's game raises is that episode's failure, not the run's."""
+        spare = self._spare.setdefault(split, [])
+        answer = Answer(calls=1)
+        try:
+            env = spare.pop() if spare else self._task.make(split)
+            self.envs[key] = (split, env)
+            started = time.perf_counter()
+            try:
+                answer.observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
+            finally:
+                answer.seconds = time.perf_counter() - started
+            self._shown[key] = answer.observation
+            answer.instance_id = str(info.get("instance_id", ""))
+            answer.rules, answer.system_text = env.rules, env.system_text
+            self._look(key, answer)
+        except Exception as error:
+            answer.error = f"{type(error).__name__}: {error}"
+        return answer
+
+    def step(self, key: int, actions: Sequence[str]) -> Answer:
+        """Play the actions of one reply, up to the end of the game."""
+        _, env = self.envs[key]
+        answer = Answer()
+        try:
+            for action in actions:
+                answer.calls += 1
+                started = time.perf_counter()
+                try:
+                    observation, reward, terminated, truncated, info = env.step(action)
+                finally:
+                    answer.seconds += time.perf_counter() - started
+                answer.observation = self._shown[key] = observation
+                parts = dict(info.get("reward_parts", {"reward": reward}))
+                answer.steps.append(Step(action, reward, parts, bool(info.get("action_is_valid", True))))
+                if terminated or truncated:
+                    answer.ended, answer.success = True, bool(info["success"])
+                    return answer
+            self._look(key, answer)
+        except Exception as error:  # as in reset()
+            answer.error = f"{type(error).__name__}: {error}"
+        return answer
+
+    def release(self, key: int, *, is_broken: bool) -> None:
+        """The episode is over; an environment that failed is not used again."""
+        if key not in self.envs:  # it could not be made
+            return
+        split, env = self.envs.pop(key)
+        self._shown.pop(key, None)
+        if is_broken:
+            _close(env)
+        else:
+            self._spare[split].append(env)
+
+    def forget(self, key: int) -> None:
+        """Leave an environment that hangs to itself."""
+        self.envs.pop(key)
+        self._shown.pop(key, None)
+
+    def close(self) -> None:
+        """Close all environments; the next episodes make new ones."""
+        for env in [
+            *(env for _, env in self.envs.values()),
+            *(e for spare in self._spare.values() for e in spare),
+        ]:
+            _close(env)
+        self.envs.clear()
+        self._spare.clear()
+
+    def _look(self, key: int, answer: Answer) -> None:
+        split, env = self.envs[key]
+        answer.actions, answer.state_key = env.actions(), env.state_key()
+        if split == "train":
+            answer.probes = {
+                name: float(probe(env, self._shown[key])) for name, probe in self._probes.items()
+            }
+
+
+def _close(env: World) -> None:
+    try:
+        env.close()
+    except Exception as error:  # a game's own code; its episode is over, so the run need not be
+        _log.warning("a game of class %s could not be closed: %s", type(env).__name__, error)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked of an environment."""
+
+    kind: Literal["reset", "step", "release"]
+    key: int
+    arguments: tuple[object, ...] = ()
+
+
+def serve(seats: Seats, call: Call) -> Answer | None:
+    """Carry a call out."""
+    if call.kind == "release":
+        seats.release(call.key, is_broken=bool(call.arguments[0]))
+        return None
+    return getattr(seats, call.kind)(call.key, *call.arguments)  # type: ignore[no-any-return]
+
+
+def limit_of(hosting: Hosting, call: Call) -> float | None:
+    """Seconds that a call may take."""
+    return {"reset": hosting.reset_timeout_s, "step": hosting.step_timeout_s}.get(call.kind)
+
+
+def timed_out(call: Call, limit: float) -> Answer:
+    """What is said for a game that says nothing."""
+    return Answer(
+        error=f"env.hosting.{call.kind}_timeout_s={limit:g} passed without an answer", timed_out=True
+    )
