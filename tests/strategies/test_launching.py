@@ -142,6 +142,19 @@ def test_srun_starts_the_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_two_machines(tmp_path: Path) -> None:
+    """One process is started by hand on each; the first composes, and both start their own."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
+    first = command(*DDP, "trainer.num_nodes=2", f"hydra.run.dir={tmp_path}/run")
+    nodes = [
+        started(arguments, **meeting, NODE_RANK=rank) for rank, arguments in (("0", first), ("1", command()))
+    ]
+    printed = ended(*nodes)
+    assert_one_run(tmp_path / "run", printed[0])
+    assert not printed[1]
+
+
+@pytest.mark.slow
 def test_each_run_of_a_sweep_starts_its_own_processes(tmp_path: Path) -> None:
     arguments = command("-m", *DDP, f"hydra.sweep.dir={tmp_path}", "trainer.devices=1,2")
     assert "RANK" not in os.environ

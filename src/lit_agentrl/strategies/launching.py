@@ -71,7 +71,7 @@ def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int =
     if num_nodes > 1:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     with tempfile.TemporaryDirectory() as folder, _own_ways():
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
         config = LaunchConfig(
             min_nodes=num_nodes, max_nodes=num_nodes, nproc_per_node=processes, run_id=run_id(job), max_restarts=0,
             rdzv_backend="static", rdzv_endpoint=f"{address}:{port}",
@@ -84,6 +84,11 @@ def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int =
             raise RankFailed(_cause(error)) from None
         except SignalException as error:
             raise KeyboardInterrupt from error
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_launched() -> bool:
