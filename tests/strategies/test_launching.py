@@ -111,6 +111,12 @@ def test_devices_are_counted(devices: int | str, count: int) -> None:
     assert launching.count_devices("cpu", devices) == count
 
 
+@pytest.mark.parametrize("devices", [0, "x", [0]])
+def test_devices_that_make_no_sense(devices: int | str | list[int]) -> None:
+    with pytest.raises(ValueError, match=r"^trainer\.devices=.*should be an int > 0"):
+        launching.count_devices("cpu", devices)
+
+
 @pytest.mark.slow
 def test_a_run_starts_its_processes(tmp_path: Path) -> None:
     (printed,) = ended(started(command(*DDP, "trainer.devices=2", f"hydra.run.dir={tmp_path / 'run'}")))

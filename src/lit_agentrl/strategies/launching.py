@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -40,13 +41,20 @@ class RankFailed(RuntimeError):
 
 
 def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
-    """Processes on this machine, one a device, for what ``trainer.devices`` says."""
+    """Processes on this machine, one a device, for what ``trainer.devices`` says.
+
+    Raises:
+        ValueError: it is no number, list or name of devices that are there.
+    """
     is_cuda = accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
+    kind: type[CPUAccelerator | CUDAAccelerator] = CUDAAccelerator if is_cuda else CPUAccelerator
     if devices == "auto":
-        return CUDAAccelerator.auto_device_count() if is_cuda else CPUAccelerator.auto_device_count()
-    if not is_cuda:
-        return CPUAccelerator.parse_devices(devices)  # type: ignore[arg-type] # which says what is wrong
-    return len(CUDAAccelerator.parse_devices(devices) or ())  # type: ignore[arg-type]
+        return kind.auto_device_count()
+    try:
+        found = kind.parse_devices(devices)  # type: ignore[arg-type] # which says what is wrong
+    except (TypeError, ValueError, MisconfigurationException) as error:
+        raise ValueError(f"trainer.devices={devices}: {error}") from error
+    return found if isinstance(found, int) else len(found or ())
 
 
 def run_id(job: str) -> str:
