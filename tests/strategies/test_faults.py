@@ -166,7 +166,7 @@ def test_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> None:
     """In the midst of a rollout that stalls on one rank; the dead one's ranks notice by themselves."""
     arguments, variables = _arguments(tmp_path), _variables(tmp_path, "stall:1")
@@ -188,8 +188,7 @@ def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> 
         assert printed.count("interrupted; continue with: python train.py resume=") == 1
         assert _summary(tmp_path)["status"] == "stopped"
         assert _summary(tmp_path)["error"] == "interrupted"
-        if number == signal.SIGINT:
-            _continues(tmp_path)
+        _continues(tmp_path)
 
 
 @pytest.mark.slow

@@ -100,8 +100,9 @@ def test_the_first_cause_is_raised_and_the_others_end(code: str, cause: str, unc
     assert str(failed.value) == cause
 
 
-def test_an_interrupt_ends_all(unchanged: None) -> None:
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all(number: int, unchanged: None) -> None:
+    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
     with pytest.raises(KeyboardInterrupt):
         launched("import time; time.sleep(60)")
 
