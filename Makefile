@@ -33,8 +33,11 @@ train: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
+# the sweeps side by side, since each of their tests is one process; then what measures, or starts processes of its own
+SLOW := slow and not long and not gpu and not oracle
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m 'slow and not gpu and not oracle' $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load -m 'sweep and $(SLOW)' $(ARGS)
+	$(BIN)/python -m pytest -m 'not sweep and $(SLOW)' $(ARGS)
 
 oracle: $(ORACLE_STAMP)
 	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(ARGS)

@@ -25,6 +25,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("env", ["bandit", "frozen_lake", "sokoban"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_three_iterations(name: str, env: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ SMALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
@@ -47,6 +48,7 @@ def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("algo", ["gigpo", "starpo_s", "loop", "ppo_turn"])
 @pytest.mark.parametrize("context", ["window", "single"])
 def test_algorithms_on_rows_of_one_turn(algo: str, context: str, tmp_path: Path) -> None:

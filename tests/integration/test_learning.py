@@ -30,6 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_better_arm_is_learnt(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.errors import ConfigCompositionException
-from hydra.utils import instantiate
+from hydra.errors import ConfigCompositionException, InstantiationException
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.constants import REMOVED
-from lit_agentrl.rl import entropy, filters, kl, kl_control, row_selection
+from lit_agentrl.rl import filters
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.ratios import sequence
@@ -24,19 +24,7 @@ from lit_agentrl.rl.ratios import sequence
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = sorted(f.stem for f in (CONF / "algo").glob("*.yaml") if not f.stem.startswith("_"))
 OPTIONS = sorted(f"{f.parent.name}={f.stem}" for f in (CONF / "algo").glob("*/*.yaml"))
-FILTERS = {  # those that differ from top_std with every group kept
-    "grpo": (filters.top_std, {"ratio": 0.5}),
-    "starpo_s": (filters.top_std, {"ratio": 0.25}),
-    "dapo": (filters.dynamic_sampling, {"target": 4}),
-    "reinforce_rej": (filters.reject_uniform, {}),
-}
 AXES = sorted(folder.name for folder in (CONF / "algo").iterdir() if folder.is_dir())
-
-CLASSES = {
-    "loss_old": kl.KLToOld, "adaptive": entropy.AdaptiveBonus, "cppo": row_selection.CPPO,
-    "fixed": kl_control.Fixed, "ziegler": kl_control.Ziegler, "doubling": kl_control.PPOPenalty,
-    "threshold": kl_control.SeedThreshold,
-}  # fmt: skip
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -54,10 +42,8 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_named_algorithms(name):
-    algorithm, group_filter = built(f"algo={name}")
+    algorithm, _ = built(f"algo={name}")
     assert isinstance(algorithm, Algorithm) and algorithm.name == name
-    expected = FILTERS.get(name, (filters.top_std, {"ratio": 1.0}))
-    assert (group_filter.func, group_filter.keywords) == expected
     text = (CONF / "algo" / f"{name}.yaml").read_text()
     # a constant of an axis set beside these would stay when the axis is exchanged
     assert set(OmegaConf.load(CONF / "algo" / f"{name}.yaml")) <= {"defaults", "name", "constants"}
@@ -69,27 +55,30 @@ def grpo() -> DictConfig:
     return composed("algo=grpo")
 
 
+def hosted(config: DictConfig, option: str) -> DictConfig:
+    """The mix with one option exchanged, and with what its refusal tells to choose beside it, if it is refused."""
+    axis, stem = option.split("=")
+    config.algo[axis] = OmegaConf.load(CONF / "algo" / axis / f"{stem}.yaml")
+    try:
+        instantiate(config.algo).try_out(TrajectoryBatch.toy().tensors())
+    except (ValueError, InstantiationException) as error:
+        remedies = re.findall(r"algo/(\w+)=(\w+)", str(error).partition(": use ")[2])
+        (other,) = [f"{other}={name}" for other, name in remedies if other != axis]
+        return hosted(config, other)
+    return config
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_every_axis(grpo, option):
-    axis, stem = option.split("=")
-    config = grpo.copy()
-    config.algo[axis] = OmegaConf.load(CONF / "algo" / axis / f"{stem}.yaml")
-    if option == "ratio=none":  # always 1, hence refuses a clip rule with bounds
-        config.algo.clip = OmegaConf.load(CONF / "algo/clip/none.yaml")
-    if axis == "kl_controller" and stem != "fixed":  # refuses to be idle
-        config.algo.kl = OmegaConf.load(CONF / "algo/kl/loss_k3.yaml")
-    part = getattr(instantiate(config.algo), axis)
-    if stem == "none" and axis in ("kl", "entropy", "tokens", "correction"):
-        assert part is None
-    elif stem in CLASSES:
-        assert type(part) is CLASSES[stem]
-    elif axis == "kl":
-        place, estimator = stem.split("_", 1)
-        assert type(part).__name__.lower() == f"klin{place}" and part.estimator.func.__name__ == estimator
-    elif option == "rows=none":
-        assert part.func.__name__ == "keep_all"
+    axis = option.split("=")[0]
+    config = hosted(grpo.copy(), option)
+    part, made_by = getattr(instantiate(config.algo), axis), get_object(config.algo[axis]._target_)
+    if isinstance(made_by, type):
+        assert type(part) is made_by
+    elif "_partial_" in config.algo[axis]:
+        assert isinstance(part, partial) and part.func is made_by
     else:
-        assert isinstance(part, partial) and part.func.__name__.startswith(stem)
+        assert part is None and option.endswith("=none")
 
 
 def test_constants_are_those_of_the_papers():
@@ -120,8 +109,14 @@ def test_constants_are_those_of_the_papers():
         ("gvpo", "advantage.beta", 0.1),
         ("raft", "rows.threshold", 1.0),
         ("ppo_penalty", "kl_controller.target", 0.01),
+        ("grpo", "/filter.ratio", 0.5),
+        ("starpo_s", "/filter.ratio", 0.25),
+        ("rloo", "/filter.ratio", 1.0),
+        ("dapo", "/filter.target", 4),
     ]:
-        assert OmegaConf.select(composed(f"algo={name}").algo, key) == value
+        assert (
+            OmegaConf.select(composed(f"algo={name}"), key[1:] if key[0] == "/" else f"algo.{key}") == value
+        )
 
 
 def test_axes_are_overridden_from_the_command_line():
