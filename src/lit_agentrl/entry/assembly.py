@@ -49,6 +49,7 @@ class Run:
     folder: Path
 
 
+# long: a straight list of what a run is made of
 def build(
     cfg: DictConfig,
     load_task: TaskLoader,

@@ -18,6 +18,7 @@ from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
 
 
+# long: a straight list of what a run does, in order
 def train(
     cfg: DictConfig,
     load_task: TaskLoader,
