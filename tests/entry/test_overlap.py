@@ -38,7 +38,12 @@ def config(*overrides: str) -> DictConfig:
     return cfg
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+SWEEP = [pytest.mark.slow, pytest.mark.sweep]
+
+
+@pytest.mark.parametrize(
+    "algo", [name if name == "grpo" else pytest.param(name, marks=SWEEP) for name in ALGORITHMS]
+)
 def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
     algorithm = build_parts(config(f"algo={algo}", "rollout.overlap=true"), task_loader()).algorithm
     assert algorithm.correction is not None and algorithm.correction.func is truncated  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ AXES = sorted(folder.name for folder in (CONF / "algo").iterdir() if folder.is_d
 
 
 def composed(*overrides: str) -> DictConfig:
+    return _composed(*overrides).copy()
+
+
+@cache  # composing takes long
+def _composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"):
         return compose("train_test", overrides=[f"hydra.searchpath=[file://{CONF}]", *overrides])
 
