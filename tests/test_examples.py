@@ -5,19 +5,34 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from examples.own_dialect.arrow import Arrow
 from examples.own_env.letters import Letters
 from examples.own_reward.progress import Progress
+from examples.own_tools.vault import Vault
+from lit_agentrl.actions import ToolCall
+from lit_agentrl.callbacks.markup import reply_parts
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.entry.composition import compose_job, search_path
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
+from lit_agentrl.episode import Episode, Segment
 from lit_agentrl.models.policy import load_nano
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.ledger import check_ledger
 from tests.rewards.conftest import context, episode, turn
+from tests.text.conftest import make_bpe
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "own_env"
@@ -91,6 +106,70 @@ def test_a_part_with_a_network_learns_where_the_policy_succeeds() -> None:
     assert abs(to_there) < 0.1 and abs(to_lost) < 0.1  # what came of both was seen in their first states
     fresh.load_state_dict(part.state_dict())
     assert part.score(episodes, iteration=21) == fresh.score(episodes, iteration=21)
+
+
+def played(option: str, folder: str, script: Callable[[int, int], str], *more: str) -> Episode:
+    """An episode of scripted replies under a config that names the example."""
+    search = search_path([ROOT / "examples" / folder / "conf"])
+    cfg = compose_job("train", [option, "prompt=full", *more], search)
+    task, prompt, tokenizer = instantiate(cfg.env), instantiate(cfg.prompt), make_bpe()
+    engine = ScriptedEngine(
+        script, encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
+    chat = ChatRenderer(tokenizer, dialect=instantiate(cfg.dialect))
+    rules = Rules(tasks=[task], prompt=prompt, chat=chat, engine=lambda **_: engine, max_context_tokens=9000)
+    check_prompts(rules)
+    params = SamplingParams(max_reply_tokens=200, max_context_tokens=9000)
+    [episode] = Scheduler(rules, engine).play(Wave("train", 0, params, (EpisodeSpec(0, 0, 0, 0, 3),)))
+    check_ledger(episode)
+    return episode
+
+
+def test_a_game_of_two_tools_is_played_by_json() -> None:
+    check_env(lambda split: Vault(split=split))
+    game = Vault()
+    game.reset(seed=3)
+    calls = [
+        '{"name": "read", "arguments": {}}',
+        '{"name": "read"',
+        str(ToolCall("read", {"note": game.goal})),
+        str(ToolCall("unlock", {"code": game.codes[game.goal]})),
+    ]
+    script = [f"<think>hm</think><tool_call>{call}</tool_call>" for call in calls]
+    episode = played("env=vault", "own_tools", lambda e, k: script[k], "dialect=tool_call")
+    assert [t.problem for t in episode.turns] == ["bad_arguments", "malformed_call", "", ""]
+    assert [t.actions for t in episode.turns] == [[], [], *([call] for call in calls[2:])]
+    assert [t.reward for t in episode.turns] == pytest.approx([-0.1, -0.1, -0.1, 0.9])
+    assert (
+        episode.success and "read was called wrongly: arguments.note is missing" in episode.turns[1].message
+    )
+    assert f"note says {game.codes[game.goal]}" in episode.turns[3].message
+    assert '"name": "unlock"' in episode.opening[0]["content"]
+
+
+def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
+    script = ["I push => Up, Left; and so on", "no idea", "=> Up, Fly, Up;"]
+    episode = played("dialect=arrow", "own_dialect", lambda e, k: script[k % 3])
+    assert [t.actions for t in episode.turns[:3]] == [["Up", "Left"], [], ["Up"]]
+    assert [t.problem for t in episode.turns[:3]] == ["", "no_arrow", "unknown_action"]
+    assert [t.is_well_formed for t in episode.turns[:3]] == [True, False, True]
+    assert "=> Up, Down;" in episode.opening[0]["content"]
+    assert "it lacked => or ;" in episode.turns[2].message
+    assert set(episode.turns[0].reply_segments.tolist()) == {Segment.THINK, Segment.ANSWER, Segment.OTHER}
+    assert [p for p in reply_parts(episode.turns[0], Arrow()) if p[1]] == [
+        ("think", "I push "), ("answer", "=> Up, Left;"), ("other", " and so on"),
+    ]  # fmt: skip
+    stop, state, done = Arrow().stop(make_bpe()), "", []
+    for token in make_bpe()("=> Up;", add_special_tokens=False)["input_ids"]:
+        state, is_done = stop.update(state, token)
+        done.append(is_done)
+    assert done[-1] and not any(done[:-1])
+    with pytest.raises(
+        ValueError, match=r"prompt\.force_think=true needs a dialect whose thinking is opened"
+    ):
+        ChatRenderer(make_bpe(), dialect=Arrow(), force_think=True)
+    with pytest.raises(ValueError, match="dialect cannot write actions of format names, which sokoban takes"):
+        played("dialect=tool_call", "own_tools", lambda e, k: "")
 
 
 @pytest.mark.slow

@@ -89,7 +89,10 @@ class ChatRenderer:
         self._template = None if template is None else shipped_template(template)
         opened = self._render([_user("u")], header=True)
         self._header = opened.removeprefix(self._render([_user("u")], header=False))
-        lead = re.search(rf"{re.escape(dialect.think_start)}\s*\Z", self._header)
+        opening = dialect.think_start
+        if force_think and not opening:
+            raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+        lead = re.search(rf"{re.escape(opening)}\s*\Z", self._header) if opening else None
         self._lead = lead[0] if lead else ""  # thinking opened by the template is part of a past reply
         self.forced_think = force_think or lead is not None
         self._forced = dialect.think_start if force_think and lead is None else ""
