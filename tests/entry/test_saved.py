@@ -15,11 +15,12 @@ from lit_agentrl.entry.saved import saved_config
 def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bool, warnings: int
 ) -> None:
-    cfg = composition.compose_job("train", [], composition.search_path([]))
+    cfg = composition.compose_job("train", ["reward=rnd"], composition.search_path([]))
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]
     cfg.run_dir = str(tmp_path)
     cfg.engine.compile = value
+    cfg.reward.rnd.seed = "${seed}"
     del (
         cfg["dialect"],
         cfg["worlds"],
@@ -32,5 +33,6 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     found, _ = saved_config(tmp_path, "resume")
     assert found.worlds.delay == 0 and "hosting" not in found.env
     assert found.dialect._target_ == "lit_agentrl.text.dialects.answer.Answer"
+    assert "seed" not in found.reward.rnd and found.reward.rnd.features == cfg.reward.rnd.features
     assert "compile" not in found.engine and found.engine.num_slots == cfg.engine.num_slots
     assert [r.getMessage()[:19] for r in caplog.records] == ["compile=True of the"] * warnings
