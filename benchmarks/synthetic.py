@@ -167,7 +167,7 @@ class Trained:
             cfg = compose("train")
         self.module = PolicyModule(
             policy,
-            algorithm=instantiate(cfg.algo),
+            objective=instantiate(cfg.algo),
             update=instantiate(cfg["update"]),
             optim=instantiate(cfg.optim),
         )

@@ -75,9 +75,9 @@ class Ours:
             cfg = compose("train", overrides=changes)
         algorithm = instantiate(cfg.algo)
         self.module = PolicyModule(
-            Policy(copy.deepcopy(policy.network), policy.tokenizer, "nano"), algorithm=algorithm,
+            Policy(copy.deepcopy(policy.network), policy.tokenizer, "nano"), objective=algorithm,
             update=instantiate(cfg["update"]), optim=instantiate(cfg.optim),
-            critic=instantiate(cfg.critic) if algorithm.needs_critic else None,
+            critic=instantiate(cfg.critic) if algorithm.needs("value_BT") else None,
         )  # fmt: skip
         self.batch, self.precision = batch, options.precision
 
@@ -150,7 +150,7 @@ def main() -> None:
     policy = load_nano()
     batch = record(policy, options.env, options.episodes)
     ours = Ours(policy, batch, options)
-    options.budget = options.budget or ours.module.update.tokens_per_microbatch
+    options.budget = options.budget or ours.module.updater.settings.tokens_per_microbatch
     critic = ours.module.critic
     bare = Bare(policy, batch, 1 if critic is None or critic.is_shared else 2, options)
     rounds = alternate({"ours": ours, "bare": bare}, repeats=options.repeats)

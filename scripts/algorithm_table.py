@@ -48,7 +48,9 @@ def row(file: Path, axes: Sequence[str]) -> str:
     source = f"[{paper[1]}](https://arxiv.org/abs/{paper[1]})" if paper else title.partition(", ")[2]
     own = constants(file)
     cells = (
-        "–" if chosen[axis] in IDLE else f"`{chosen[axis]}`" + (f" {own[axis]}" if axis in own else "")
+        "–"
+        if chosen.get(axis, "none") in IDLE
+        else f"`{chosen[axis]}`" + (f" {own[axis]}" if axis in own else "")
         for axis in axes
     )
     return f"| `{file.stem}` | {' | '.join(cells)} | {source} |"
@@ -62,7 +64,7 @@ def table() -> str:
     axes = [
         axis
         for axis in choices(folder / "_base.yaml")
-        if any(choices(file)[axis] not in IDLE for file in files)
+        if any(choices(file).get(axis, "none") not in IDLE for file in files)
     ]
     head = f"| `algo=` | {' | '.join(axes)} | paper |\n|{'---|' * (len(axes) + 2)}\n"
     return head + "\n".join(row(file, axes) for file in files) + "\n"

@@ -25,7 +25,6 @@ from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
-from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.filters import Selection
@@ -84,7 +83,7 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
 
 def make_algorithm(cfg: DictConfig) -> None:
     algorithm = instantiate(cfg.algo)
-    assert isinstance(algorithm, Algorithm) and algorithm.name
+    assert algorithm.name and algorithm.requirements.min_members >= 1
 
 
 def make_callbacks(cfg: DictConfig) -> None:

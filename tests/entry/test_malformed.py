@@ -37,7 +37,6 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("algo=ppo_penalty update.minibatches=1", "algo.kl.coef never acts", "update=four_minibatches"),
     ("algo/advantage=tree", "needs episodes that branch", "algo/advantage=group_mean_std"),
     ("algo=remax env=sokoban reward=count", "reward=[count]: algo.advantage of remax", "reward=none"),
-    ("algo=gvpo algo/rows=cppo", "computed anew over whole groups", "algo/rows=none"),
     ("algo/kl=loss_k3 algo.kl.reference_dtype=int8", "algo.kl.reference_dtype=int8", "bfloat16"),
     ("algo/tokens=top_entropy algo.tokens.share=0", "algo.tokens.share=0", "1.0 keeps every token"),
     ("filter=null", "filter=null", "valid: dynamic_sampling"),

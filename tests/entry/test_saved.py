@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry import composition
-from lit_agentrl.entry.saved import saved_config
+from lit_agentrl.entry.saved import _up_to_date, saved_config
+from lit_agentrl.rl.group_loss import GroupLoss
 
 
 @pytest.mark.parametrize(("value", "warnings"), [(False, 0), (True, 1)])
@@ -36,3 +39,17 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     assert "seed" not in found.reward.rnd and found.reward.rnd.features == cfg.reward.rnd.features
     assert "compile" not in found.engine and found.engine.num_slots == cfg.engine.num_slots
     assert [r.getMessage()[:19] for r in caplog.records] == ["compile=True of the"] * warnings
+
+
+def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
+    """A run folder of ``algo=gvpo`` from when its advantages were computed anew before each step."""
+    part = {"_target_": "lit_agentrl.rl.ratios.none", "_partial_": True}
+    old = {
+        "_target_": "lit_agentrl.rl.algorithm.Algorithm", "name": "gvpo", "ratio": part, "clip": part, "kl": None,
+        "advantage": {"_target_": "lit_agentrl.rl.gvpo.gvpo", "_partial_": True, "beta": 0.2},
+    }  # fmt: skip
+    made = instantiate(_up_to_date({"algo": old})["algo"])
+    assert (
+        isinstance(made, GroupLoss) and made.loss_of_groups.keywords == {"beta": 0.2} and made.name == "gvpo"
+    )
+    made.try_out(TrajectoryBatch.toy().tensors())

@@ -39,4 +39,7 @@ def test_curves_tell_algorithms_apart():
 def test_ratios_leave_one():
     for name, found in load().items():
         assert found["train/grad_norm"][0] > 0
-        assert (max(found["train/ratio_max"]) > 1.1) == ("old_logp_BT" in tensor_names(mix(name).ratio)), name
+        if "train/ratio_max" in found:  # a mix with a ratio
+            assert (max(found["train/ratio_max"]) > 1.1) == (
+                "old_logp_BT" in tensor_names(mix(name).ratio)
+            ), name

@@ -34,7 +34,7 @@ def bytes_of(module: PolicyModule) -> int:
     tensors = [
         *module.parameters(),
         *module.buffers(),
-        *(p for r in module._reference for p in r.parameters()),
+        *(p for r in module.updater.networks.frozen for p in r.parameters()),
     ]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
@@ -58,7 +58,7 @@ def test_the_reference_is_the_base_and_costs_nothing():
     module, _ = step(alg=mix, policy=adapted(), optim=ADAM, iterations=3)
     plain, _ = step(policy=adapted(), optim=ADAM)
     assert bytes_of(module) == bytes_of(plain)
-    assert module._reference[0] is module.network
+    assert module.updater.networks.reference is module.network
     batch = recorded()[1]
     rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_a_step_under_kl_is_that_with_a_frozen_copy_of_the_base():
         def with_copy(self, *args, _original=original, _replace=replace, **kwargs):
             _original(self, *args, **kwargs)
             if _replace:
-                self._reference = (copy.deepcopy(tiny_policy().network).requires_grad_(False),)
+                self.updater.networks.reference = copy.deepcopy(tiny_policy().network).requires_grad_(False)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PolicyModule, "__init__", with_copy)
@@ -132,13 +132,13 @@ def saved(module: PolicyModule) -> dict:
 
 def build(policy, **options) -> PolicyModule:
     return PolicyModule(
-        policy, **{"algorithm": algorithm(), "update": UpdateSettings(), "optim": ADAM, **options}
+        policy, **{"objective": algorithm(), "update": UpdateSettings(), "optim": ADAM, **options}
     )
 
 
 @pytest.mark.parametrize("kind", [None, partial(separate, **CRITIC), partial(shared, coef=0.5, **CRITIC)])
 def test_checkpoints_hold_what_is_trained_and_load_on_the_same_base(kind):
-    options = {} if kind is None else {"critic": kind, "algorithm": algorithm(advantage=GAE)}
+    options = {} if kind is None else {"critic": kind, "objective": algorithm(advantage=GAE)}
     module, fresh = build(moved(), **options), build(adapted(), **options)
     checkpoint = saved(module)
     trained = {name for name, p in module.named_parameters() if p.requires_grad}

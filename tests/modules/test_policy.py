@@ -102,7 +102,7 @@ def test_kl_in_loss_pulls_towards_the_frozen_start():
     assert module.row["train/ref_kl"] > 0
     assert not any(name.startswith("_reference") for name in module.state_dict())
     for fresh, frozen in zip(
-        tiny_policy().network.parameters(), module._reference[0].parameters(), strict=True
+        tiny_policy().network.parameters(), module.updater.networks.reference.parameters(), strict=True
     ):
         assert torch.equal(fresh, frozen) and not frozen.requires_grad
 
@@ -156,7 +156,7 @@ def test_two_micro_batch_ranks_sum_to_one(monkeypatch):
     halves = []
     count = float(batch.num_rows)
     monkeypatch.setattr(
-        "lit_agentrl.modules.optimise.sum_over_ranks",
+        "lit_agentrl.update.step.sum_over_ranks",
         lambda v: torch.tensor(count) if v.dim() == 0 else v,
     )
     for rows in (torch.arange(0, 4), torch.arange(4, 12)):  # groups stay whole

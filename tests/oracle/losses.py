@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.rl import advantages, aggregation
-from lit_agentrl.rl.algorithm import Algorithm, metric_values, policy_loss
+from lit_agentrl.rl.algorithm import Algorithm, policy_loss
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.objective import metric_values
 from tests.oracle.batches import Batch
 
 NORM = 30  # the constant of Dr. GRPO

@@ -10,9 +10,10 @@ import torch
 
 from lit_agentrl.rl import advantages, critic_advantages, kl
 from lit_agentrl.rl.aggregation import token_mean
-from lit_agentrl.rl.algorithm import Algorithm, shape_rewards
+from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.clipping import none as no_clip
+from lit_agentrl.rl.penalties import shape_rewards
 from lit_agentrl.rl.ratios import token
 from tests.oracle.batches import alone, batches, filled, mask, random_batch
 
@@ -192,7 +193,7 @@ def test_kl_in_the_reward(verl, agree):
     for seed, batch in batches():
         given = [filled(batch, f"{which}_BT", 0.0) for which in ("reward", "old_logp", "ref_logp")]
         theirs = verl.compute_rewards(*given, 0.05)
-        shaped = shape_rewards(mix, tensors=batch)
+        shaped = shape_rewards(mix.kl, tensors=batch)
         mine = torch.where(batch["is_action_BT"], shaped["reward_BT"], 0.0)
         pair = ("algorithm.shape_rewards", "compute_rewards")
         agree(mine, theirs, seed=seed, pair=pair, tolerance=EXACT)

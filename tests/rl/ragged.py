@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lit_agentrl.rl.aggregation import divide
-from lit_agentrl.rl.algorithm import Algorithm, policy_loss, shape_rewards
-from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.objective import Objective
 from tests.rl.test_algo_configs import CONF, composed
 
 NAN = float("nan")
@@ -91,21 +90,18 @@ def ragged(
     }
 
 
-def advantages_of(algorithm: Algorithm, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The batch with shaped rewards and the mix's advantages."""
-    tensors = {**batch, **shape_rewards(algorithm, tensors=batch)}
-    return {**tensors, "advantage_BT": bind(algorithm.advantage, tensors).advantage_BT}
+def advantages_of(objective: Objective, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with the columns that the objective makes of it: shaped rewards and advantages."""
+    return {**batch, **objective.prepare(dict(batch))}
 
 
-def loss_of(algorithm: Algorithm, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def loss_of(objective: Objective, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Loss of one minibatch and its gradient in the log-probs, as a training step takes them."""
-    tensors = advantages_of(algorithm, batch)
-    keep_B = bind(algorithm.rows, tensors)
+    tensors = advantages_of(objective, batch)
+    keep_B = tensors["keep_B"]
     tensors = {name: tensor[keep_B] for name, tensor in tensors.items()}
     logp_BT = tensors["logp_BT"].detach().requires_grad_()
-    weights = bind(algorithm.aggregate, tensors)
-    total, _ = policy_loss(algorithm, tensors={**tensors, "logp_BT": logp_BT}, weight_BT=weights.weight_BT)
-    loss = divide(total, weights.denominator)
+    loss, _ = objective.loss({**tensors, **objective.count(tensors), "logp_BT": logp_BT})
     loss.backward()
     grad_BT = torch.zeros_like(batch["logp_BT"])
     grad_BT[keep_B] = logp_BT.grad
@@ -133,10 +129,9 @@ def config_of(name: str, *changes: str) -> DictConfig:
     return config
 
 
-def fresh(name: str, *changes: str) -> Algorithm:
+def fresh(name: str, *changes: str) -> Any:
     """A named algorithm, changed as by `config_of`; its coefficients may move."""
-    algorithm: Algorithm = instantiate(config_of(name, *changes).algo)
-    return algorithm
+    return instantiate(config_of(name, *changes).algo)
 
 
 mix = lru_cache(fresh)  # for losses, which move no coefficient

@@ -15,7 +15,7 @@ ADAPTIVE = {"target": 0.5, "delta": 0.01, "max_coef": 0.025}
 def test_the_coefficient_follows_the_entropy():
     rule, seen = AdaptiveBonus(**ADAPTIVE), []
     for entropy in (0.4, 0.5, 0.3, 0.2, 0.6, 0.7, 0.8, 0.9, 0.1):
-        rule.update(entropy)
+        rule.update(entropy, 10)
         seen.append(rule.coef)
     assert seen == pytest.approx([0.01, 0.02, 0.025, 0.025, 0.015, 0.005, 0, 0, 0.01])
 
@@ -23,7 +23,7 @@ def test_the_coefficient_follows_the_entropy():
 @pytest.mark.parametrize(("entropy", "weight"), [(0.4, 0.02), (0.5, 0.02), (0.51, 0.0)])
 def test_it_acts_only_at_or_below_the_target(batch, entropy, weight):
     rule = AdaptiveBonus(**ADAPTIVE, coef=0.01 if weight else 0.025)
-    rule.update(entropy)
+    rule.update(entropy, 10)
     entropy_BT = entropies(batch)
     loss_BT = rule(entropy_BT=entropy_BT, is_action_BT=batch["is_action_BT"])
     expected_BT = torch.where(batch["is_action_BT"], -weight * entropy_BT, 0)
@@ -33,7 +33,7 @@ def test_it_acts_only_at_or_below_the_target(batch, entropy, weight):
 def test_an_entropy_that_is_not_finite_changes_nothing():
     rule = AdaptiveBonus(**ADAPTIVE, coef=0.02)
     for entropy in (math.nan, math.inf):
-        rule.update(entropy)
+        rule.update(entropy, 10)
         assert rule.coef == 0.02 and rule.is_low
 
 

@@ -16,7 +16,6 @@ from lit_agentrl.rl import (
     critic_advantages,
     entropy,
     filters,
-    gvpo,
     row_selection,
 )
 from lit_agentrl.rl import structured_advantages as structured
@@ -174,11 +173,6 @@ def test_gigpo_without_the_turn_term_is_the_group_estimator(seed, norm, fn):
     batch = ragged(seed)
     expected = advantage(getattr(advantages, fn), batch)
     same(advantage(structured.gigpo, batch, omega=0.0, norm=norm), expected)
-
-
-def test_on_policy_gvpo_is_scaled_leave_one_out(seed):
-    batch = ragged(seed, sizes=(4, 4, 4), is_on_policy=True)
-    same(advantage(gvpo.gvpo, batch, beta=0.3), 0.3 * advantage(advantages.loo, batch))
 
 
 # ---------------------------------------------------------------------- advantages with a critic

@@ -10,8 +10,10 @@ import torch
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import advantages, aggregation, clipping, entropy, kl, ratios
-from lit_agentrl.rl.algorithm import Algorithm, add_metrics, metric_values, policy_loss, shape_rewards
+from lit_agentrl.rl.algorithm import Algorithm, policy_loss
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.objective import add_metrics, metric_values
+from lit_agentrl.rl.penalties import shape_rewards
 
 LINEAR = partial(clipping.symmetric, epsilon=0.2)
 HIGHER = clipping.clip_higher
@@ -184,25 +186,26 @@ def test_kl_in_the_reward_shapes_tokens_and_returns(batch):
         aggregate=aggregation.seq_mean_token_sum,
         kl=kl.KLInReward(estimator=kl.k1, coef=0.05),
     )
-    assert mix.needs_reference
-    shaped = shape_rewards(mix, tensors=batch)
+    assert mix.needs("ref_logp_BT")
+    shaped = shape_rewards(mix.kl, tensors=batch)
     expected = torch.tensor([0.98, -0.02, 0.47, 0.99, 0.985, -0.125])
     torch.testing.assert_close(shaped["return_B"], expected, atol=1e-6, rtol=0)
     tokens_B = torch.where(batch["is_action_BT"], shaped["reward_BT"], 0).sum(1)
     torch.testing.assert_close(tokens_B, expected, atol=1e-6, rtol=0)
     batch |= {"trajectory_B": torch.tensor([0, 0, 2, 3, 4, 5]), "return_B": torch.zeros(6)}
-    assert shape_rewards(mix, tensors=batch)["return_B"][:2].tolist() == pytest.approx([-0.04, -0.04])
-    assert shape_rewards(full_mix(), tensors=batch) == {}
+    assert shape_rewards(mix.kl, tensors=batch)["return_B"][:2].tolist() == pytest.approx([-0.04, -0.04])
+    assert shape_rewards(full_mix().kl, tensors=batch) == {}
 
 
 def test_needs_are_read_from_signatures():
     plain = Algorithm(name="grpo", advantage=GRPO, ratio=ratios.token, clip=LINEAR, aggregate=SEQ)
-    assert not plain.needs_reference and not plain.needs_entropy and not plain.needs_whole_trajectories
-    assert plain.min_group_size == 2
+    assert not plain.needs("ref_logp_BT") and not plain.needs("entropy_BT")
+    assert not plain.requirements.whole_trajectories
+    assert plain.requirements.min_members == 2
     full = full_mix(ratio=ratios.sequence)
-    assert full.needs_reference and full.needs_entropy and full.needs_whole_trajectories
-    assert replace(plain, advantage=advantages.mc_return).min_group_size == 1
-    assert replace(plain, advantage=partial(GRPO, singleton="raw")).min_group_size == 1
+    assert full.needs("ref_logp_BT") and full.needs("entropy_BT") and full.requirements.whole_trajectories
+    assert replace(plain, advantage=advantages.mc_return).requirements.min_members == 1
+    assert replace(plain, advantage=partial(GRPO, singleton="raw")).requirements.min_members == 1
 
 
 def test_wrong_mixes_are_named():
@@ -211,7 +214,7 @@ def test_wrong_mixes_are_named():
         replace(plain, ratio=ratios.none).try_out(TrajectoryBatch.toy().tensors())
     with pytest.raises(ValueError, match=r"low=2 must be in"):
         replace(plain, clip=partial(HIGHER, low=2)).try_out(TrajectoryBatch.toy().tensors())
-    with pytest.raises(ValueError, match=r"kl=.* must be KLInLoss, KLInReward or KLToOld"):
+    with pytest.raises(ValueError, match=r"kl=.* must say in `place` where it acts"):
         replace(plain, kl=kl.k3)
 
 

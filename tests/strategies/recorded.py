@@ -71,9 +71,11 @@ def batch_of(name: str, groups: Sequence[int]) -> TrajectoryBatch | None:
 def module_of(name: str) -> PolicyModule:
     config, kind = parts_of(name)
     algorithm = instantiate(config.algo)
-    critic = OmegaConf.load(ROOT / "conf" / "critic" / f"{kind}.yaml") if algorithm.needs_critic else None
+    critic = (
+        OmegaConf.load(ROOT / "conf" / "critic" / f"{kind}.yaml") if algorithm.needs("value_BT") else None
+    )
     module = PolicyModule(
-        Policy(network=gpt2(), tokenizer=None, name="gpt2"), algorithm=algorithm,  # type: ignore[arg-type]
+        Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm,  # type: ignore[arg-type]
         update=UpdateSettings(grad_clip=1e9, max_logp_gap=1e9, tokens_per_microbatch=100),
         optim=OptimSettings(optimizer=ADAMW, lr=0.003),
         critic=instantiate(critic, grad_clip=1e9) if critic is not None else None,
@@ -81,7 +83,7 @@ def module_of(name: str) -> PolicyModule:
     if module.critic is not None:
         torch.nn.init.normal_(module.critic.head.weight, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        for reference in module._reference:  # as if training had begun elsewhere: a KL to itself would be 0
+        for reference in module.updater.networks.frozen:  # as if training had begun elsewhere: no KL is 0
             for weight in reference.parameters():
                 weight.mul_(0.9)
     return module

@@ -91,13 +91,13 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
     config = config_of(algo)
     algorithm = instantiate(config.algo)
     critic = None
-    if algorithm.needs_critic:
+    if algorithm.needs("value_BT"):
         section = OmegaConf.load(ROOT / "conf" / "critic" / "separate.yaml")
         section.optim.lr = 0.01
         critic = instantiate(section)
     adamw = partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.0)
     module = PolicyModule(
-        Policy(network=gpt2(), tokenizer=None, name="gpt2"), algorithm=algorithm, critic=critic,
+        Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm, critic=critic,
         update=UpdateSettings(tokens_per_microbatch=150, max_logp_gap=1e9, **update),
         optim=OptimSettings(optimizer=adamw, lr=0.003),
     )  # fmt: skip

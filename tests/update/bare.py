@@ -81,13 +81,13 @@ def build(
 ) -> BareModule:
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None
-    if algorithm.needs_critic:
+    if algorithm.needs("value_BT"):
         if isinstance(critic, str):
             critic = OmegaConf.load(ROOT / "conf" / "critic" / f"{critic}.yaml")
             critic.grad_clip = 1e9
         make_critic = instantiate(critic)
     module = BareModule(
-        Policy(network=gpt2(), tokenizer=None, name="gpt2"), algorithm=algorithm,
+        Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm,
         update=UpdateSettings(**{"grad_clip": 1e9, "max_logp_gap": 1e9, **update}),
         optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1e-30), critic=make_critic,
     )  # fmt: skip

@@ -63,7 +63,7 @@ def step(
     policy = policy or tiny_policy()
     before = copy.deepcopy(policy.network.state_dict())
     module = PolicyModule(
-        policy, algorithm=alg or algorithm(), update=UpdateSettings(**{"grad_clip": 1e9, **update}),
+        policy, objective=alg or algorithm(), update=UpdateSettings(**{"grad_clip": 1e9, **update}),
         optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1.0), critic=critic,
     )  # fmt: skip
     batch = recorded()[1] if trajectories is None else trajectories

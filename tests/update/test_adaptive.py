@@ -1,4 +1,4 @@
-"""Coefficients that move, weights and choices of tokens, and advantages of the current policy, in a training step."""
+"""Coefficients that move, weights and choices of tokens, in a training step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lit_agentrl.rl import (
     clipping,
     correction,
     entropy,
-    gvpo,
     kl,
     kl_control,
     ratios,
 )
+from lit_agentrl.rl.objective import coefficients
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.update.conftest import algorithm, recorded, step
@@ -57,10 +57,12 @@ def test_coefficients_lie_in_checkpoints():
     module.on_save_checkpoint(saved)
     assert saved["policy"]["coefficients"] == {"kl": pytest.approx(0.025), "entropy": pytest.approx(0.02)}
     parts["kl"], parts["entropy"] = replace(parts["kl"], coef=0.7), replace(parts["entropy"], coef=0.0)
-    fresh = PolicyModule(tiny_policy(), algorithm=algorithm(**parts), update=module.update, optim=ADAM)
+    fresh = PolicyModule(
+        tiny_policy(), objective=algorithm(**parts), update=module.updater.settings, optim=ADAM
+    )
     fresh.trainer = module.trainer
     fresh.on_load_checkpoint(saved)
-    assert fresh.algorithm.state_dict() == saved["policy"]["coefficients"]
+    assert coefficients(fresh.objective) == saved["policy"]["coefficients"]
 
 
 def test_the_kl_to_the_sampling_policy_is_measured_after_the_update():
@@ -137,42 +139,6 @@ def test_wrong_corrections(rule, message):
         algorithm(correction=rule)
 
 
-@pytest.mark.parametrize("tokens_per_microbatch", [200, 100_000])
-def test_gvpo_takes_the_steps_of_its_own_loss(tokens_per_microbatch):
-    """Three SGD steps on the same trajectories, against autograd through the squared error per group."""
-    batch, policy = recorded()[1], tiny_policy()
-    before = {name: weight.clone() for name, weight in policy.network.state_dict().items()}
-    optimizer = torch.optim.SGD(policy.network.parameters(), lr=0.5)
-    names = ("is_action_BT", "return_B", "group_B", "trajectory_B")
-    for _ in range(3):
-        logp_BT = score_tokens(
-            policy.network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT
-        ).logp_BT
-        loss = gvpo.gvpo_loss(
-            logp_BT=logp_BT, old_logp_BT=batch.sampler_logp_BT, beta=0.5, **{n: getattr(batch, n) for n in names}
-        )  # fmt: skip
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    alg = algorithm(
-        advantage=partial(gvpo.gvpo, beta=0.5), aggregate=partial(aggregation.seq_mean_token_sum), **BARE
-    )
-    optim = OptimSettings(optimizer=torch.optim.SGD, lr=0.5)
-    _, change = step(alg=alg, epochs=3, optim=optim, tokens_per_microbatch=tokens_per_microbatch)
-    expected = {name: weight - before[name] for name, weight in policy.network.state_dict().items()}
-    assert max(float(c.abs().max()) for c in expected.values()) > 1e-2
-    for name, wanted in expected.items():
-        torch.testing.assert_close(change[name], wanted, rtol=2e-3, atol=2e-5)
-
-
-def test_minibatches_of_gvpo_hold_whole_groups():
-    alg = algorithm(advantage=partial(gvpo.gvpo), aggregate=partial(aggregation.seq_mean_token_sum), **BARE)
-    module, _ = step(alg=alg, minibatches=3)
-    assert module.version == 3
-    with pytest.raises(ValueError, match=r"update\.minibatches=4 exceeds the 3"):
-        step(alg=alg, minibatches=4)
-
-
 def test_the_greedy_baseline_is_taken_off():
     batch = recorded()[1]
     with_baseline = replace(batch, baseline_B=torch.full_like(batch.return_B, 2.0))
@@ -186,9 +152,7 @@ def test_the_greedy_baseline_is_taken_off():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"kl_controller": kl_control.PPOPenalty()}, r"algo\.kl_controller=PPOPenalty has no coefficient"),
-        ({"advantage": partial(gvpo.gvpo), "rows": partial(lambda *, trajectory_B: trajectory_B > 0)},
-         r"computed anew over whole groups before each step: use algo/rows=none"),
+        ({"kl_controller": kl_control.PPOPenalty()}, r"kl_controller=PPOPenalty has no coefficient"),
     ],
 )  # fmt: skip
 def test_parts_that_do_not_fit(parts, message):
@@ -199,11 +163,11 @@ def test_parts_that_do_not_fit(parts, message):
 def test_the_reference_is_kept_in_the_precision_asked_for():
     alg = algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="bfloat16"))
     module, change = step(alg=alg, epochs=2)
-    assert {p.dtype for p in module._reference[0].parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in module.updater.networks.reference.parameters()} == {torch.bfloat16}
     assert {p.dtype for p in module.network.parameters()} == {torch.float32}
     exact = step(alg=algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1)), epochs=2)[1]
     assert same(change, exact, atol=0.02) and not same(change, exact, atol=1e-7)
     with pytest.raises(ValueError, match=r"reference_dtype=half is unknown; valid: null, float32"):
         kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="half")
-    with pytest.raises(ValueError, match=r"reference_dtype has no effect under algo/kl=loss_old"):
+    with pytest.raises(ValueError, match=r"reference_dtype=float16 has no effect under algo/kl=loss_old"):
         kl.KLToOld(coef=0.1, reference_dtype="float16")

@@ -26,9 +26,8 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.rl import filters
-from lit_agentrl.rl.aggregation import divide
-from lit_agentrl.rl.algorithm import Algorithm, policy_loss, shape_rewards
 from lit_agentrl.rl.binding import bind, try_out
+from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import config_of, fresh, ragged
 from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, composed, hosted
@@ -155,30 +154,25 @@ def known(name: str) -> set[str]:
 
 
 # ---------------------------------------------------------------------- one loss, and three iterations
-def one_loss(algorithm: Algorithm) -> list[Tensor]:
+def one_loss(algorithm: Objective) -> list[Tensor]:
     """Everything that the mix makes of two batches, up to the gradient in log-probs and entropies."""
     return [tensor for seed in (0, 1) for tensor in _one_loss(algorithm, ragged(seed))]
 
 
-def _one_loss(algorithm: Algorithm, batch: dict[str, Tensor]) -> list[Tensor]:
-    tensors = {**batch, **shape_rewards(algorithm, tensors=batch)}
-    found = bind(algorithm.advantage, tensors)
-    tensors["advantage_BT"] = found.advantage_BT
-    keep_B = bind(algorithm.rows, tensors)
-    made = [tensors["reward_BT"], found.advantage_BT, keep_B, torch.tensor(algorithm.prompt_factor)]
-    made += [t for t in (found.return_BT, found.is_value_target_BT) if t is not None]
-    tensors = {name: tensor[keep_B] for name, tensor in tensors.items()}
+def _one_loss(objective: Objective, batch: dict[str, Tensor]) -> list[Tensor]:
+    objective.try_out(TrajectoryBatch.toy().tensors())
+    prepared = objective.prepare(batch)
+    made = [*prepared.values(), torch.tensor(objective.requirements.prompt_factor)]
+    tensors = {name: tensor[prepared["keep_B"]] for name, tensor in (batch | prepared).items()}
     for name in ("logp_BT", "entropy_BT"):
         tensors[name] = tensors[name].detach().requires_grad_()
-    weights = bind(algorithm.aggregate, tensors)
-    total, _ = policy_loss(algorithm, tensors=tensors, weight_BT=weights.weight_BT)
-    loss = divide(total, weights.denominator)
+    loss, _ = objective.loss(tensors | objective.count(tensors))
     loss.backward()
     grads = [tensors[name].grad for name in ("logp_BT", "entropy_BT")]
     return [*made, loss.detach(), *(grad for grad in grads if grad is not None)]
 
 
-def three_iterations(algorithm: Algorithm, critic: Any = "separate") -> list[Tensor]:
+def three_iterations(algorithm: Objective, critic: Any = "separate") -> list[Tensor]:
     """Losses, and weights, the critic's too, after three iterations of two steps on one batch."""
     optim = OptimSettings(optimizer=torch.optim.SGD, lr=0.05)
     module = build(algorithm, critic=critic, optim=optim, minibatches=2, tokens_per_microbatch=10**6)
@@ -199,7 +193,7 @@ def changed(config: DictConfig, path: str, value: Any) -> DictConfig:
 
 
 def idle_of_mix(config: DictConfig, node_path: str) -> list[str]:
-    def watch(observe: Callable[[Algorithm], list[Tensor]]) -> Callable[[str, Any], list[Tensor]]:
+    def watch(observe: Callable[[Objective], list[Tensor]]) -> Callable[[str, Any], list[Tensor]]:
         return cache(lambda path, value: observe(instantiate(changed(config, path, value).algo)))
 
     node = OmegaConf.select(config, node_path)

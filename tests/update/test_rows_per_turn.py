@@ -12,8 +12,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.rl import aggregation, clipping, kl, ratios, row_selection
-from lit_agentrl.rl.algorithm import shape_rewards
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.penalties import shape_rewards
 from lit_agentrl.rollout.pack import pack
 from tests.conftest import ROOT
 from tests.update.conftest import algorithm, recorded, step
@@ -128,11 +128,13 @@ def test_row_selection_keeps_the_same_trajectories(file: Path):
 
 def test_kl_in_reward():
     mix = algorithm(kl=kl.KLInReward(estimator=kl.k1, coef=0.1))
-    before, after = at_actions(lambda tensors: shape_rewards(mix, tensors=tensors)["reward_BT"])
+    before, after = at_actions(lambda tensors: shape_rewards(mix.kl, tensors=tensors)["reward_BT"])
     torch.testing.assert_close(after, before)
     whole, rows = pair(
         lambda t: dict(
-            zip(t["trajectory_B"].tolist(), shape_rewards(mix, tensors=t)["return_B"].tolist(), strict=True)
+            zip(
+                t["trajectory_B"].tolist(), shape_rewards(mix.kl, tensors=t)["return_B"].tolist(), strict=True
+            )
         )
     )
     assert whole == pytest.approx(rows, nan_ok=True, abs=1e-5)

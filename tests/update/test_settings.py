@@ -86,7 +86,7 @@ def test_a_longer_run_under_a_schedule_of_its_whole_length_is_told(caplog: pytes
     told = {}
     for name, warmup, args in SCHEDULES:
         module = BareModule(
-            tiny_policy(), algorithm=algorithm(), update=UpdateSettings(), optim=settings(name, warmup, args)
+            tiny_policy(), objective=algorithm(), update=UpdateSettings(), optim=settings(name, warmup, args)
         )
         saved: dict[str, Any] = {"state_dict": {}}
         module._fake_trainer = SimpleNamespace(max_epochs=10)
@@ -105,7 +105,7 @@ def test_a_longer_run_under_a_schedule_of_its_whole_length_is_told(caplog: pytes
 
 def test_scaled_gradients_are_refused() -> None:
     module = BareModule(
-        tiny_policy(), algorithm=algorithm(), update=UpdateSettings(), optim=settings("constant")
+        tiny_policy(), objective=algorithm(), update=UpdateSettings(), optim=settings("constant")
     )
     scaler = torch.amp.GradScaler("cpu")
     for precision, is_refused in [("bf16-mixed", False), ("16-mixed", True)]:

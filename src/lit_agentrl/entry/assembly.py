@@ -27,7 +27,7 @@ from lit_agentrl.entry.parts import Games, Parts, TaskLoader, build_parts
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
@@ -85,13 +85,13 @@ def build(
     )  # fmt: skip
     check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
     stream = PromptStream(
-        prompts=math.ceil(settings.prompts * parts.algorithm.prompt_factor - 1e-9),
+        prompts=math.ceil(settings.prompts * parts.algorithm.requirements.prompt_factor - 1e-9),
         task_weights=games.weights, seed=cfg.seed, val=games.val,
         test=games.test if cfg.test.episodes else (),
     )  # fmt: skip
     rollouts = RolloutCallback(
         rules=rules, settings=settings, select_groups=parts.select_groups, val_params=parts.val_params,
-        test_params=parts.test_params, further_wave=stream.wave, with_greedy=parts.algorithm.needs_baseline,
+        test_params=parts.test_params, further_wave=stream.wave, with_greedy=parts.algorithm.needs("baseline_B"),
         rewards=parts.rewards,
     )  # fmt: skip
     levels = {
@@ -100,7 +100,7 @@ def build(
         if found.chance_success is not None and found.oracle_success is not None
     }
     module = PolicyModule(
-        policy, algorithm=parts.algorithm, update=parts.update, optim=parts.optim,
+        policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
     )  # fmt: skip
     folder = Path(cfg.run_dir)
@@ -114,9 +114,10 @@ def build(
     return Run(cfg, games, module, stream, rollouts, trainer, loggers, folder)
 
 
-def _engine(cfg: DictConfig, algorithm: Algorithm) -> Callable[..., Engine]:
+def _engine(cfg: DictConfig, objective: Objective) -> Callable[..., Engine]:
     """What makes the engine, and refuses one that lacks what the run needs."""
-    trusts_log_probs = algorithm.correction is None and algorithm.needs("old_logp_BT")
+    # one that asks for both is given recomputed ones
+    trusts_log_probs = objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT")
     return partial(open_engine, instantiate(cfg.engine), trusts_log_probs=trusts_log_probs)
 
 

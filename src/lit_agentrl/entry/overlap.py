@@ -21,7 +21,8 @@ def add_correction(cfg: DictConfig) -> str:
     Returns:
         A line for the user; empty if nothing was changed.
     """
-    if cfg.rollout.get("overlap") is not True or cfg.algo.correction.get("_target_") != _NONE:
+    chosen = cfg.algo.get("correction") or {}  # an objective may have no such axis
+    if cfg.rollout.get("overlap") is not True or chosen.get("_target_") != _NONE:
         return ""
     truncated = OmegaConf.load(CONFIG_DIR / "algo" / "correction" / "truncated.yaml")
     with open_dict(cfg):

@@ -21,10 +21,9 @@ from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
-from lit_agentrl.rl.kl import KLToOld
+from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.context import Context
@@ -55,7 +54,7 @@ class Games:
 class Parts:
     """What a config describes apart from the policy and what holds it."""
 
-    algorithm: Algorithm
+    algorithm: Objective
     select_groups: Callable[..., Selection]
     rollout: RolloutSettings
     update: UpdateSettings
@@ -83,7 +82,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_whole("val.episodes", cfg.val.episodes, 1)
     require_whole("test.episodes", cfg.test.episodes, 0)
     add_correction(cfg)
-    algorithm: Algorithm = instantiate(cfg.algo)
+    algorithm: Objective = instantiate(cfg.algo)
     toy = TrajectoryBatch.toy().tensors()
     with named("algo"):
         algorithm.try_out(toy)
@@ -114,44 +113,46 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
 
 
 def check_needs(
-    algorithm: Algorithm, rollout: RolloutSettings, update: UpdateSettings, rewards: Sequence[str]
+    algorithm: Objective, rollout: RolloutSettings, update: UpdateSettings, rewards: Sequence[str]
 ) -> None:
     """Refuse a mix whose parts need what this run does not give.
 
     Raises:
         ValueError: naming part, need and remedy.
     """
-    if rollout.members < algorithm.min_group_size:
+    asked = algorithm.requirements
+    if rollout.members < asked.min_members:
         raise ValueError(
             f"rollout.members={rollout.members}: algo.advantage of {algorithm.name} compares the members of "
-            f"a group; set rollout.members >= {algorithm.min_group_size} or algo/advantage=mc_return"
+            f"a group; set rollout.members >= {asked.min_members} or algo/advantage=mc_return"
         )
     if algorithm.needs("tree_B") or algorithm.needs("node_BT"):
         raise ValueError(
             f"algo.advantage of {algorithm.name} needs episodes that branch, and these are independent: it would "
             "be algo/advantage=group_mean_std, so use that"
         )
-    if isinstance(algorithm.kl, KLToOld) and update.epochs * update.minibatches == 1:
+    if update.epochs * update.minibatches < asked.min_steps:
         raise ValueError(
             "algo.kl.coef never acts in the first step of an iteration, and there is only one: set "
             "update=four_minibatches or update.epochs=2"
         )
-    if rewards and algorithm.needs_baseline:
+    if rewards and algorithm.needs("baseline_B"):
         raise ValueError(
             f"reward=[{','.join(rewards)}]: algo.advantage of {algorithm.name} takes off the points of the greedy "
             "episode, which no part shapes; use reward=none, or algo/advantage=loo"
         )
 
 
-def build_context(cfg: DictConfig, algorithm: Algorithm) -> Context:
+def build_context(cfg: DictConfig, algorithm: Objective) -> Context:
     """What the policy reads before a reply.
 
     Raises:
         ValueError: a part of the algorithm needs each trajectory in one row, and this context cuts it up.
     """
     context: Context = instantiate(cfg.context)
-    if algorithm.needs_whole_trajectories and not context.is_append_only:
-        axis = algorithm.needs_whole_trajectories[0]
+    axes = algorithm.requirements.whole_trajectories
+    if axes and not context.is_append_only:
+        axis = axes[0]
         remedy = {"ratio": "token or turn", "clip": "symmetric or clip_higher"}[axis]
         raise ValueError(
             f"algo.{axis} of {algorithm.name} needs each trajectory in one row, and this context makes one row "
@@ -160,21 +161,21 @@ def build_context(cfg: DictConfig, algorithm: Algorithm) -> Context:
     return context
 
 
-def build_critic(cfg: DictConfig, algorithm: Algorithm) -> Callable[[Policy], Critic] | None:
+def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Critic] | None:
     """What makes the critic; a critic is there if and only if the advantage asks for values.
 
     Raises:
         ValueError: naming part, need and remedy.
     """
     critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
-    if algorithm.needs_critic and critic is None:
+    if algorithm.needs("value_BT") and critic is None:
         raise ValueError(
             f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
             "set critic=separate or critic=shared"
         )
     if critic is None:
         return None
-    if algorithm.needs_critic:
+    if algorithm.needs("value_BT"):
         return partial(_made_at, "critic", critic)
     if critic.func is separate_if_needed:
         return None

@@ -101,6 +101,7 @@ def _up_to_date(node: Any) -> Any:
         return [_up_to_date(child) for child in node]
     if not isinstance(node, dict):
         return node
+    node = _direct(node)
     target = _target(str(node.get("_target_", "")))
     found = {}
     for name, child in node.items():
@@ -110,6 +111,22 @@ def _up_to_date(node: Any) -> Any:
         elif child != idle:
             _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
     return found
+
+
+def _direct(node: dict[str, Any]) -> dict[str, Any]:
+    """An algorithm whose loss of groups was once an advantage, computed anew before each step."""
+    advantage = node.get("advantage")
+    if not isinstance(advantage, dict) or advantage.get("_target_") != "lit_agentrl.rl.gvpo.gvpo":
+        return node
+    kept: dict[str, Any] = {
+        name: node[name] for name in ("name", "rows", "kl", "kl_controller", "entropy") if name in node
+    }
+    return {
+        "_target_": "lit_agentrl.rl.group_loss.GroupLoss",
+        "advantage": {"_target_": "lit_agentrl.rl.advantages.group_mean", "_partial_": True},
+        "loss_of_groups": {**advantage, "_target_": "lit_agentrl.rl.gvpo.gvpo_loss"},
+        **kept,
+    }
 
 
 def _target(name: str) -> str:

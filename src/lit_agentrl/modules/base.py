@@ -1,39 +1,84 @@
-"""Optimisation by hand under Lightning: steps, schedules, what is skipped, and the doors of a strategy."""
+"""What every trained module shares: its row of metrics, evaluation by played episodes, optimizers, checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import torch
-from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch import Tensor, nn
+from lightning.pytorch import LightningModule
 
-from lit_agentrl.distributed import StrategyDoors, max_over_ranks
-from lit_agentrl.modules.evaluated import EvaluatedModule
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.models.adapters import check_base, with_base, without_base
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
+from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
 from lit_agentrl.strategies.doors import doors_of
-from lit_agentrl.update.minibatches import minibatches
-from lit_agentrl.update.settings import UpdateSettings
+from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.progress import Loop
+from lit_agentrl.update.scoring import log
+from lit_agentrl.update.settings import OptimSettings, UpdateSettings
+from lit_agentrl.update.updater import Updater
 
-Tensors = dict[str, Tensor]
 
-
-class ManualModule(EvaluatedModule):
-    """A module that steps its optimizers itself, and counts the steps that it has to skip.
+class AgentModule(LightningModule):
+    """A policy that an `Updater` trains towards an objective; subclasses say on what.
 
     Args:
-        update: says when to stop over skipped steps.
-        levels: see `EvaluatedModule`.
+        policy: network and tokenizer; the network is trained in place.
+        objective: what is trained.
+        update: passes, minibatches, micro-batches, clipping.
+        optim: optimizer and schedule.
+        critic: makes the critic from the policy; None without one.
+        temperature: sampling temperature of what is trained on (log-probs are taken at it).
+        seed: run seed.
+        levels: chance and oracle success of each validated game, for ``val/normalised``.
+
+    Attributes:
+        row: metrics of the iteration under way, emptied by the iteration log.
     """
 
-    def __init__(self, update: UpdateSettings, levels: dict[str, tuple[float, float]] | None = None) -> None:
-        super().__init__(levels)
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        objective: Objective,
+        update: UpdateSettings,
+        optim: OptimSettings,
+        critic: Callable[[Policy], Critic] | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+        levels: dict[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__()
         self.automatic_optimization = False
-        self.update = update
-        self._bad_steps = 0
+        self.policy = policy
+        self.network = policy.network
+        self.critic = critic(policy) if critic is not None else None
+        self.objective = objective
+        self.optim = optim
+        # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
+        self.updater = Updater(
+            objective, update, policy.network, critic=self.critic, temperature=temperature, seed=seed
+        )
+        self.levels = levels or {}
+        self.row: dict[str, float] = {}
+        self.last_row: dict[str, float] = {}
+        self.eval_metrics: dict[str, EpisodeMetrics] = {}
         self._doors = StrategyDoors()
 
+    @property
+    def tokenizer(self) -> Any:
+        return self.policy.tokenizer
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps taken: the version of the weights."""
+        return self.updater.progress.version
+
+    # ------------------------------------------------------------------ set-up
     def setup(self, stage: str) -> None:
         """Meet the strategy; refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
 
@@ -46,80 +91,112 @@ class ManualModule(EvaluatedModule):
             )
         self._doors = doors_of(self.trainer.strategy)
 
-    # ------------------------------------------------------------------ doors of the strategy
     def configure_model(self) -> None:
         """Lets the strategy cut the networks up; Lightning calls it before every fit and evaluation."""
-        trained = [n for name in ("network", "critic") if (n := getattr(self, name, None)) is not None]
-        self._doors.shard(
-            trained, [n for n in self.frozen_networks if all(n is not each for each in trained)]
-        )
+        self._doors.shard(self.updater.networks.trained, self.updater.networks.frozen)
 
-    @property
-    def frozen_networks(self) -> Sequence[nn.Module]:
-        """Networks that are read but not trained, and are no part of checkpoints."""
-        return ()
+    def configure_optimizers(self) -> Any:
+        iterations = self.trainer.max_epochs or 1
+        built = [self.optim.build(_trained(self.network), iterations)]
+        if self.critic is not None:
+            built.append(self.critic.optim.build(_trained(self.critic), iterations))
+        return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]
 
-    @contextmanager
-    def _in_use(self, network: nn.Module) -> Iterator[nn.Module]:
-        """Around the use of a frozen network, which lies on the module's device within."""
-        with self._doors.in_use(network, self.device):
-            yield network
-
-    def _minibatches(
-        self, tensors: Tensors, units: str, generator: torch.Generator
-    ) -> tuple[Tensors, list[Tensor]]:
-        """The rows that this rank trains on in an epoch, and which of them belong to each minibatch."""
-        return minibatches(
-            tensors, count=self.update.minibatches, units=units, generator=generator,
-            deal=self._doors.deal,
+    def lent(self) -> Loop:
+        """What the trainer lends to an update."""
+        optimizers, schedules = self.optimizers(), self.lr_schedulers()
+        return Loop(
+            device=self.device, backward=self.manual_backward, doors=self._doors,
+            optimizers=optimizers if isinstance(optimizers, list) else [optimizers],  # type: ignore[arg-type,list-item]
+            schedules=schedules if isinstance(schedules, list) else [schedules],  # type: ignore[list-item]
         )  # fmt: skip
 
-    def _synchronised(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        """Around one backward: gradients are exchanged between ranks at the last one of a step alone."""
-        return nullcontext() if is_last else self._doors.block_backward_sync()
+    # ------------------------------------------------------------------ evaluation
+    def on_validation_epoch_start(self) -> None:
+        self.eval_metrics = {}
 
-    def _clipped(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-        """Scales gradients down to the norm ``limit``; returns their norm before."""
-        return self._doors.clip_gradient_norm(parameters, limit)
+    def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        for episode_task in sorted({outcome.task_name for outcome in batch.outcomes}):
+            # every rank holds the outcomes of all
+            new = EpisodeMetrics(is_shared=False).to(self.device)
+            metrics = self.eval_metrics.setdefault(episode_task, new)
+            metrics.update([each for each in batch.outcomes if each.task_name == episode_task])
 
-    # ------------------------------------------------------------------ optimizers and schedules
-    def _optimizers(self) -> list[LightningOptimizer]:
-        """The policy's, then the critic's."""
-        found = self.optimizers()
-        return cast(list[LightningOptimizer], found if isinstance(found, list) else [found])
+    def on_validation_epoch_end(self) -> None:
+        self._log_evaluation("val")
 
-    def _zero_grad(self) -> None:
-        for optimizer in self._optimizers():
-            optimizer.zero_grad()
+    def on_test_epoch_start(self) -> None:
+        self.eval_metrics = {}
 
-    def _step_schedules(self) -> None:
-        schedules = self.lr_schedulers()
-        for schedule in schedules if isinstance(schedules, list) else [schedules]:
-            assert isinstance(schedule, torch.optim.lr_scheduler.LRScheduler)
-            schedule.step()
+    def test_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.validation_step(batch, batch_idx, dataloader_idx)
 
-    # ------------------------------------------------------------------ steps that are skipped
-    def _is_empty(self, is_empty: bool, reason: str) -> bool:
-        """Skip and count an iteration with nothing to train on; stop the run when they do not cease."""
-        if not bool(max_over_ranks(torch.tensor(float(not is_empty), device=self.device))):
-            self._skip(f"{reason} in", "choose another filter or more groups")
-            self._step_schedules()
-            return True
-        return False
+    def on_test_epoch_end(self) -> None:
+        self._log_evaluation("test")
 
-    def _is_usable(self, norm: Tensor) -> bool:
-        """Skip and count steps whose gradient is not finite; stop the run when they do not cease."""
-        if bool(torch.isfinite(norm)):
-            self._bad_steps = 0
-            return True
-        self._skip(
-            "the gradient was not finite in",
-            "lower optim.lr or update.grad_clip, or resume from an earlier checkpoint",
-        )
-        return False
+    def _log_evaluation(self, split: str) -> None:
+        self.row |= evaluation_row(split, self.eval_metrics, self.levels)
+        success = self.row.get(f"{split}/success")
+        if success is not None:
+            self.log(f"{split}/success", success, logger=False, batch_size=1, sync_dist=False)
 
-    def _skip(self, reason: str, remedy: str) -> None:
-        self._bad_steps += 1
-        self.row["train/skipped_steps"] = self.row.get("train/skipped_steps", 0.0) + 1
-        if self._bad_steps >= self.update.max_bad_steps:
-            raise ValueError(f"{reason} {self._bad_steps} consecutive steps; {remedy}")
+    # ------------------------------------------------------------------ saving
+    @property
+    def _max_epochs(self) -> int | None:
+        """Iterations of the run; None where the module is used by itself."""
+        try:
+            return self.trainer.max_epochs
+        except RuntimeError:  # Lightning's, of a module without a Trainer
+            return None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["policy"] = {
+            "version": self.version,
+            "bad_steps": self.updater.progress.bad_steps,
+            "name": self.policy.name,
+            "coefficients": coefficients(self.objective),
+            "adapters": self.policy.adapters,
+            "max_epochs": self._max_epochs,
+        }
+        if self.policy.adapters is not None:
+            checkpoint["state_dict"] = without_base(checkpoint["state_dict"], self)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse checkpoints of other programs before their weights are touched.
+
+        A longer run under a schedule that is laid over the whole run is told: its learning rate jumps.
+
+        Raises:
+            ValueError: the checkpoint was not written by this trainer, or holds adapters of another base.
+        """
+        if "policy" not in checkpoint:
+            raise ValueError(
+                "this checkpoint was not written by lit_agentrl; give a run folder or its .ckpt file"
+            )
+        saved = checkpoint["policy"]
+        check_base(saved.get("adapters"), self.policy.adapters)
+        if self.policy.adapters is not None:
+            checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
+        before, now = saved.get("max_epochs"), self._max_epochs
+        if None not in (before, now) and now != before and self.optim.depends_on_length:
+            log.warning(
+                "optim.schedule=%s is laid over trainer.max_epochs: continued with %s instead of %s, the learning rate "
+                "jumps, and the run is not the one that %s iterations from the start would have been",
+                self.optim.schedule, now, before, now,
+            )  # fmt: skip
+        self.updater.progress.version = saved["version"]
+        self.updater.progress.bad_steps = saved["bad_steps"]
+        set_coefficients(self.objective, saved.get("coefficients", {}))
+
+    def export(self, folder: str | Path, network: Any = None) -> None:
+        """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads.
+
+        Args:
+            folder: to write to.
+            network: the policy's network put together again, where this rank holds a share of it alone.
+        """
+        (self.policy if network is None else replace(self.policy, network=network)).save(folder)
+
+
+def _trained(network: Any) -> list[Any]:
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]

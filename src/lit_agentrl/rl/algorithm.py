@@ -7,29 +7,30 @@ signatures of its parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from lit_agentrl.rl.advantages import Advantage
-from lit_agentrl.rl.aggregation import Weights
+from lit_agentrl.rl.aggregation import Weights, divide
 from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out
 from lit_agentrl.rl.clipping import Clipped
-from lit_agentrl.rl.entropy import AdaptiveBonus
-from lit_agentrl.rl.kl import KLInLoss, KLInReward, KLTerm, KLToOld, k3
+from lit_agentrl.rl.kl import KLTerm
 from lit_agentrl.rl.kl_control import Controller, Fixed
-from lit_agentrl.rl.masked import check_shapes, masked_sum, segment_sum, trajectory_index
+from lit_agentrl.rl.masked import check_shapes, masked_sum
+from lit_agentrl.rl.objective import Objective, Requirements, Tensors, Term, token_mean_metric
+from lit_agentrl.rl.penalties import check_kl, cleaned, in_loss, moving, policy_metrics, shape_rewards
 from lit_agentrl.rl.row_selection import keep_all
 
-_CARRY_GRADIENT = ("logp_BT", "entropy_BT")
 _AXES = ("advantage", "rows", "tokens", "correction", "ratio", "clip", "aggregate", "kl", "entropy")
+_RESULTS = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm:
-    """One function per axis, its constants bound by ``functools.partial``.
+class Algorithm(Objective):
+    """One function per axis, its constants bound by ``functools.partial``: a sum over tokens.
 
     Attributes:
         name: as in ``conf/algo``; for logs only.
@@ -37,7 +38,7 @@ class Algorithm:
         ratio: returns ``ratio_BT``; see ``ratios.py``.
         clip: returns `Clipped`; see ``clipping.py``.
         aggregate: returns `Weights`; see ``aggregation.py``.
-        kl: `KLInLoss`, `KLInReward`, `KLToOld` or None.
+        kl: a `KLTerm` or None.
         kl_controller: moves ``kl.coef`` once an iteration; see ``kl_control.py``.
         entropy: returns the loss of each token, or None; see ``entropy.py``.
         rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
@@ -62,13 +63,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         """Checks the kinds of terms."""
-        if self.kl is not None and not isinstance(self.kl, KLInLoss | KLInReward | KLToOld):
-            raise ValueError(f"kl={type(self.kl).__name__} must be KLInLoss, KLInReward or KLToOld")
-        if self.kl is None and not isinstance(self.kl_controller, Fixed):
-            raise ValueError(
-                f"kl_controller={type(self.kl_controller).__name__} has no coefficient to move under "
-                "algo/kl=none: use algo/kl_controller=fixed, or algo/kl=loss_k3"
-            )
+        check_kl(self.kl, self.kl_controller)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         """Runs every part once on a toy batch, and checks their combination; call it before anything is played.
@@ -80,13 +75,8 @@ class Algorithm:
             ValueError: a constant out of range or missing, a tensor that is no column, or parts that make no sense
                 together.
         """
-        results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         for axis, part in self._parts():
-            try_out(axis, part, results.get(axis, Tensor), rows)
-        if self.needs_fresh_advantages and not _keeps_all(self.rows):
-            raise ValueError(
-                "rows: the advantage is computed anew over whole groups before each step; use algo/rows=none"
-            )
+            try_out(axis, part, _RESULTS.get(axis, Tensor), rows)
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
             raise ValueError(
                 f"clip.{next(iter(idle))}={next(iter(idle.values()))} never acts, because this algo/ratio is always 1: "
@@ -98,104 +88,79 @@ class Algorithm:
             if (part := getattr(self, axis)) is not None:
                 yield axis, part
 
+    @property
+    def requirements(self) -> Requirements:
+        """Groups of two where the advantage compares, whole rows where ratio or clip look at trajectories."""
+        axes = ("ratio", "clip")
+        return Requirements(
+            min_members=min_members(self.advantage),
+            min_steps=1 if self.kl is None else self.kl.first_step,
+            prompt_factor=prompt_factor(self.rows),
+            whole_trajectories=tuple(a for a in axes if "trajectory_B" in tensor_names(getattr(self, a))),
+            reference_dtype=None if self.kl is None else self.kl.reference_dtype,
+        )
+
     def needs(self, tensor: str) -> bool:
         """Whether any part takes the tensor of that name, such as ``value_BT``."""
-        return any(tensor in tensor_names(part) for _, part in self._parts())
+        return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._parts())
 
-    @property
-    def needs_reference(self) -> bool:
-        """Whether log-probs of a frozen reference must be computed."""
-        return self.needs("ref_logp_BT")
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Rewards with a KL that acts there, advantages (points, or as the mix scales them), and what is kept."""
+        found = prepared(tensors, kl=self.kl, advantage=self.advantage, has_critic=self.needs("value_BT"))
+        if self.tokens is not None:
+            found["is_kept_BT"] = bind(self.tokens, tensors | found)
+        return found | {"keep_B": bind(self.rows, tensors | found)}
 
-    @property
-    def needs_critic(self) -> bool:
-        """Whether the advantage is computed from values."""
-        return self.needs("value_BT")
+    def count(self, tensors: Tensors) -> Tensors:
+        """The weight of each token, and the denominator where there is one."""
+        weights: Weights = bind(self.aggregate, tensors)
+        counted = {"weight_BT": weights.weight_BT}
+        return counted if weights.denominator is None else counted | {"denominator": weights.denominator}
 
-    @property
-    def needs_entropy(self) -> bool:
-        """Whether entropies must carry gradient."""
-        return self.needs("entropy_BT")
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """The weighted sum of `policy_loss`, divided."""
+        columns = {name: t for name, t in tensors.items() if name not in ("weight_BT", "denominator")}
+        loss_sum, metrics = policy_loss(self, tensors=columns, weight_BT=tensors["weight_BT"])
+        return divide(loss_sum, tensors.get("denominator")), metrics
 
-    @property
-    def needs_fresh_advantages(self) -> bool:
-        """Whether advantages depend on the current policy and are computed anew before each step."""
-        return "logp_BT" in tensor_names(self.advantage)
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Whether each prompt must also be played greedily."""
-        return self.needs("baseline_B")
-
-    @property
-    def prompt_factor(self) -> float:
-        """Prompts to roll out for each one whose episodes fit the update, as row selection drops some."""
-        return float(getattr(self.rows, "prompt_factor", 1.0))
-
-    @property
-    def needs_whole_trajectories(self) -> list[str]:
-        """The axes whose parts need each row to hold its whole trajectory (the full context)."""
-        return [axis for axis in ("ratio", "clip") if "trajectory_B" in tensor_names(getattr(self, axis))]
-
-    @property
-    def min_group_size(self) -> int:
-        """Rollouts per prompt below which the advantage is always 0: 2 with group statistics, else 1."""
-        has_group_statistics = "group_B" in tensor_names(self.advantage)
-        return 2 if has_group_statistics and constants(self.advantage).get("singleton") != "raw" else 1
-
-    def state_dict(self) -> dict[str, float]:
-        """The coefficients that move during a run, for checkpoints."""
-        return {axis: part.coef for axis, part in self._adaptive()}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """The inverse of `state_dict`; what it lacks stays as configured."""
-        for axis, part in self._adaptive():
-            part.coef = state.get(axis, part.coef)
-
-    def _adaptive(self) -> Iterator[tuple[str, KLTerm | AdaptiveBonus]]:
-        if self.kl is not None:
-            yield "kl", self.kl
-        if isinstance(self.entropy, AdaptiveBonus):
-            yield "entropy", self.entropy
-
-    def before_update(self, *, entropy: float) -> dict[str, float]:
-        """Adapts to the mean entropy (nats) of the iteration's sampled tokens; returns what to log."""
-        if not isinstance(self.entropy, AdaptiveBonus):
-            return {}
-        self.entropy.update(entropy)
-        return {"train/entropy_coef": self.entropy.coef if self.entropy.is_low else 0.0}
-
-    def after_update(self, *, kl: float, num_tokens: int) -> dict[str, float]:
-        """Adapts to the KL named by ``kl.measure`` (nats a token) over ``num_tokens``; returns what to log."""
-        if self.kl is None:
-            return {}
-        used = self.kl.coef
-        self.kl.coef = self.kl_controller.update(used, kl, num_tokens)
-        return {"train/kl_coef": used}
+    def terms(self) -> Sequence[Term]:
+        return moving(self.kl, self.kl_controller, self.entropy)
 
 
-def _keeps_all(rows: Callable[..., Tensor]) -> bool:
-    return getattr(rows, "func", rows) is keep_all
+def min_members(advantage: Callable[..., Advantage]) -> int:
+    """Rollouts per prompt below which the advantage is always 0: 2 with group statistics, else 1."""
+    has_group_statistics = "group_B" in tensor_names(advantage)
+    return 2 if has_group_statistics and constants(advantage).get("singleton") != "raw" else 1
 
 
-def shape_rewards(algorithm: Algorithm, *, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``reward_BT`` and ``return_B`` with the KL to the reference taken off; {} without `KLInReward`.
+def prompt_factor(rows: Callable[..., Tensor]) -> float:
+    """Prompts to roll out for each one whose episodes fit the update, as row selection drops some."""
+    return float(getattr(rows, "prompt_factor", 1.0))
 
-    ``r_t <- r_t + kl_t`` at sampled tokens and ``R_i <- R_i + sum of kl_t over the whole trajectory``, with
-    ``kl_t = -coef * k1(old_logp, ref_logp)``.  Call it before rows of one trajectory are dealt apart and
-    before advantages.  Takes ``reward_BT, return_B, trajectory_B, is_action_BT, old_logp_BT, ref_logp_BT``;
-    no gradient.
+
+def prepared(
+    tensors: Tensors, *, kl: KLTerm | None, advantage: Callable[..., Advantage], has_critic: bool
+) -> Tensors:
+    """Shaped rewards and ``advantage_BT``; with a critic also ``return_BT`` and ``is_value_target_BT``.
+
+    Args:
+        tensors: rows of all ranks.
+        kl: acts in the reward, or not here.
+        advantage: see `Algorithm`.
+        has_critic: whether there is anything to learn targets.
     """
-    if not isinstance(algorithm.kl, KLInReward):
-        return {}
-    term_BT = bind(algorithm.kl, tensors)
-    index_B, num = trajectory_index(tensors["trajectory_B"])
-    reward_BT, return_B = tensors["reward_BT"], tensors["return_B"]
-    term_B = segment_sum(term_BT.double().sum(1), index_B, num)[index_B]
-    return {
-        "reward_BT": reward_BT + term_BT.to(reward_BT.dtype),
-        "return_B": return_B + term_B.to(return_B.dtype),
-    }
+    found = shape_rewards(kl, tensors=tensors)
+    tensors = tensors | found
+    result: Advantage = bind(advantage, tensors)
+    found["advantage_BT"] = result.advantage_BT.detach()
+    if has_critic:
+        if result.return_BT is None:
+            raise ValueError("advantage takes values, but returns no return_BT that a critic could learn")
+        found["return_BT"] = result.return_BT.detach()
+        targets_BT = result.is_value_target_BT
+        is_target_BT = tensors["is_action_BT"] if targets_BT is None else targets_BT
+        found["is_value_target_BT"] = is_target_BT & ~tensors["return_B"].isnan()[:, None]
+    return found
 
 
 def policy_loss(
@@ -224,7 +189,7 @@ def policy_loss(
             raise ValueError(f"policy_loss needs {name}")
     is_action_BT = tensors["is_action_BT"]
     check_shapes(weight_BT=weight_BT, is_action_BT=is_action_BT, advantage_BT=tensors["advantage_BT"])
-    clean = {name: _clean(name, tensor, is_action_BT) for name, tensor in tensors.items()}
+    clean = cleaned(tensors)
     clean["ratio_BT"] = bind(algorithm.ratio, clean)
     clipped = bind(algorithm.clip, clean)
     loss_BT = clipped.loss_BT
@@ -233,62 +198,23 @@ def policy_loss(
         loss_BT = loss_BT * clean["correction_BT"]
     if "is_kept_BT" in clean:
         loss_BT = torch.where(clean["is_kept_BT"], loss_BT, torch.zeros_like(loss_BT))
-    if isinstance(algorithm.kl, KLInLoss | KLToOld):
-        loss_BT = loss_BT + bind(algorithm.kl, clean)
-    if algorithm.entropy is not None:
-        loss_BT = loss_BT + bind(algorithm.entropy, clean)
+    for term in in_loss(algorithm.kl, algorithm.entropy):
+        loss_BT = loss_BT + bind(term, clean)
     return masked_sum(weight_BT * loss_BT, is_action_BT), _metrics(clean, clipped)
 
 
-def _clean(name: str, tensor: Tensor, is_action_BT: Tensor) -> Tensor:
-    """Drops gradients that must not flow, and garbage at tokens that were not sampled."""
-    if not name.endswith("_BT") or not tensor.is_floating_point():
-        return tensor
-    check_shapes(**{name: tensor}, is_action_BT=is_action_BT)
-    tensor = tensor if name in _CARRY_GRADIENT else tensor.detach()
-    return torch.where(is_action_BT, tensor, torch.zeros_like(tensor))
-
-
 @torch.no_grad()
-def _metrics(clean: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]:
+def _metrics(clean: Mapping[str, Tensor], clipped: Clipped) -> Tensors:
     is_action_BT, ratio_BT = clean["is_action_BT"], clean["ratio_BT"]
     values = {"clip_share_low": clipped.is_clipped_low_BT, "clip_share_high": clipped.is_clipped_high_BT}
-    if "old_logp_BT" in clean:
-        values["approx_kl"] = clean["old_logp_BT"] - clean["logp_BT"]
     if "correction_BT" in clean:
         values["correction"] = clean["correction_BT"]
-    if "entropy_BT" in clean:
-        values["entropy"] = clean["entropy_BT"]
-    if "ref_logp_BT" in clean:
-        values["ref_kl"] = k3(logp_BT=clean["logp_BT"], ref_logp_BT=clean["ref_logp_BT"])
-    count = is_action_BT.sum().to(ratio_BT.dtype)
     metrics = {
-        name: torch.stack([masked_sum(value.to(ratio_BT.dtype), is_action_BT), count])
-        for name, value in values.items()
+        name: token_mean_metric(value.to(ratio_BT.dtype), is_action_BT) for name, value in values.items()
     }
+    metrics |= policy_metrics(clean)
     if "correction_BT" in clean:
         metrics["correction_max"] = torch.cat([clean["correction_BT"].flatten(), ratio_BT.new_zeros(1)]).max()
     highest = torch.where(is_action_BT, ratio_BT, torch.zeros_like(ratio_BT)).flatten()
     metrics["ratio_max"] = torch.cat([highest, highest.new_zeros(1)]).max()
     return metrics
-
-
-def add_metrics(total: Mapping[str, Tensor], part: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Merges metrics of two micro-batches or ranks; ``[sum, weight]`` pairs add, ``*_max`` the larger."""
-    merged = dict(total)
-    for name, value in part.items():
-        if name not in merged:
-            merged[name] = value
-        elif name.endswith("_max"):
-            merged[name] = torch.maximum(merged[name], value)
-        else:
-            merged[name] = merged[name] + value
-    return merged
-
-
-def metric_values(total: Mapping[str, Tensor]) -> dict[str, float]:
-    """Means (or maxima) as numbers; a mean over no token is 0."""
-    return {
-        name: float(value if name.endswith("_max") else value[0] / value[1].clamp(min=1))
-        for name, value in total.items()
-    }

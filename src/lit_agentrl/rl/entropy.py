@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,9 +34,13 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
     return -coef * torch.where(is_action_BT, entropy_BT, torch.zeros_like(entropy_BT))
 
 
+def _sampled(*, sampler_entropy_BT: Tensor) -> Tensor:
+    return sampler_entropy_BT
+
+
 @dataclass(kw_only=True)
 class AdaptiveBonus:
-    """`bonus` with a coefficient that grows while entropy is low: Skywork-OR1, arXiv 2505.22312.
+    """`bonus` with a coefficient that grows while entropy is low, a `Term`: Skywork-OR1, arXiv 2505.22312.
 
     Once an iteration ``coef <- coef + delta`` if ``H <= target`` else ``coef - delta``, within [0, max_coef],
     where ``H`` is the mean entropy of the iteration's sampled tokens; the bonus acts only while
@@ -51,6 +57,10 @@ class AdaptiveBonus:
     delta: float
     max_coef: float
     coef: float = 0.0
+    place: ClassVar[str] = "entropy"
+    measure: ClassVar[str] = "sampler_entropy"
+    measured_by: ClassVar[Callable[..., Tensor] | None] = staticmethod(_sampled)
+    is_before: ClassVar[bool] = True
     is_low: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -69,13 +79,13 @@ class AdaptiveBonus:
             return torch.zeros_like(entropy_BT)
         return bonus(entropy_BT=entropy_BT, is_action_BT=is_action_BT, coef=self.coef)
 
-    def update(self, entropy: float) -> None:
+    def update(self, measured: float, num_tokens: int) -> dict[str, float]:
         """Be told the iteration's entropy before its first step; one that is not finite changes nothing."""
-        if not math.isfinite(entropy):
-            return
-        self.is_low = entropy <= self.target
-        change = self.delta if self.is_low else -self.delta
-        self.coef = min(max(self.coef + change, 0.0), self.max_coef)
+        if math.isfinite(measured):
+            self.is_low = measured <= self.target
+            change = self.delta if self.is_low else -self.delta
+            self.coef = min(max(self.coef + change, 0.0), self.max_coef)
+        return {"train/entropy_coef": self.coef if self.is_low else 0.0}
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,18 +55,23 @@ def k3_plus(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
 
 @dataclass(kw_only=True)
 class KLTerm:
-    """A KL term; subclasses say where it acts.
+    """A KL term, called with columns; subclasses say where it acts.
 
     Attributes:
         coef: its price or weight per nat, > 0.
         reference_dtype: None where no reference is needed.
-        measure: the KL that a controller of ``coef`` goes by: ``ref_kl``, the mean k3 (nats per sampled
-            token) to the reference during the update, or ``old_kl``, see `KLToOld`.
+        place: ``reward``: added to the reward of each sampled token before advantages; ``loss``: to its loss.
+        measure, measured_by: the KL that a controller of ``coef`` goes by, as of `Term`: ``ref_kl``, the mean k3 (nats
+            per sampled token) to the reference during the update, or ``old_kl``, see `KLToOld`.
+        first_step: the optimizer step of an iteration from which on it acts.
     """
 
     coef: float
     reference_dtype: str | None = None
+    place: ClassVar[str]
     measure: ClassVar[str] = "ref_kl"
+    measured_by: ClassVar[Callable[..., Tensor] | None] = None
+    first_step: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Checks the coefficient."""
@@ -78,6 +83,10 @@ class KLTerm:
             raise ValueError(
                 f"reference_dtype={self.reference_dtype} is unknown; valid: null, {', '.join(DTYPES)}"
             )
+
+    def __call__(self, *args: Any, **columns: Any) -> Tensor:
+        """What it adds at each sampled token (B, T); 0 elsewhere."""
+        raise NotImplementedError
 
 
 @dataclass(kw_only=True)
@@ -91,11 +100,19 @@ class KLInLoss(KLTerm):
     """
 
     estimator: Callable[..., Tensor]
+    place: ClassVar[str] = "loss"
 
     def __call__(self, *, logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Loss of each token (B, T), 0 where not sampled; gradient through ``logp_BT``."""
         logp_BT, ref_logp_BT = _at_actions(logp_BT, ref_logp_BT, is_action_BT)
         return self.coef * self.estimator(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
+
+
+def old_kl(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    """``exp(d) - 1 - d`` at sampled tokens, nats, 0 elsewhere; see `KLToOld`."""
+    logp_BT, old_logp_BT = _at_actions(logp_BT, old_logp_BT, is_action_BT)
+    difference_BT = _difference(logp_BT, old_logp_BT).clamp(-20, 20)
+    return torch.expm1(difference_BT) - difference_BT
 
 
 @dataclass(kw_only=True)
@@ -110,7 +127,10 @@ class KLToOld(KLTerm):
         coef: loss units per nat, > 0.
     """
 
+    place: ClassVar[str] = "loss"
     measure: ClassVar[str] = "old_kl"
+    measured_by: ClassVar[Callable[..., Tensor] | None] = staticmethod(old_kl)
+    first_step: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Checks the constants."""
@@ -125,13 +145,6 @@ class KLToOld(KLTerm):
         return self.coef * old_kl(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT)
 
 
-def old_kl(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-    """``exp(d) - 1 - d`` at sampled tokens, nats, 0 elsewhere; see `KLToOld`."""
-    logp_BT, old_logp_BT = _at_actions(logp_BT, old_logp_BT, is_action_BT)
-    difference_BT = _difference(logp_BT, old_logp_BT).clamp(-20, 20)
-    return torch.expm1(difference_BT) - difference_BT
-
-
 @dataclass(kw_only=True)
 class KLInReward(KLTerm):
     """Subtracts ``coef * estimator(old_logp, ref_logp)`` from the reward of each sampled token.
@@ -143,6 +156,7 @@ class KLInReward(KLTerm):
     """
 
     estimator: Callable[..., Tensor]
+    place: ClassVar[str] = "reward"
 
     @torch.no_grad()
     def __call__(self, *, old_logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:

@@ -8,15 +8,26 @@ unit.  An iteration without sampled tokens, or whose KL is not finite, leaves th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from lit_agentrl.rl.kl import KLTerm
 
 COEF_MIN, COEF_MAX = 1e-8, 1e8  # repeated halving must not end at 0, from where no factor leads back
 _MAX_ERROR = 0.2
 
 
 class Controller(Protocol):
-    """The next coefficient as a function of the last one and of what was measured with it."""
+    """The next coefficient as a function of the last one and of what was measured with it.
+
+    Attributes:
+        moves: whether it ever changes the coefficient.
+    """
+
+    moves: ClassVar[bool]
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
         """``coef`` after an iteration whose ``num_tokens`` sampled tokens showed ``kl`` nats.
@@ -30,6 +41,8 @@ class Controller(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
     """The coefficient stays as it is."""
+
+    moves: ClassVar[bool] = False
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
         _is_measured(coef, kl, num_tokens)
@@ -50,6 +63,7 @@ class Ziegler:
 
     target: float
     horizon: float
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Checks the constants."""
@@ -73,6 +87,7 @@ class PPOPenalty:
     """
 
     target: float = 0.01
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Checks the constant."""
@@ -101,6 +116,7 @@ class SeedThreshold:
     high_kl: float = 0.5
     low_coef: float = 0.01
     high_coef: float = 0.05
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Checks the constants."""
@@ -116,6 +132,38 @@ class SeedThreshold:
         if kl > self.high_kl:
             return self.high_coef
         return self.low_coef if kl < self.low_kl else coef
+
+
+@dataclass
+class KLCoefficient:
+    """The coefficient of a KL term, moved by a controller after each iteration: a `Term`."""
+
+    kl: KLTerm
+    controller: Controller
+    place: ClassVar[str] = "kl"
+    is_before: ClassVar[bool] = False
+
+    @property
+    def measure(self) -> str:
+        return self.kl.measure
+
+    @property
+    def measured_by(self) -> Callable[..., Tensor] | None:
+        return self.kl.measured_by
+
+    @property
+    def coef(self) -> float:
+        return self.kl.coef
+
+    @coef.setter
+    def coef(self, value: float) -> None:
+        self.kl.coef = value
+
+    def update(self, measured: float, num_tokens: int) -> dict[str, float]:
+        """Moves the coefficient; returns the one that was used."""
+        used = self.kl.coef
+        self.kl.coef = self.controller.update(used, measured, num_tokens)
+        return {"train/kl_coef": used}
 
 
 def _is_measured(coef: float, kl: float, num_tokens: int) -> bool:

@@ -1,7 +1,7 @@
 """Minibatches cut from the rows of all ranks, and rows moved to the ranks that train on them.
 
-A minibatch holds the same trajectories on any number of ranks.  Whole trajectories move: what is counted per
-trajectory then needs no other rank.  A rank without rows in a minibatch gets a filler, which has weight zero.
+A minibatch holds the same units, trajectories or groups, on any number of ranks.  Whole units move: what is counted per
+unit then needs no other rank.  A rank without rows in a minibatch gets a filler, which has weight zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def minibatches(
         count: number of minibatches.
         units: ``trajectory_B`` or ``group_B``: rows of one stay together in a minibatch.
         generator: see `split_trajectories`; in the same state on all ranks.
-        deal: says which rank trains on each trajectory; without one, rows stay where they are.
+        deal: says which rank trains on each unit; without one, rows stay where they are.
     """
     if world_size() == 1:
         return tensors, split_trajectories(tensors[units].cpu(), count, generator)
@@ -41,7 +41,7 @@ def minibatches(
     part_B = torch.empty_like(everyone["rank_B"])
     for part, rows in enumerate(split_trajectories(everyone["unit_B"], count, generator)):
         part_B[rows] = part
-    ids, index_B = torch.unique(everyone["trajectory_B"], return_inverse=True)
+    ids, index_B = torch.unique(everyone["unit_B"], return_inverse=True)
     load_U = torch.zeros_like(ids).index_add_(0, index_B, everyone["length_B"])
     part_U, rank_U = (torch.zeros_like(ids).index_copy_(0, index_B, x) for x in (part_B, everyone["rank_B"]))
     if deal is not None:
@@ -49,7 +49,7 @@ def minibatches(
             loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=world_size()
         )
         mine = _exchanged(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
-    index_B = torch.searchsorted(ids, mine["trajectory_B"].cpu())
+    index_B = torch.searchsorted(ids, mine[units].cpu())
     mine, own_B = _with_fillers(mine, part_U[index_B], count)
     return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
 

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from lit_agentrl.models.lora import adapter_layers
-from lit_agentrl.rl.algorithm import Algorithm
 
 
-def frozen(network: Any, algorithm: Algorithm) -> Any:
-    """A copy of the policy's network as it is now, without gradient, in the precision that the KL term asks for.
+def frozen(network: Any, dtype: str | None) -> Any:
+    """A copy of the policy's network as it is now, without gradient, in the precision ``dtype``, None being its own.
 
     A network with adapters is returned itself, at no cost in memory: with `adapters_off` it is the base, which is
     what the policy was at the start.
@@ -20,13 +19,12 @@ def frozen(network: Any, algorithm: Algorithm) -> Any:
     Raises:
         ValueError: another precision is asked of a base that the policy itself is computed with.
     """
-    name = algorithm.kl.reference_dtype if algorithm.kl is not None else None
     if adapter_layers(network):
-        if name is not None:
+        if dtype is not None:
             raise ValueError(
-                f"algo.kl.reference_dtype={name} cannot be had under model/lora, whose reference is the policy's own "
+                f"algo.kl.reference_dtype={dtype} cannot be had under model/lora, whose reference is the policy's own "
                 "base; leave it null"
             )
         return network
     reference = copy.deepcopy(network).requires_grad_(False)
-    return reference if name is None else reference.to(getattr(torch, name))
+    return reference if dtype is None else reference.to(getattr(torch, dtype))

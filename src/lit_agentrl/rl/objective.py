@@ -1,0 +1,178 @@
+"""What a policy is trained to do: the loss of some rows, what it needs of a run, and its coefficients that move.
+
+`Algorithm`, a mix of rules per token, and `GroupLoss`, an error of whole groups, are two objectives; an own one is a
+class that inherits `Objective` and says what differs from the defaults, named by ``algo._target_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What an objective asks of the run around it, apart from tensors; the defaults ask nothing.
+
+    Attributes:
+        min_members: episodes of a prompt below which it learns nothing.
+        min_steps: optimizer steps of an iteration below which one of its parts never acts.
+        prompt_factor: prompts to roll out for each one whose episodes fit the update.
+        whole_trajectories: axes whose parts need each row to hold its whole trajectory (the full context).
+        reference_dtype: precision of the frozen reference; None is the policy's.
+    """
+
+    min_members: int = 1
+    min_steps: int = 1
+    prompt_factor: float = 1.0
+    whole_trajectories: tuple[str, ...] = ()
+    reference_dtype: str | None = None
+
+
+@runtime_checkable
+class Term(Protocol):
+    """A coefficient that moves once an iteration; its value is all its state, and lies in checkpoints.
+
+    Attributes:
+        place: axis whose coefficient it is, such as ``kl``; its key in checkpoints.
+        measure: what it goes by: the mean per token of the update's metric of this name, or of `measured_by`.
+        measured_by: gives (B, T) from columns and, after the update, the policy's ``logp_BT``; its mean over sampled
+            tokens is what is measured.  None: a metric of the update.
+        is_before: told before the first step of an iteration, of columns alone, instead of after the last.
+        coef: the coefficient as it is now.
+    """
+
+    @property
+    def place(self) -> str: ...
+    @property
+    def measure(self) -> str: ...
+    @property
+    def measured_by(self) -> Callable[..., Tensor] | None: ...
+    @property
+    def is_before(self) -> bool: ...
+
+    coef: float
+
+    def update(self, measured: float, num_tokens: int) -> dict[str, float]:
+        """Moves ``coef`` by what ``num_tokens`` sampled tokens showed; returns metrics to log."""
+        ...
+
+
+class Objective(Protocol):
+    """A loss, and what goes before it.  Everything but ``name`` and `loss` has a default.
+
+    Columns are those of `TrajectoryBatch`, and ``old_logp_BT``: the sampler's log-probs (nats), or those of the policy
+    before the first step where `needs` asks for ``sampler_logp_BT`` too.
+
+    Attributes:
+        name: for messages and logs.
+        unit: column whose equal numbers mark rows that `loss` must see together, such as ``group_B``; neither
+            minibatches, micro-batches nor ranks part them.  None: a sum over rows, whose minibatches are of whole
+            trajectories.
+    """
+
+    name: str
+    unit: ClassVar[str | None] = None
+
+    @property
+    def requirements(self) -> Requirements:
+        """What the run must offer; refused at start where it does not."""
+        return Requirements()
+
+    def needs(self, tensor: str) -> bool:
+        """Whether a column is asked for.
+
+        ``ref_logp_BT`` asks for a frozen reference, ``value_BT`` for a critic, ``entropy_BT`` for entropies with
+        gradient, ``baseline_B`` for each prompt's greedy episode; any other for being given to `prepare`.
+        """
+        return False
+
+    def try_out(self, rows: Mapping[str, Tensor]) -> None:
+        """Called at start with a toy batch, so that wrong constants fail before anything is played.
+
+        Raises:
+            ValueError: an option that makes no sense.
+        """
+        return None
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Columns made or replaced once an iteration from the rows of all ranks, without gradient.
+
+        Columns with a meaning of their own: ``keep_B``, the rows to train on; ``is_kept_BT``, tokens that count;
+        ``return_BT`` and ``is_value_target_BT``, what a critic learns.
+
+        Args:
+            tensors: what `needs` names, ``is_action_BT``, ``return_B``, ``group_B`` and ``trajectory_B``.
+        """
+        return {}
+
+    def count(self, tensors: Tensors) -> Tensors:
+        """What divides and weighs the loss, counted over a minibatch before it is cut up.
+
+        Args:
+            tensors: this rank's rows of it.
+
+        Returns:
+            Scalars, which are added up over ranks, and columns of these rows; `loss` is given both.
+        """
+        return {}
+
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """A micro-batch's share of the minibatch's loss, and metrics for `add_metrics`, detached.
+
+        Shares add up over micro-batches and ranks.  Units without sampled tokens, whose ``return_B`` is NaN, may be
+        among them, also on their own: their share must be 0 and finite.
+
+        Args:
+            tensors: all columns of whole units, what `count` gave, and ``logp_BT`` and ``entropy_BT`` (nats) of the
+                policy, which carry gradient.
+        """
+        ...
+
+    def terms(self) -> Sequence[Term]:
+        """Its coefficients that move."""
+        return ()
+
+
+def coefficients(objective: Objective) -> dict[str, float]:
+    """Those that move, by place, for checkpoints."""
+    return {term.place: term.coef for term in objective.terms()}
+
+
+def set_coefficients(objective: Objective, saved: Mapping[str, float]) -> None:
+    """The inverse of `coefficients`; what is not saved stays as configured."""
+    for term in objective.terms():
+        term.coef = saved.get(term.place, term.coef)
+
+
+def token_mean_metric(value_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    """A metric's ``[sum, count]`` over sampled tokens, detached."""
+    chosen_BT = torch.where(is_action_BT, value_BT.detach(), torch.zeros_like(value_BT))
+    return torch.stack([chosen_BT.sum(), is_action_BT.sum().to(value_BT.dtype)])
+
+
+def add_metrics(total: Mapping[str, Tensor], part: Mapping[str, Tensor]) -> Tensors:
+    """Merges metrics of two micro-batches or ranks; ``[sum, weight]`` pairs add, ``*_max`` the larger."""
+    merged = dict(total)
+    for name, value in part.items():
+        if name not in merged:
+            merged[name] = value
+        elif name.endswith("_max"):
+            merged[name] = torch.maximum(merged[name], value)
+        else:
+            merged[name] = merged[name] + value
+    return merged
+
+
+def metric_values(total: Mapping[str, Tensor]) -> dict[str, float]:
+    """Means (or maxima) as numbers; a mean over no token is 0."""
+    return {
+        name: float(value if name.endswith("_max") else value[0] / value[1].clamp(min=1))
+        for name, value in total.items()
+    }

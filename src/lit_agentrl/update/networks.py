@@ -1,0 +1,127 @@
+"""The networks of an update, and how rows go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.models.logprobs import TokenScores, score_tokens
+from lit_agentrl.models.lora import adapters_off
+from lit_agentrl.models.packing import Packing
+from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.microbatches import Form
+from lit_agentrl.update.scoring import form_of_rows, memory_saved, score_rows, value_rows
+from lit_agentrl.update.settings import UpdateSettings
+
+Tensors = dict[str, Tensor]
+
+
+class Networks:
+    """The policy's network, and beside it a critic and a frozen reference, where there are any.
+
+    Args:
+        policy: causal LM, trained in place.
+        critic: or None.
+        reference: the policy as it was at the start, or None.
+        settings: how rows are cut up and packed.
+        temperature: sampling temperature of the trajectories; log-probs are taken at it.
+
+    Raises:
+        ValueError: a network cannot take rows in the form that is demanded, or its layers cannot be run again.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        *,
+        critic: Critic | None,
+        reference: Any | None,
+        settings: UpdateSettings,
+        temperature: float,
+    ) -> None:
+        self.policy = policy
+        self.critic = critic
+        self.reference = reference
+        self._settings = settings
+        self._temperature = temperature
+        self._form: Form | None = None
+        if settings.packing not in (False, "auto"):  # a network that cannot is refused at once
+            _ = self.form
+        with memory_saved(settings.checkpoint_activations, policy, self._own_trunk):
+            pass  # and one whose layers cannot be run again
+
+    @property
+    def _own_trunk(self) -> nn.Module | None:
+        return None if self.critic is None else self.critic.trunk
+
+    @property
+    def trained(self) -> list[nn.Module]:
+        return [each for each in (self.policy, self.critic) if each is not None]
+
+    @property
+    def frozen(self) -> list[nn.Module]:
+        """Those that are read alone; of a policy with adapters the reference is the policy itself."""
+        return [] if self.reference is None or self.reference is self.policy else [self.reference]
+
+    def modules(self) -> Iterator[nn.Module]:
+        """All layers of all networks."""
+        for network in (*self.trained, *self.frozen):
+            yield from network.modules()
+
+    @property
+    def form(self) -> Form:
+        """The form in which rows go through the networks."""
+        if self._form is None:
+            readers = [self.policy, self._own_trunk, self.reference]
+            is_cuda = next(self.policy.parameters()).device.type == "cuda"
+            found = [network for network in readers if network is not None]
+            self._form = form_of_rows(found, self._settings.packing, is_cuda=is_cuda)
+        return self._form
+
+    # ------------------------------------------------------------------ without gradient
+    def logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
+        """Log-probs (nats) of the rows under the policy of now, or another network."""
+        return score_rows(
+            self.policy if network is None else network, tensors, temperature=self._temperature,
+            form=self.form, tokens_per_microbatch=self._settings.tokens_per_microbatch,
+            logits_chunk=self._settings.logits_chunk,
+        )  # fmt: skip
+
+    def reference_logp(self, tensors: Tensors, doors: StrategyDoors) -> Tensor:
+        """Log-probs (nats) of the rows under the reference."""
+        assert self.reference is not None
+        with doors.in_use(self.reference, tensors["tokens_BT"].device), adapters_off(self.reference):
+            return self.logp(tensors, self.reference)
+
+    def values(self, tensors: Tensors) -> Tensor:
+        """The critic's values (points) of the rows."""
+        assert self.critic is not None
+        return value_rows(
+            self.critic, self.policy, tensors, form=self.form,
+            tokens_per_microbatch=self._settings.tokens_per_microbatch,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ with gradient
+    def scores(self, part: Tensors, packing: Packing | None, *, entropy_grad: bool) -> TokenScores:
+        """Log-probs and entropies of a micro-batch, and hidden states where a critic reads the policy's."""
+        with memory_saved(self._settings.checkpoint_activations, self.policy):
+            return score_tokens(
+                self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
+                temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
+                with_hidden=self.critic is not None and self.critic.is_shared,
+                logits_chunk=self._settings.logits_chunk, is_checked=True,
+            )  # fmt: skip
+
+    def value_loss(
+        self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None
+    ) -> tuple[Tensor, Tensors]:
+        """The critic's loss on a micro-batch, times its weight, and metrics."""
+        assert self.critic is not None
+        rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
+        with memory_saved(self._settings.checkpoint_activations, self._own_trunk):
+            value_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
+        loss, metrics = self.critic.value_loss(value_BT, part)
+        return self.critic.coef * loss, metrics

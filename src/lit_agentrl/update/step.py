@@ -1,0 +1,145 @@
+"""One step of each optimizer on one minibatch, its gradient accumulated over micro-batches."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.distributed import max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.models.packing import Packing
+from lit_agentrl.rl.objective import Objective, add_metrics
+from lit_agentrl.update.microbatches import MicroBatch, micro_batches
+from lit_agentrl.update.networks import Networks
+from lit_agentrl.update.progress import Loop, Progress
+from lit_agentrl.update.settings import UpdateSettings
+
+Tensors = dict[str, Tensor]
+
+
+class Stepper:
+    """Steps on minibatches: scores -> loss of the objective, of the critic -> backward -> clip -> step.
+
+    Args:
+        objective: what is trained.
+        settings: micro-batches and clipping.
+        networks: scored and trained.
+        progress: counts the steps.
+    """
+
+    def __init__(
+        self, objective: Objective, settings: UpdateSettings, networks: Networks, progress: Progress
+    ) -> None:
+        self._objective = objective
+        self._settings = settings
+        self._networks = networks
+        self._progress = progress
+
+    def step(
+        self, tensors: Tensors, rows: Tensor, loop: Loop, *, is_fresh: bool, is_warming_up: bool
+    ) -> Tensors:
+        """One step on the minibatch of these rows; returns metrics.
+
+        Args:
+            tensors: all rows of this rank; where the recorded log-probs are off, ``old_logp_BT`` is replaced.
+            rows: indices of the minibatch's.
+            loop: lends optimizers and backward.
+            is_fresh: the first step of an iteration.
+            is_warming_up: the policy is left alone.
+        """
+        minibatch = self._counted({name: tensor[rows] for name, tensor in tensors.items()})
+        loop.zero_grad()
+        metrics = self._accumulate(minibatch, loop)
+        gap = sum_over_ranks(metrics["logp_gap"])
+        is_off = float(gap[0] / gap[1].clamp(min=1)) > self._settings.max_logp_gap
+        if is_fresh and is_off and not self._objective.needs("sampler_logp_BT"):
+            # the sampler's numbers are not this network's: take the ratio against recomputed ones
+            loop.zero_grad()
+            tensors["old_logp_BT"] = self._networks.logp(tensors)
+            minibatch["old_logp_BT"] = tensors["old_logp_BT"][rows]
+            again = self._accumulate(minibatch, loop)
+            metrics = {**again, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
+        norm = self._clip(metrics, loop)
+        if self._progress.is_usable(norm):
+            for optimizer in loop.optimizers[1 if is_warming_up else 0 :]:
+                optimizer.step()
+            # Lightning holds one autocast region around the whole training step, and within a region torch casts
+            # a weight to half precision once: the next minibatch must not see the weights of before this step
+            torch.clear_autocast_cache()
+            self._progress.version += not is_warming_up
+        return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
+
+    def _counted(self, minibatch: Tensors) -> Tensors:
+        """The minibatch with what divides and weighs its losses on all ranks."""
+        for name, counted in self._objective.count(minibatch).items():
+            minibatch[name] = sum_over_ranks(counted) if counted.dim() == 0 else counted
+        if self._networks.critic is not None:
+            is_target_BT = minibatch["is_value_target_BT"].to(minibatch["old_value_BT"].dtype)
+            minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
+        return minibatch
+
+    def _clip(self, metrics: Tensors, loop: Loop) -> Tensor:
+        """Scales gradients down to the norms allowed; returns the sum of the norms before."""
+        critic = self._networks.critic
+        norm = loop.doors.clip_gradient_norm(self._networks.policy.parameters(), self._settings.grad_clip)
+        metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
+        if critic is not None:
+            own = loop.doors.clip_gradient_norm(critic.parameters(), critic.grad_clip)
+            metrics["critic_grad_norm"] = torch.stack([own, torch.ones_like(own)])
+            norm = norm + own
+        return norm
+
+    def _accumulate(self, minibatch: Tensors, loop: Loop) -> Tensors:
+        """Gradients of the minibatch, in micro-batches; every rank does equally many."""
+        budget, unit = self._settings.tokens_per_microbatch, self._objective.unit
+        parts = micro_batches(minibatch, budget, self._networks.form, unit)
+        most = int(max_over_ranks(torch.tensor(len(parts), device=loop.device)))
+        totals: Tensors = {}
+        for number in range(most):
+            is_extra = number >= len(parts)  # another rank has more: run along with weight zero
+            part = parts[0].first() if is_extra else parts[number]
+            rows = _rows_of(minibatch, part)
+            with nullcontext() if number == most - 1 else loop.doors.block_backward_sync():
+                loss, metrics = self._microbatch(rows, part.packing)
+                # gradients are averaged over ranks
+                loop.backward(loss * world_size() * (0 if is_extra else 1))
+            if not is_extra:
+                totals = add_metrics(totals, metrics)
+        real = float(sum(part.num_real for part in parts))
+        needed = float(sum(part.num_needed for part in parts))
+        computed = float(sum(part.num_computed for part in parts))
+        shares = torch.tensor([[computed - needed, computed], [real - needed, real]])
+        padding, shared = shares.to(loop.device, non_blocking=True)
+        return totals | {"padding_share": padding, "shared_token_share": shared}
+
+    def _microbatch(self, part: Tensors, packing: Packing | None) -> tuple[Tensor, Tensors]:
+        """Loss of a micro-batch and its metrics."""
+        scores = self._networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
+        assert scores.entropy_BT is not None
+        part |= {"logp_BT": scores.logp_BT, "entropy_BT": scores.entropy_BT}
+        loss, metrics = self._objective.loss(part)
+        share = loss.detach()
+        if self._networks.critic is not None:
+            value_loss, value_metrics = self._networks.value_loss(part, packing, scores.hidden_AD)
+            loss = loss + value_loss
+            metrics |= value_metrics
+        with torch.no_grad():
+            gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * part["is_action_BT"]
+            count = part["is_action_BT"].sum().float()
+            metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
+            metrics["logp_gap_max"] = gap_BT.max()
+            metrics["loss"] = torch.stack([share, torch.zeros_like(share)])
+        return loss, metrics
+
+
+def _rows_of(minibatch: Tensors, part: MicroBatch) -> Tensors:
+    """The columns of a micro-batch, those of tokens as wide as it is, and the scalars."""
+    index = part.rows.to(minibatch["tokens_BT"].device, non_blocking=True)
+
+    def cut(name: str, tensor: Tensor) -> Tensor:
+        if tensor.dim() == 0:
+            return tensor
+        return tensor[index, : part.width] if name.endswith("_BT") else tensor[index]
+
+    return {name: cut(name, tensor) for name, tensor in minibatch.items()}

@@ -1,0 +1,195 @@
+"""One iteration's update: scores of before -> the objective's columns -> passes over minibatches -> coefficients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl import seeds
+from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
+from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.objective import Objective, Term, add_metrics, metric_values
+from lit_agentrl.update.critic import Critic, explained
+from lit_agentrl.update.microbatches import kept_rows
+from lit_agentrl.update.minibatches import minibatches
+from lit_agentrl.update.networks import Networks
+from lit_agentrl.update.progress import Loop, Progress
+from lit_agentrl.update.reference import frozen
+from lit_agentrl.update.settings import UpdateSettings
+from lit_agentrl.update.step import Stepper
+
+Tensors = dict[str, Tensor]
+_ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # columns that every objective is given
+
+
+class Updater:
+    """Trains a network, and a critic beside it, on the rows of one iteration after another; knows no Lightning.
+
+    Args:
+        objective: what is trained.
+        settings: passes, minibatches, micro-batches, clipping.
+        network: the policy's.
+        critic: learns values beside it, or None.
+        temperature: sampling temperature of the rows.
+        seed: run seed; minibatches are drawn with it.
+
+    Attributes:
+        progress: steps taken and skipped.
+        networks: those that are trained and read.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        settings: UpdateSettings,
+        network: Any,
+        *,
+        critic: Critic | None = None,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.objective = objective
+        self.settings = settings
+        self.progress = Progress(settings.max_bad_steps)
+        has_reference = objective.needs("ref_logp_BT")
+        self.networks = Networks(
+            network, critic=critic, settings=settings, temperature=temperature,
+            reference=frozen(network, objective.requirements.reference_dtype) if has_reference else None,
+        )  # fmt: skip
+        self._stepper = Stepper(objective, settings, self.networks, self.progress)
+        self._seed = seed
+
+    @property
+    def units(self) -> str:
+        """The column whose equal numbers stay together in a minibatch and on a rank."""
+        return self.objective.unit or "trajectory_B"
+
+    def update(
+        self, tensors: Tensors, loop: Loop, *, iteration: int, is_filtered: bool = False
+    ) -> dict[str, float]:
+        """Train on the rows; returns metrics.  A collective.
+
+        Args:
+            tensors: this rank's columns, on the loop's device; there may be no row.
+            loop: lends optimizers and backward.
+            iteration: minibatches are a function of it and the seed.
+            is_filtered: too few units for the minibatches are then skipped, instead of an error of the config.
+
+        Raises:
+            ValueError: fewer units than minibatches, or too many steps in a row that cannot be taken.
+        """
+        self.progress.skipped = 0
+        row: dict[str, float] = {}
+        if not self.progress.is_nothing(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
+            tensors = self._with_old_scores(tensors, loop)
+            if (prepared := self._prepared(tensors, loop, row)) is not None and not (
+                self._is_too_little(prepared, is_filtered, loop)
+            ):
+                self._train(prepared, loop, iteration, row)
+        if self.progress.skipped:
+            row["train/skipped_steps"] = float(self.progress.skipped)
+        return row
+
+    # ------------------------------------------------------------------ before the first step
+    def _with_old_scores(self, tensors: Tensors, loop: Loop) -> Tensors:
+        """With the networks' columns; old log-probs are the sampler's own, unless both are asked for."""
+        if bool(tensors["is_action_BT"][:, :1].any()):
+            raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
+        tensors = {**tensors, "old_logp_BT": tensors["sampler_logp_BT"]}
+        if self.objective.needs("sampler_logp_BT"):
+            tensors["old_logp_BT"] = self.networks.logp(tensors)
+        if self.networks.reference is not None:
+            tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
+        if self.networks.critic is not None:
+            tensors["value_BT"] = tensors["old_value_BT"] = self.networks.values(tensors)
+        return tensors
+
+    def _prepared(self, tensors: Tensors, loop: Loop, row: dict[str, float]) -> Tensors | None:
+        """With the objective's columns, made from the rows of all ranks, of the kept rows; None where none is left."""
+        given = {name: t for name, t in tensors.items() if name in _ALWAYS or self.objective.needs(name)}
+        everyone, mine = gather_rows(given, tensors["trajectory_B"])
+        with torch.no_grad():
+            found = self.objective.prepare(everyone)
+        if "is_kept_BT" in found:
+            count = everyone["is_action_BT"].sum().clamp(min=1)
+            row["train/kept_token_share"] = float(found["is_kept_BT"].sum() / count)
+        keep_B = found.pop("keep_B", None)
+        width = tensors["is_action_BT"].shape[1]
+        for name, column in found.items():
+            tensors[name] = column[mine, :width] if name.endswith("_BT") else column[mine]
+        if keep_B is None:
+            return tensors
+        row["train/kept_row_share"] = float(keep_B.float().mean())
+        if self.progress.is_nothing(not bool(keep_B.any()), "algo.rows kept no row", loop):
+            return None
+        return kept_rows(
+            tensors, keep_B[mine], at_least=self.settings.minibatches, units=self.units,
+            among=(everyone[self.units], keep_B),
+        )  # fmt: skip
+
+    def _is_too_little(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
+        """Whether a filter has left less than every minibatch needs; without one, that is an error of the config."""
+        own = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
+        count, minimum = int(sum_over_ranks(own)), self.settings.minibatches
+        return self.progress.is_nothing(
+            is_filtered and count < minimum,
+            f"filter left too few trajectories for update.minibatches={minimum}",
+            loop,
+        )
+
+    # ------------------------------------------------------------------ steps
+    def _train(self, tensors: Tensors, loop: Loop, iteration: int, row: dict[str, float]) -> None:
+        critic = self.networks.critic
+        for term in self.objective.terms():
+            if term.is_before:
+                row |= self._moved(term, tensors, {}, row)
+        is_warming_up = critic is not None and iteration < critic.warmup_iterations
+        totals: Tensors = {}
+        for epoch in range(self.settings.epochs):
+            generator = torch.Generator().manual_seed(seeds.key(self._seed, "minibatch", iteration, epoch))
+            tensors, parts = minibatches(
+                tensors, count=self.settings.minibatches, units=self.units, generator=generator,
+                deal=loop.doors.deal,
+            )  # fmt: skip
+            for number, rows in enumerate(parts):
+                is_fresh = epoch == 0 and number == 0
+                metrics = self._stepper.step(
+                    tensors, rows.to(loop.device), loop, is_fresh=is_fresh, is_warming_up=is_warming_up
+                )
+                totals = add_metrics(totals, metrics)
+        if critic is not None:
+            row["critic/explained_variance"] = explained(tensors)
+        for term in self.objective.terms():
+            if not term.is_before:
+                row |= self._moved(term, tensors, totals, row)
+        self._log(totals, loop, row)
+        loop.step_schedules()
+
+    def _moved(
+        self, term: Term, tensors: Tensors, totals: Tensors, row: dict[str, float]
+    ) -> dict[str, float]:
+        """Tells a term what it goes by; returns what it says of itself."""
+        is_action_BT = tensors["is_action_BT"]
+        if term.measured_by is None:
+            total, count = sum_over_ranks(totals[term.measure]).tolist()
+            measured = total / max(count, 1.0)
+        elif term.is_before:
+            measured = mean_over_ranks(bind(term.measured_by, tensors), is_action_BT)
+        else:  # of the policy after the update
+            now = tensors | {"logp_BT": self.networks.logp(tensors)}
+            measured = row[f"train/{term.measure}"] = mean_over_ranks(
+                bind(term.measured_by, now), is_action_BT
+            )
+        return term.update(measured, int(sum_over_ranks(is_action_BT.sum())))
+
+    def _log(self, totals: Tensors, loop: Loop, row: dict[str, float]) -> None:
+        loss = float(sum_over_ranks(totals.pop("loss")[0]))
+        totals = {
+            n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
+        }
+        for name, value in metric_values(totals).items():
+            row[f"critic/{name[7:]}" if name.startswith("critic_") else f"train/{name}"] = value
+        row["train/loss"] = loss / (self.settings.epochs * self.settings.minibatches)
+        row["train/lr"] = float(loop.optimizers[0].param_groups[0]["lr"])
