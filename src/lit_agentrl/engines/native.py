@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lit_agentrl.checks import require
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
@@ -64,8 +65,7 @@ class NativeEngine:
         max_context_tokens: int = 1024,
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        if num_slots < 1:
-            raise ValueError(f"engine.num_slots={num_slots} must be >= 1")
+        require(num_slots >= 1, "num_slots", num_slots, ">= 1")
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from lit_agentrl.checks import named
 from lit_agentrl.engines.base import Engine
 
 
@@ -22,7 +23,8 @@ def open_engine(
     Raises:
         ValueError: it cannot; names the engine, what it lacks and the remedy.
     """
-    engine = make(**given)
+    with named("engine"):
+        engine = make(**given)
     name = type(engine).__name__
     if "fork" in structure and not engine.capabilities.fork:
         raise ValueError(

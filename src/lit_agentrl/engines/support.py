@@ -32,7 +32,7 @@ def why_not(
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and longest < max_context_tokens:
         raise ValueError(
-            f"rollout.max_context_tokens={max_context_tokens} exceeds the model's {longest} positions"
+            f"the model's {longest} positions are fewer than rollout.max_context_tokens={max_context_tokens}"
         )
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     if window is not None and window < max_context_tokens:
