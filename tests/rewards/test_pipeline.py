@@ -207,6 +207,16 @@ def test_order_of_episodes_and_exact_continuation_of_everything_together():
     assert set(straight.state_dict()) == {"count", "rnd", "delta", "normalise", "tripwire"}
 
 
+def test_parts_are_set_up_once_and_told_of_the_run():
+    told = []
+    part = Constant()
+    part.setup = told.append
+    pipeline = RewardPipeline({"constant": part})
+    for seed in (3, 4):  # Lightning sets up before each validation, fit and test
+        pipeline.setup(context(seed))
+    assert [each.seed for each in told] == [3] and told[0].tokenizer.unk_token_id is not None
+
+
 class Forgetful(Constant):
     """Learns from its own process's episodes."""
 
