@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -26,13 +28,17 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
 from lit_agentrl.episode import Episode, Segment
+from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
+from lit_agentrl.update.settings import OptimSettings
+from tests.conftest import tiny_policy
 from tests.rewards.conftest import context, episode, turn
 from tests.text.conftest import make_bpe
+from tests.update.conftest import recorded, step
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "own_env"
@@ -194,3 +200,40 @@ def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
         for name in rows[0]
         if name != "iteration" and not name.startswith("reward/") and f"`{name}`" not in documented
     ] == []
+
+
+@pytest.mark.parametrize("budget", [300, 100_000])
+def test_a_loss_of_pairs_takes_the_steps_of_the_loss_written_out(budget: int) -> None:
+    """Two steps on groups of four: nothing but the objective's own file and its YAML is needed."""
+    cfg = OmegaConf.load(ROOT / "examples/own_objective/conf/algo/best_worst.yaml")
+    batch, policy, start = recorded()[1], tiny_policy(), tiny_policy()
+    before = {name: weight.clone() for name, weight in policy.network.state_dict().items()}
+    optimizer = torch.optim.SGD(policy.network.parameters(), lr=0.05)
+    rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
+    with torch.no_grad():
+        ref_logp_BT = score_tokens(start.network, **rows).logp_BT
+    for _ in range(2):
+        gap_B = (score_tokens(policy.network, **rows).logp_BT - ref_logp_BT).sum(1)  # 0 where not sampled
+        losses = []
+        for group in batch.group_B.unique():
+            own = (batch.group_B == group).nonzero().flatten()
+            best, worst = own[batch.return_B[own].argmax()], own[batch.return_B[own].argmin()]
+            losses.append(-torch.log(torch.sigmoid(cfg.beta * (gap_B[best] - gap_B[worst]))))
+        optimizer.zero_grad()
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    optim = OptimSettings(optimizer=torch.optim.SGD, lr=0.05)
+    module, change = step(alg=instantiate(cfg), epochs=2, optim=optim, tokens_per_microbatch=budget)
+    assert module.version == 2 and module.row["train/pair_right"] > 0
+    for name, weight in policy.network.state_dict().items():
+        torch.testing.assert_close(change[name], weight - before[name], rtol=2e-3, atol=1e-6)
+    with pytest.raises(InstantiationException, match=r"beta=0 must be > 0"):
+        instantiate(cfg, beta=0)
+
+
+def test_an_own_objective_is_chosen_by_name() -> None:
+    folder = str(ROOT / "examples" / "own_objective" / "conf")
+    cfg = compose_job("train", ["algo=best_worst"], search_path([folder]))
+    assert cfg.algo._target_ == "examples.own_objective.best_worst.BestWorst"
+    objective = instantiate(cfg.algo)
+    assert (objective.unit, objective.requirements.min_members) == ("group_B", 2)
