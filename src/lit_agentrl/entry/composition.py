@@ -213,16 +213,16 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
 
 def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
     """The options of a group whose own file has ``key``."""
-    found = []
-    parent, _, leaf = key.rpartition(".")
-    for option in _options(group, search):
-        # a file that overrides other groups cannot be read alone
-        with suppress(HydraException):
-            cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
-            node = OmegaConf.select(cfg, parent)
-            if isinstance(node, DictConfig) and leaf in node:  # also where it is null
-                found.append(option)
-    return found
+    options = _options(group, search)
+    return [option for option in options if key in _keys_of_option(group, option, tuple(search))]
+
+
+@cache
+def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
+    with suppress(HydraException):  # a file that overrides other groups cannot be read alone
+        cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
+        return frozenset(_keys(OmegaConf.to_container(cfg, resolve=False)))
+    return frozenset()
 
 
 def _options(group: str, search: Sequence[str]) -> list[str]:
