@@ -68,11 +68,11 @@ def test_learning_rates_are_those_of_the_library(name: str, warmup: int, args: d
         (
             "constant_with_warmup",
             {"num_cycles": 2},
-            "has no effect under optim.schedule=constant_with_warmup",
+            "has no effect under schedule=constant_with_warmup",
         ),
-        ("cosine", {"nonsense": 3}, "does not fit optim.schedule=cosine: .*nonsense"),
-        ("cosine_with_min_lr", {}, "does not fit optim.schedule=cosine_with_min_lr"),
-        ("warmup_stable_decay", {}, "does not fit optim.schedule=warmup_stable_decay"),
+        ("cosine", {"nonsense": 3}, "does not fit schedule=cosine: .*nonsense"),
+        ("cosine_with_min_lr", {}, "does not fit schedule=cosine_with_min_lr"),
+        ("warmup_stable_decay", {}, "does not fit schedule=warmup_stable_decay"),
     ],
 )
 def test_arguments_that_a_schedule_does_not_take_are_refused(
