@@ -78,7 +78,7 @@ def play(hosting: Hosting, *, seconds: float = 0.05, worlds: Worlds = DELAY) -> 
     opened = rules.open_engine(network(tokenizer))
     opened.load(None, 0)
     scheduler = Scheduler(rules, opened)
-    params = SamplingParams(max_reply_tokens=12, max_context_tokens=512)
+    params = SamplingParams(max_reply_tokens=8, max_context_tokens=512)
     specs = tuple(EpisodeSpec(0, e, 0, 0, e) for e in range(EPISODES))
     scheduler.play(Wave("train", 0, params, specs))  # starts the workers
     started = time.perf_counter()
