@@ -53,3 +53,8 @@ def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
         isinstance(made, GroupLoss) and made.loss_of_groups.keywords == {"beta": 0.2} and made.name == "gvpo"
     )
     made.try_out(TrajectoryBatch.toy().tensors())
+
+
+def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:
+    old = {"_target_": "lit_agentrl.modules.critic.CriticOptim", "lr": 1e-4}
+    assert _up_to_date(old) == {"_target_": "lit_agentrl.update.settings.OptimSettings", "lr": 1e-4}
