@@ -27,6 +27,7 @@ from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.composition import hydra_ready
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy, load_nano
@@ -167,7 +168,7 @@ class Trained:
             cfg = compose("train")
         self.module = PolicyModule(
             policy,
-            objective=instantiate(cfg.algo),
+            objective=build_algorithm(cfg)[0],
             update=instantiate(cfg["update"]),
             optim=instantiate(cfg.optim),
         )

@@ -43,6 +43,7 @@ from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.composition import hydra_ready
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack
@@ -73,7 +74,7 @@ class Ours:
         changes = [f"algo={options.algo}", "optim.lr=1e-12", *options.overrides]
         with hydra_ready():
             cfg = compose("train", overrides=changes)
-        algorithm = instantiate(cfg.algo)
+        algorithm = build_algorithm(cfg)[0]
         self.module = PolicyModule(
             Policy(copy.deepcopy(policy.network), policy.tokenizer, "nano"), objective=algorithm,
             update=instantiate(cfg["update"]), optim=instantiate(cfg.optim),

@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "algorithms.md"
 BEGIN, END = "<!-- table: scripts/algorithm_table.py -->\n", "<!-- end of table -->\n"
-IDLE = ("none", "fixed")
+IDLE = ("none", "fixed", "refill")
 
 
 def choices(file: Path) -> dict[str, str]:

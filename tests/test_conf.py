@@ -17,11 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.actions import Actions, ToolSpec
-from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.parts import build_games, build_parts, build_rewards, try_games
 from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
@@ -76,13 +77,15 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
     part = instantiate(cfg.algo[axis])
     if axis == "kl_controller":
         assert part.update(0.1, 0.2, 100) > 0
+    elif axis == "structure":
+        assert len(part.plan(StepBatch(0, seed_P=[7], task_P=[0], group_P=[0]), 2)) >= 2
     elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         try_out(f"algo.{axis}", part, results.get(axis, Tensor), TrajectoryBatch.toy().tensors())
 
 
 def make_algorithm(cfg: DictConfig) -> None:
-    algorithm = instantiate(cfg.algo)
+    algorithm = build_algorithm(cfg)[0]
     assert algorithm.name and algorithm.requirements.min_members >= 1
 
 

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -85,7 +86,7 @@ def test_every_example_is_used() -> None:
 
 
 def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
-    algorithm = instantiate(composed["algo.clip.epsilon"].algo)
+    algorithm, _ = build_algorithm(composed["algo.clip.epsilon"])
     ratio_BT = torch.tensor([[1.0, 3.0, 0.1]], requires_grad=True)
     clipped = algorithm.clip(ratio_BT=ratio_BT, advantage_BT=torch.tensor([[2.0, 2.0, -1.0]]))
     assert torch.allclose(clipped.loss_BT, torch.tensor([[-2.0, -2.6, 0.7]]), atol=2e-3)

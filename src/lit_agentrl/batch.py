@@ -173,6 +173,7 @@ class StepBatch:
     num_groups: int = 0  # groups rolled out
     num_kept_groups: int = 0  # groups selected for training
     greedy_episodes: list[Episode] = field(default_factory=list)  # one per prompt where baselines are wanted
+    wave: int = 0  # number of the iteration's draw of prompts
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig
 
+from lit_agentrl.callbacks.rollout import require_whole_weights
 from lit_agentrl.entry.cli import main_train
 from lit_agentrl.entry.composition import task_loader
 from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import build_parts
 from lit_agentrl.entry.record import hyperparameters
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.rl.correction import masked, truncated
-from lit_agentrl.rollout.ahead import require_whole_weights
 from lit_agentrl.rollout.settings import RolloutSettings
 from tests.conftest import ROOT
 
@@ -59,7 +59,7 @@ def test_the_choice_is_said_once_and_recorded() -> None:
 def test_a_correction_of_the_users_stays() -> None:
     cfg = config("rollout.overlap=true", "algo/correction=masked")
     assert add_correction(cfg) == ""
-    assert instantiate(cfg.algo).correction.func is masked
+    assert build_algorithm(cfg)[0].correction.func is masked
     capped = config("rollout.overlap=true", "algo/correction=truncated", "algo.correction.cap=5")
     assert build_parts(capped, task_loader()).algorithm.correction.keywords == {"cap": 5}  # type: ignore[union-attr]
 

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry import composition
+from lit_agentrl.entry.parts import build_parts
 from lit_agentrl.entry.saved import _up_to_date, saved_config
 from lit_agentrl.rl.group_loss import GroupLoss
 
@@ -58,3 +59,28 @@ def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
 def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:
     old = {"_target_": "lit_agentrl.modules.critic.CriticOptim", "lr": 1e-4}
     assert _up_to_date(old) == {"_target_": "lit_agentrl.update.settings.OptimSettings", "lr": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "max_waves"),
+    [
+        (["algo=remax"], "greedy.Greedy", None),
+        (["algo=dapo"], "refill.Refill", 4),
+        (["algo=cppo"], "refill.Refill", None),  # nothing read the limit
+    ],
+)
+def test_rollouts_of_before_structures(
+    tmp_path: Path, options: list[str], name: str, max_waves: int | None
+) -> None:
+    cfg = composition.compose_job("train", options, composition.search_path([]))
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"], cfg.algo["structure"]
+    cfg.run_dir = str(tmp_path)
+    cfg.rollout.max_waves = 4
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
+    found, _ = saved_config(tmp_path, "resume")
+    assert found.algo.structure._target_ == f"lit_agentrl.rollout.structures.{name}"
+    assert found.algo.structure.max_waves == max_waves and "max_waves" not in found.rollout
+    build_parts(found, composition.task_loader())

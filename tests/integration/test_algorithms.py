@@ -31,7 +31,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def test_three_iterations(name: str, env: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     # what few episodes leave to train on may be nothing for the algorithms that drop uniform groups
-    main_train([*SMALL, f"algo={name}", f"env={env}", f"hydra.run.dir={folder}", "rollout.max_waves=2"])
+    main_train([*SMALL, f"algo={name}", f"env={env}", f"hydra.run.dir={folder}"])
     assert reports.read(folder / "summary.json")["status"] == "completed"
     start, *iterations = rows(folder)
     assert len(iterations) == 3
@@ -45,7 +45,7 @@ def test_a_critic_and_further_waves_in_a_whole_run(tmp_path: Path) -> None:
     main_train(
         [
             *SMALL, "algo=ppo", "filter=dynamic_sampling", "env=bandit", "critic.warmup_iterations=1",
-            "rollout.max_waves=3", f"hydra.run.dir={folder}",
+            "algo.structure.max_waves=3", f"hydra.run.dir={folder}",
         ]
     )  # fmt: skip
     iterations = rows(folder)[1:]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.callbacks import rollout
 from lit_agentrl.callbacks.transcripts import read
 from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.episode import Segment
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler
+from lit_agentrl.rollout.workers import inline
 from lit_agentrl.text.context import Window
 from tests.integration.conftest import assert_equal_runs, command, outcome, run
 
@@ -33,7 +33,7 @@ def test_a_window_from_training_to_evaluation(tmp_path: Path, monkeypatch: pytes
         made.append(rules.context)
         return Scheduler(rules, *args)
 
-    monkeypatch.setattr(rollout, "Scheduler", spied)
+    monkeypatch.setattr(inline, "Scheduler", spied)
     folder = tmp_path / "run"
     options = ["trainer.max_epochs=1", "algo=gigpo", "context=window", "context.turns=1"]
     main_train([*SMALL, *options, f"hydra.run.dir={folder}"])

@@ -108,7 +108,7 @@ CASES = {
     "grpo": [],
     "greedy episodes and minibatches": ["algo=remax", "update=four_minibatches"],
     "waves and parts that learn": [
-        "env=frozen_lake", "rollout.max_context_tokens=300", "filter=dynamic_sampling", "rollout.max_waves=3",
+        "env=frozen_lake", "rollout.max_context_tokens=300", "filter=dynamic_sampling", "algo.structure.max_waves=3",
         "reward=[count,rnd,delta,potential]",
     ],
     "a mixture and a window": [

@@ -23,7 +23,13 @@ def train(folder: Path, iterations: int, *options: str) -> None:
 @pytest.mark.slow
 def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
     straight, extended = tmp_path / "straight", tmp_path / "extended"
-    options = (*LAKE, STATEFUL, "reward.delta.patience=1", "filter=dynamic_sampling", "rollout.max_waves=2")
+    options = (
+        *LAKE,
+        STATEFUL,
+        "reward.delta.patience=1",
+        "filter=dynamic_sampling",
+        "algo.structure.max_waves=2",
+    )
     train(straight, 4, *options)
     train(extended, 2, *options)
     main_train([f"resume={extended}", "trainer.max_epochs=4"])

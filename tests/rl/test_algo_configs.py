@@ -23,8 +23,9 @@ from lit_agentrl.rl.ratios import sequence
 
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = sorted(f.stem for f in (CONF / "algo").glob("*.yaml") if not f.stem.startswith("_"))
-OPTIONS = sorted(f"{f.parent.name}={f.stem}" for f in (CONF / "algo").glob("*/*.yaml"))
-AXES = sorted(folder.name for folder in (CONF / "algo").iterdir() if folder.is_dir())
+# structures are not of the loss: they have their own tests, in tests/rollout
+AXES = sorted(f.name for f in (CONF / "algo").iterdir() if f.is_dir() and f.name != "structure")
+OPTIONS = sorted(f"{axis}={f.stem}" for axis in AXES for f in (CONF / "algo" / axis).glob("*.yaml"))
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -34,7 +35,9 @@ def composed(*overrides: str) -> DictConfig:
 @cache  # composing takes long
 def _composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"):
-        return compose("train_test", overrides=[f"hydra.searchpath=[file://{CONF}]", *overrides])
+        config = compose("train_test", overrides=[f"hydra.searchpath=[file://{CONF}]", *overrides])
+    del config.algo.structure
+    return config
 
 
 def built(*overrides: str) -> tuple[Algorithm, Any]:

@@ -21,6 +21,7 @@ from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.models.policy import copy_weights, named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.workers.base import play
 from lit_agentrl.rollout.workers.process import PlayingError, PlayingProcess
 from lit_agentrl.rollout.workers.weights import SharedWeights
 from lit_agentrl.text.chat import ChatRenderer
@@ -53,14 +54,7 @@ def rules(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Rules:
 
 
 def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0) -> PlayingProcess:
-    return PlayingProcess(
-        rules(engine),
-        tiny_network(),
-        torch.no_grad,
-        device=torch.device("cpu"),
-        threads=1,
-        patience=patience,
-    )
+    return PlayingProcess(rules(engine), tiny_network(), torch.no_grad, threads=1, patience=patience)
 
 
 def wave(iteration: int = 0) -> Wave:
@@ -92,7 +86,7 @@ def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: in
     playing.submit(wave())
     for parameter in network.parameters():  # what training does meanwhile
         parameter.data.add_(1.0)
-    there = playing.take(wave())
+    there = playing.take()
     engine = rules().open_engine(tiny_network(seed=seed))
     engine.load(None, 5 + seed)
     here = Scheduler(rules(), engine)
@@ -100,25 +94,22 @@ def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: in
     assert len(there.episodes) == 8 and there.seconds > 0
     assert {turn.policy_version for e in there.episodes for turn in e.turns} == {5 + seed}
     assert playing.is_idle
-    # a wave that was not played ahead is played when it is asked for, with the same weights
-    assert playing.take(wave(1)).episodes == here.play(wave(1))
+    assert play(playing, wave(1)).episodes == here.play(wave(1))  # with the same weights
 
 
 @pytest.mark.slow
-def test_what_was_played_ahead_must_be_what_is_wanted(playing: PlayingProcess) -> None:
+def test_weights_stay_while_they_are_played_with(playing: PlayingProcess) -> None:
     playing.submit(wave(1))
-    with pytest.raises(RuntimeError, match="played ahead"):
-        playing.take(wave(2))
     with pytest.raises(AssertionError):
         playing.load({}, version=0)
-    playing.take(wave(1))
+    playing.take()
 
 
 @pytest.mark.slow
 def test_an_error_is_told_with_its_cause() -> None:
     made = process(Broken)
     with pytest.raises(PlayingError, match=r"^the process .* failed: OSError: no GPU left$") as caught:
-        made.take(wave())
+        play(made, wave())
     assert "in poll" in str(caught.value.__cause__)  # the stack of the other process
     assert not _is_running(made.pid)
 
@@ -129,9 +120,9 @@ def test_a_process_that_dies_is_told() -> None:
     made.submit(wave())
     os.kill(made.pid, signal.SIGKILL)
     with pytest.raises(PlayingError, match=r"died \(SIGKILL\); the machine may be out of memory"):
-        made.take(wave())
+        made.take()
     with pytest.raises(PlayingError, match="died"):
-        made.submit(wave()) if made.is_idle else made.take(wave())
+        made.submit(wave()) if made.is_idle else made.take()
     made.stop()
 
 
@@ -139,7 +130,7 @@ def test_a_process_that_dies_is_told() -> None:
 def test_a_process_that_hangs_is_ended() -> None:
     made = process(Hanging, patience=5.0)
     with pytest.raises(PlayingError, match=r"finished no reply for 5 s; .*raise rollout\.overlap_patience"):
-        made.take(wave())
+        play(made, wave())
     assert not _is_running(made.pid)
 
 
@@ -225,12 +216,9 @@ def test_a_network_that_takes_packed_rows_is_played_with() -> None:
     """A new process knows the attention that such a network names."""
     network = tiny_network()
     assert not enable_packing(network)
-    made = PlayingProcess(
-        rules(), network, torch.no_grad, device=torch.device("cpu"), threads=1, patience=300.0
-    )
+    made = PlayingProcess(rules(), network, torch.no_grad, threads=1)
     try:
         made.load(named_weights(network), version=1)
-        made.submit(wave())
-        assert len(made.take(wave()).episodes) == 8
+        assert len(play(made, wave()).episodes) == 8
     finally:
         made.stop()

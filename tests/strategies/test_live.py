@@ -17,7 +17,7 @@ GAMES = [
 ALGORITHMS = {
     "grpo": ["algo=grpo", "filter.ratio=0.25"],  # one group is kept: a rank has none
     "ppo": ["algo=ppo"],
-    "dapo": ["algo=dapo", "rollout.max_waves=3"],
+    "dapo": ["algo=dapo", "algo.structure.max_waves=3"],
     "gspo": ["algo=gspo"],
 }
 

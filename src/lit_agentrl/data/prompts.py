@@ -80,7 +80,9 @@ class PromptStream(LightningDataModule):
         draws = [seeds.key(self._seed, "task", *at) / 2**63 for at in address]
         tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
         first = wave * _GROUPS_OF_A_WAVE + iteration * self._prompts  # group ids are unique over the run
-        return StepBatch(iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)))
+        return StepBatch(
+            iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)), wave=wave
+        )
 
     def wave(self, iteration: int, wave: int) -> StepBatch:
         """This rank's prompts of a further wave, which a filter asked for."""
@@ -111,4 +113,6 @@ class PromptStream(LightningDataModule):
         if self.trainer is None or self.trainer.world_size == 1:
             return batch
         mine = slice(self.trainer.global_rank, None, self.trainer.world_size)
-        return StepBatch(batch.iteration, batch.seed_P[mine], batch.task_P[mine], batch.group_P[mine])
+        return StepBatch(
+            batch.iteration, batch.seed_P[mine], batch.task_P[mine], batch.group_P[mine], wave=batch.wave
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,13 @@ from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.structures.base import Structure
+from lit_agentrl.rollout.workers.base import Worker
+from lit_agentrl.rollout.workers.process import PlayingProcess
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
@@ -79,20 +83,26 @@ def build(
         template=policy.chat_template,
     )  # fmt: skip
     rules = Rules(
-        tasks=games.tasks, prompt=parts.prompt, chat=chat, engine=_engine(cfg, parts.algorithm), context=parts.context,
+        tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
+        engine=_engine(cfg, parts.algorithm, parts.structure),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
     check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
+    if settings.overlap:
+        rules.require_picklable()
     stream = PromptStream(
-        prompts=math.ceil(settings.prompts * parts.algorithm.requirements.prompt_factor - 1e-9),
+        prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
         task_weights=games.weights, seed=cfg.seed, val=games.val,
         test=games.test if cfg.test.episodes else (),
     )  # fmt: skip
+    collector = Collector(
+        rules, settings, structure=parts.structure, select_groups=parts.select_groups,
+        further_prompts=stream.wave, rewards=parts.rewards,
+    )  # fmt: skip
     rollouts = RolloutCallback(
-        rules=rules, settings=settings, select_groups=parts.select_groups, val_params=parts.val_params,
-        test_params=parts.test_params, further_wave=stream.wave, with_greedy=parts.algorithm.needs("baseline_B"),
-        rewards=parts.rewards,
+        collector=collector, first_prompts=partial(stream.wave, wave=0), val_params=parts.val_params,
+        test_params=parts.test_params, make_worker=make_worker(settings),
     )  # fmt: skip
     levels = {
         name: (found.chance_success, found.oracle_success)
@@ -114,11 +124,23 @@ def build(
     return Run(cfg, games, module, stream, rollouts, trainer, loggers, folder)
 
 
-def _engine(cfg: DictConfig, objective: Objective) -> Callable[..., Engine]:
+def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Callable[..., Engine]:
     """What makes the engine, and refuses one that lacks what the run needs."""
     # one that asks for both is given recomputed ones
     trusts_log_probs = objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT")
-    return partial(open_engine, instantiate(cfg.engine), trusts_log_probs=trusts_log_probs)
+    return partial(
+        open_engine, instantiate(cfg.engine), structure=structure.needs, trusts_log_probs=trusts_log_probs
+    )
+
+
+def make_worker(settings: RolloutSettings) -> Callable[..., Worker] | None:
+    """What plays ahead, of (rules, network, forward_context); None without overlap."""
+    if not settings.overlap:
+        return None
+    return partial(
+        PlayingProcess, device=settings.overlap_device, threads=settings.overlap_threads,
+        patience=settings.overlap_patience,
+    )  # fmt: skip
 
 
 def build_dict(section: DictConfig | None) -> list[Any]:

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.overlap import add_correction
+from lit_agentrl.entry.structure import build_algorithm, check_structure
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
@@ -25,6 +26,7 @@ from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
@@ -55,6 +57,7 @@ class Parts:
     """What a config describes apart from the policy and what holds it."""
 
     algorithm: Objective
+    structure: Structure
     select_groups: Callable[..., Selection]
     rollout: RolloutSettings
     update: UpdateSettings
@@ -82,7 +85,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_whole("val.episodes", cfg.val.episodes, 1)
     require_whole("test.episodes", cfg.test.episodes, 0)
     add_correction(cfg)
-    algorithm: Objective = instantiate(cfg.algo)
+    algorithm, structure = build_algorithm(cfg)
     toy = TrajectoryBatch.toy().tensors()
     with named("algo"):
         algorithm.try_out(toy)
@@ -91,11 +94,13 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     check_needs(algorithm, rollout, update, list(cfg.reward))
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
+    check_structure(structure, algorithm, select_groups, OmegaConf.select(cfg, "algo.structure.max_waves"))
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
     return Parts(
         algorithm=algorithm,
+        structure=structure,
         select_groups=select_groups,
         rollout=rollout,
         update=update,

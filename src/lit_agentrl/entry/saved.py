@@ -75,7 +75,9 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         ) from error
     if not isinstance(cfg, DictConfig):
         raise UserError(f"{option}={folder}: {file} holds no config")
-    cfg = OmegaConf.create(_up_to_date(OmegaConf.to_container(cfg, resolve=False)))
+    found = _up_to_date(OmegaConf.to_container(cfg, resolve=False))
+    _add_structure(found)
+    cfg = OmegaConf.create(found)
     cfg.run_dir = str(folder.resolve())
     for group, name in _ADDED.items():
         cfg.setdefault(group, load_option(group, name))
@@ -127,6 +129,19 @@ def _direct(node: dict[str, Any]) -> dict[str, Any]:
         "loss_of_groups": {**advantage, "_target_": "lit_agentrl.rl.gvpo.gvpo_loss"},
         **kept,
     }
+
+
+def _add_structure(cfg: Any) -> None:
+    """Rollouts of before ``algo/structure``: refilled, with a greedy sibling where the advantage asks for one."""
+    algo, rollout, groups = (cfg.get(name) or {} for name in ("algo", "rollout", "filter"))
+    max_waves = rollout.pop("max_waves", None)
+    if "_target_" in algo and "structure" not in algo:
+        is_greedy = algo.get("advantage", {}).get("_target_") == "lit_agentrl.rl.advantages.greedy"
+        name = "greedy.Greedy" if is_greedy else "refill.Refill"
+        algo["structure"] = {
+            "_target_": f"lit_agentrl.rollout.structures.{name}",
+            "max_waves": max_waves if groups.get("target") is not None else None,  # else nothing reads it
+        }
 
 
 def _target(name: str) -> str:

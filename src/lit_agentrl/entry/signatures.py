@@ -39,6 +39,9 @@ SET_ELSEWHERE = {  # arguments that the program gives, and the option that decid
 }
 
 
+BESIDE = {"algo.structure"}  # parts listed in a section that are made beside its object, not given to it
+
+
 def check_targets(cfg: DictConfig) -> None:
     """Check every node that has a ``_target_``, partial ones included, whose mistakes would show only late.
 
@@ -54,9 +57,9 @@ def check_targets(cfg: DictConfig) -> None:
         hints = _hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         for name, value in node.items():
-            if name in _HYDRA_KEYS:
-                continue
             option = f"{path}.{name}"
+            if name in _HYDRA_KEYS or option in BESIDE:
+                continue
             if option in SET_ELSEWHERE:
                 raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
             if name not in parameters and not takes_any:

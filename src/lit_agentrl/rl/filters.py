@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +24,11 @@ class Selection:
 
     keep_groups: Tensor
     want_more: bool
+
+
+def may_want_more(select_groups: Callable[..., Selection]) -> bool:
+    """Whether a filter can ask for more groups: one that has a ``target`` number of them."""
+    return isinstance(select_groups, partial) and select_groups.keywords.get("target") is not None
 
 
 def keep_all(*, group_B: Tensor) -> Selection:

@@ -6,29 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from torch import nn
 
+from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.models.policy import named_weights
-from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.workers.process import Played, PlayingProcess
-
-_ENTRY = "played_ahead"  # of a checkpoint
-_SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
-
-
-def require_whole_weights(strategy: Strategy) -> None:
-    """Refuse strategies that leave a process with a part of the weights.
-
-    Raises:
-        ValueError: naming the remedy.
-    """
-    if isinstance(strategy, _SHARDED):
-        raise ValueError(
-            f"rollout.overlap=true needs all weights in each process, and {type(strategy).__name__} shards them; "
-            "use strategy=single or ddp, or rollout.overlap=false"
-        )
+from lit_agentrl.rollout.workers.base import Played, Worker, play
 
 
 class PlayAhead:
@@ -39,91 +23,82 @@ class PlayAhead:
     moved them since: a resumed run plays i + 1 again from those, and gets the same episodes.
 
     Args:
-        rules: how episodes are played.
+        worker: plays, in the background.
+        network: the trainer's.
         wave_of: the first wave of an iteration.
-        device: of the playing process; None for the trainer's.
-        threads: of it; None for half of those that torch uses, the trainer keeping the other half.
-        patience: see `PlayingProcess`.
+        last: number of iterations of the run; None for no end.
     """
 
     def __init__(
-        self,
-        rules: Rules,
-        wave_of: Callable[[int], Wave],
-        *,
-        device: str | None = None,
-        threads: int | None = None,
-        patience: float = 600.0,
+        self, worker: Worker, network: nn.Module, wave_of: Callable[[int], Wave], *, last: int | None
     ) -> None:
-        rules.require_picklable()
-        self._rules = rules
+        self._worker = worker
+        self._network = network
         self._wave_of = wave_of
-        self._device = device
-        self._threads = threads
-        self._patience = patience
-        self._process: PlayingProcess | None = None
+        self._last = last
         self._version: int | None = None  # of the weights that are played with; None before there are any
-        self._restored: dict[str, Any] | None = None
+        self._submitted: Wave | None = None
         self._threads_before = self._threads_of_training = torch.get_num_threads()
-
-    def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the process; in a resumed run also what the interrupted one was playing."""
-        self.end()
-        network: Any = pl_module.network
-        before = torch.get_num_threads()
-        threads = self._threads or max(1, before // 2)
-        self._threads_before = self._threads_of_training = before
-        if network.device.type == "cpu":
-            self._threads_of_training = max(1, before - threads)
-        self._process = PlayingProcess(
-            self._rules, network, trainer.precision_plugin.forward_context,
-            device=torch.device(self._device) if self._device else network.device,
-            threads=threads, patience=self._patience,
-        )  # fmt: skip
-        if self._restored is not None and trainer.current_epoch > 0:
-            weights = named_weights(network) | self._restored["weights"]
-            self._load(trainer, weights, self._restored["version"], trainer.current_epoch)
-        self._restored = None
+        if next(network.parameters()).device.type == "cpu":
+            self._threads_of_training = max(1, self._threads_before - worker.threads)
 
     def take(self, wave: Wave) -> Played | None:
-        """The episodes of a wave, played with the weights before the last update; None in a first iteration."""
-        if self._process is None or self._version is None:
-            return None
-        return self._process.take(wave)
+        """The episodes of a wave, played with the weights before the last update; None in a first iteration.
 
-    def go_on(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """All of this iteration has been played: begin with the next, and leave cores to it."""
-        weights = named_weights(pl_module.network)  # type: ignore[arg-type]
-        self._load(trainer, weights, int(getattr(pl_module, "version", 0)), trainer.current_epoch + 1)
-        torch.set_num_threads(
-            self._threads_of_training
-        )  # whether or not there is a next: bits must not differ
+        Raises:
+            RuntimeError: something else is being played.
+        """
+        if self._version is None:
+            return None
+        if self._submitted is None:
+            return play(self._worker, wave)
+        if self._submitted != wave:
+            raise RuntimeError(f"played ahead: {self._submitted}; wanted: {wave}")
+        self._submitted = None
+        return self._worker.take()
+
+    def go_on(self, version: int, iteration: int) -> None:
+        """All of an iteration has been played: begin with the next, and leave cores to it."""
+        self._begin(named_weights(self._network), version, iteration + 1)
+        # whether or not there is a next: bits must not differ
+        torch.set_num_threads(self._threads_of_training)
 
     def update_is_over(self) -> None:
         """Give the trainer its cores back, for validation."""
         torch.set_num_threads(self._threads_before)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop playing."""
-        if self._process is not None:
-            self._process.stop()
-            torch.set_num_threads(self._threads_before)
-        self._process = self._version = None
+        self._worker.stop()
+        torch.set_num_threads(self._threads_before)
 
-    def save(self, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the weights that the next iteration is played with."""
-        if self._process is not None and self._version is not None:
-            now = named_weights(pl_module.network)  # type: ignore[arg-type]
-            moved = self._process.weights.differing(now)
-            checkpoint[_ENTRY] = {"version": self._version, "weights": moved}
+    def state_dict(self) -> dict[str, Any] | None:
+        """The weights that the next iteration is played with; None before there are any."""
+        if self._version is None:
+            return None
+        moved = self._worker.differing(named_weights(self._network))
+        return {"version": self._version, "weights": moved}
 
-    def load(self, checkpoint: dict[str, Any]) -> None:
-        """Inverse of :meth:`save`; acts when training begins."""
-        self._restored = checkpoint.get(_ENTRY)
+    def resume(self, state: dict[str, Any], iteration: int) -> None:
+        """Begin with what the interrupted run was playing: this iteration, the next to be trained on."""
+        weights = named_weights(self._network) | state["weights"]
+        self._begin(weights, state["version"], iteration)
 
-    def _load(self, trainer: Trainer, weights: dict[str, torch.Tensor], version: int, iteration: int) -> None:
-        assert self._process is not None, "begin() comes before training"
-        self._process.load(weights, version)
+    def _begin(self, weights: dict[str, torch.Tensor], version: int, iteration: int) -> None:
+        self._worker.load(weights, version)
         self._version = version
-        if trainer.max_epochs in (None, -1) or iteration < (trainer.max_epochs or 0):
-            self._process.submit(self._wave_of(iteration))
+        if self._last is None or iteration < self._last:
+            self._submitted = self._wave_of(iteration)
+            self._worker.submit(self._submitted)
+
+
+def staleness(trajectories: TrajectoryBatch | None, version: int, device: torch.device) -> float:
+    """Optimizer steps since the weights that sampled, mean over the tokens trained on, of all ranks."""
+    if trajectories is None:
+        pair = torch.zeros(2)
+    else:
+        lag_BT = version - trajectories.policy_version_BT
+        is_action_BT = trajectories.is_action_BT
+        pair = torch.stack([(lag_BT * is_action_BT).sum(), is_action_BT.sum()]).float()
+    total, count = sum_over_ranks(pair.to(device)).tolist()
+    return float(total / max(count, 1.0))

@@ -8,8 +8,6 @@ import torch
 
 from lit_agentrl.engines.base import SamplingParams
 
-MAX_WAVES = 128  # trajectory ids are whole numbers of 64 bits
-
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings:
@@ -22,7 +20,6 @@ class RolloutSettings:
         allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
             recorded log-probs those of another distribution than the one sampled from.
         max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
-        max_waves: how often an iteration's prompts may be drawn for a filter that asks for more groups.
         overlap: play the next iteration in another process while this one trains; see `PlayAhead`.
         overlap_device: of that process, such as ``cuda:1``; None for the trainer's.
         overlap_threads: that it uses; None for half of the trainer's, which keeps the rest while it trains.
@@ -41,18 +38,15 @@ class RolloutSettings:
     max_context_tokens: int = 1024
     allow_truncated_sampling: bool = False
     max_failed_share: float = 0.1
-    max_waves: int = 10
     overlap: bool = False
     overlap_device: str | None = None
     overlap_threads: int | None = None
     overlap_patience: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "members", "max_waves"):
+        for name in ("prompts", "members"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
-        if self.max_waves > MAX_WAVES:
-            raise ValueError(f"rollout.max_waves={self.max_waves} must be <= {MAX_WAVES}")
         if not self.temperature > 0:
             raise ValueError(
                 f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore"

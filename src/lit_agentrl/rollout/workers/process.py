@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,9 +21,9 @@ from transformers import PreTrainedModel
 
 import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
 from lit_agentrl import seeds
-from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
 
 _SLICE_S = 0.5  # how often a waiting parent looks whether the process still lives
@@ -39,14 +38,6 @@ class _Remote(Exception):
     """The stack of the other process, shown as the cause."""
 
 
-@dataclass(frozen=True)
-class Played:
-    """The episodes of a wave, in its order, and how long they took together (s)."""
-
-    episodes: list[Episode]
-    seconds: float
-
-
 class PlayingProcess:
     """Plays one wave at a time with the weights of the last :meth:`load`.
 
@@ -57,9 +48,9 @@ class PlayingProcess:
         rules: how episodes are played; a copy of them is sent over.
         network: structure of the policy; weights are those of :meth:`load`.
         forward_context: the strategy's precision context.
-        device: where the process puts its copy of the network.
-        threads: that torch may use in it.
-        patience: seconds without any reply being finished after which it counts as hung.
+        device: where the process puts its copy of the network; None for that of ``network``.
+        threads: that torch may use in it; None for half of those of this process.
+        patience: seconds without any reply being finished after which it counts as hung; None for 600.
 
     Raises:
         ValueError: something cannot be sent to another process, or shared memory is short.
@@ -71,15 +62,16 @@ class PlayingProcess:
         network: PreTrainedModel,
         forward_context: ForwardContext,
         *,
-        device: torch.device,
-        threads: int,
-        patience: float,
+        device: str | None = None,
+        threads: int | None = None,
+        patience: float | None = None,
     ) -> None:
         rules.require_picklable()
+        self.threads = threads or max(1, torch.get_num_threads() // 2)
         self._weights = SharedWeights(network)
         self._ticks = shared_bytes(8).view(torch.int64)
-        self._patience = patience
-        self._pending: Wave | None = None  # submitted, not yet taken back
+        self._patience = patience or 600.0
+        self._is_idle = True
         context = multiprocessing.get_context(
             "spawn"
         )  # a fork would inherit torch's threads in no usable state
@@ -97,7 +89,7 @@ class PlayingProcess:
         payload.copy_(torch.frombuffer(file.getbuffer(), dtype=torch.uint8))
         self._process = context.Process(
             target=_serve, name="lit_agentrl-playing", daemon=True,
-            args=(theirs, payload, self._weights, self._ticks, device, threads),
+            args=(theirs, payload, self._weights, self._ticks, device or network.device, self.threads),
         )  # fmt: skip
         self._process.start()
         theirs.close()  # so that the end of the process is seen here
@@ -108,15 +100,14 @@ class PlayingProcess:
         assert self._process.pid is not None
         return self._process.pid
 
-    @property
-    def weights(self) -> SharedWeights:
-        """The snapshot that episodes are played with."""
-        return self._weights
+    def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of what in the snapshot is not equal to these weights."""
+        return self._weights.differing(weights)
 
     @property
     def is_idle(self) -> bool:
         """Whether what was submitted has been taken back."""
-        return self._pending is None
+        return self._is_idle
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Play later waves with these weights.
@@ -136,20 +127,17 @@ class PlayingProcess:
         """
         assert self.is_idle, "one wave at a time"
         self._send(("play", wave))
-        self._pending = wave
+        self._is_idle = False
 
-    def take(self, wave: Wave) -> Played:
-        """These episodes: those submitted, or else, if none are, played now.
+    def take(self) -> Played:
+        """The episodes that were submitted.
 
         Raises:
             PlayingError: the process failed, died, or finished no reply for ``patience`` seconds.
         """
-        if self._pending is None:
-            self.submit(wave)
-        if self._pending != wave:
-            raise RuntimeError(f"played ahead: {self._pending}; wanted: {wave}")
+        assert not self.is_idle, "nothing was submitted"
         played = self._receive()
-        self._pending = None
+        self._is_idle = True
         assert isinstance(played, Played)
         return played
 
@@ -214,7 +202,7 @@ def _serve(
     payload: Tensor,
     weights: SharedWeights,
     ticks: Tensor,
-    device: torch.device,
+    device: torch.device | str,
     threads: int,
 ) -> None:
     """Answer requests until the parent is gone."""

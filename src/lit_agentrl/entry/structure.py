@@ -1,0 +1,62 @@
+"""The structure of rollouts: found among an algorithm's axes, and checked against what asks for its episodes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, open_dict
+
+from lit_agentrl.rl.filters import Selection, may_want_more
+from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rollout.structures.base import BASELINE, MORE_GROUPS, Structure
+from lit_agentrl.rollout.structures.refill import Refill
+
+
+def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
+    """The algorithm, and the structure of its rollouts, which stands among its axes; `Refill` where none does."""
+    if "structure" not in cfg.algo:
+        return instantiate(cfg.algo), Refill()
+    structure: Structure = instantiate(cfg.algo.structure)
+    cfg = copy.deepcopy(cfg)
+    with open_dict(cfg):
+        del cfg.algo.structure
+    return instantiate(cfg.algo), structure
+
+
+def check_structure(
+    structure: Structure,
+    algorithm: Objective,
+    select_groups: Callable[..., Selection],
+    max_waves: int | None,
+) -> None:
+    """Refuse an algorithm or a filter that asks for episodes which the structure does not play.
+
+    Raises:
+        ValueError: naming part, need and remedy.
+    """
+    name = type(structure).__name__
+    if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} takes off the points of a greedy episode of each prompt, and "
+            f"algo.structure={name} plays none; set algo/structure=greedy, or algo/advantage=loo"
+        )
+    if max_waves is not None and not may_want_more(select_groups):
+        raise ValueError(
+            f"algo.structure.max_waves={max_waves} has no effect where the filter never asks for more groups; set "
+            "filter=dynamic_sampling, or leave it out"
+        )
+    if MORE_GROUPS in structure.gives:
+        return
+    if may_want_more(select_groups):
+        raise ValueError(
+            f"filter asks for more groups where too few are left, and algo.structure={name} plays none; set "
+            "algo/structure=refill, or filter.target=null"
+        )
+    factor = algorithm.requirements.prompt_factor
+    if factor != 1:
+        raise ValueError(
+            f"algo.rows of {algorithm.name} asks for {factor:g} times as many prompts, and "
+            f"algo.structure={name} plays no more; set algo/structure=refill, or algo.rows.refill=false"
+        )

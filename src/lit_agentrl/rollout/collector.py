@@ -1,0 +1,185 @@
+"""What fills an iteration's batch: play, score, select groups, play further waves, pack."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.distributed import gather_rows, sum_over_ranks
+from lit_agentrl.report.iteration import rollout_row, stop_if_failing
+from lit_agentrl.rewards.base import RewardContext
+from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rollout.pack import pack, trajectory_id
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
+from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure
+from lit_agentrl.rollout.workers.base import Played
+
+_STRUCTURE = "algo.structure"  # in the state, beside the names of reward parts, which have no dot
+
+
+class Collector:
+    """Collects the episodes of training iterations.  It computes no advantage.
+
+    Args:
+        rules: how episodes are played, with the probes of ``rewards``.
+        settings: numbers and sampling.
+        structure: which episodes groups are made of.
+        select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
+        further_prompts: this rank's prompts of (iteration, wave).
+        rewards: what training sees in place of the environment's points.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        settings: RolloutSettings,
+        *,
+        structure: Structure,
+        select_groups: Callable[..., Selection],
+        further_prompts: Callable[[int, int], StepBatch],
+        rewards: RewardPipeline | None = None,
+    ) -> None:
+        self.rules = rules
+        self.settings = settings
+        self._structure = structure
+        self._select_groups = select_groups
+        self._further_prompts = further_prompts
+        self._rewards = rewards or RewardPipeline()
+
+    def setup(self, device: torch.device) -> None:
+        """Let the reward parts make what needs the run."""
+        rules = self.rules
+        self._rewards.setup(
+            RewardContext(
+                device=device, tokenizer=rules.chat.tokenizer, seed=rules.seed, open_engine=rules.open_engine
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What reward parts and the structure have learnt; empty without any that learn."""
+        structure = self._structure.state_dict()
+        return self._rewards.state_dict() | ({_STRUCTURE: structure} if structure else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        rewards = dict(state)
+        if structure := rewards.pop(_STRUCTURE, None):
+            self._structure.load_state_dict(structure)
+        self._rewards.load_state_dict(rewards)
+
+    def first_wave(self, prompts: StepBatch) -> Wave:
+        """What is played first for an iteration's prompts."""
+        return self._wave(prompts.iteration, 0, self._structure.plan(prompts, self.settings.members))
+
+    def collect(
+        self,
+        batch: StepBatch,
+        play: Callable[[Wave], Played],
+        *,
+        device: torch.device,
+        barrier: Callable[[str], None] = lambda name: None,
+    ) -> dict[str, float]:
+        """Fill a batch that has only prompts; returns what is logged of it.
+
+        Args:
+            batch: gets episodes and packed trajectories.
+            play: plays a wave.
+            device: of the collectives.
+            barrier: see `StrategyDoors`.
+
+        Raises:
+            ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
+                structure does not give.
+        """
+        started = time.perf_counter()
+        elsewhere = self._play(self.first_wave(batch), batch, play)
+        barrier("rollout")  # ranks wait for each other here: an absent one is named
+        kept, want_more = self._keep_groups(batch)
+        waves = 1
+        while (further := self._further(batch, waves, want_more)) is not None:
+            elsewhere += self._play(self._wave(batch.iteration, waves, further), batch, play)
+            kept, want_more = self._keep_groups(batch)
+            waves += 1
+        row = {"time/ahead": elsewhere} if elsewhere else {}
+        row["rollout/waves"] = float(waves)
+        if self._rewards:
+            row |= self._rewards.learn(batch.episodes, iteration=batch.iteration)
+        self._pack(batch, kept, device)
+        names = [task.name for task in self.rules.tasks]
+        seconds = time.perf_counter() - started
+        return row | rollout_row(
+            batch, names, seconds=seconds, device=device, playing_seconds=elsewhere or None
+        )
+
+    def _wave(self, iteration: int, number: int, specs: Sequence[EpisodeSpec]) -> Wave:
+        return Wave("train", iteration, self.settings.params, tuple(specs), number)
+
+    def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> float:
+        """Adds the episodes of a wave to the batch; seconds that others took for them."""
+        played = play(wave)
+        for spec, episode in zip(wave.specs, played.episodes, strict=True):
+            (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
+        new = [e for e in batch.episodes if e.wave == wave.number]
+        stop_if_failing([*new, *batch.greedy_episodes], self.settings.max_failed_share)
+        return played.seconds
+
+    def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
+        """What this rank plays next; None where no rank plays anything."""
+        if want_more and MORE_GROUPS not in self._structure.gives:
+            raise ValueError(
+                f"filter asks for more groups, and {type(self._structure).__name__} plays none: set "
+                "algo/structure=refill"
+            )
+        found = self._structure.after_wave(
+            SoFar(
+                iteration=batch.iteration,
+                waves=waves,
+                members=self.settings.members,
+                want_more=want_more,
+                episodes=[*batch.episodes, *batch.greedy_episodes],
+                draw=lambda wave: self._further_prompts(batch.iteration, wave),
+            )  # fmt: skip
+        )
+        number = int(sum_over_ranks(torch.tensor(len(found))))
+        if number and waves >= MAX_WAVES:
+            raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
+        return found if number else None
+
+    def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
+        """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
+        if self._rewards:
+            self._rewards.score(batch.episodes, iteration=batch.iteration)
+        played = [episode for episode in batch.episodes if not episode.failed]
+        tensors, _ = gather_rows(
+            {
+                "return_B": torch.tensor([e.training_return for e in played]),
+                "success_B": torch.tensor([e.success for e in played], dtype=torch.bool),
+                "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
+                "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
+                "task_B": torch.tensor([e.task for e in played], dtype=torch.int64),
+            },
+            torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
+        )
+        selection: Selection = bind(self._select_groups, tensors)
+        keep = set(selection.keep_groups.tolist())
+        batch.num_groups = len(set(tensors["group_B"].tolist()))
+        batch.num_kept_groups = len(keep)
+        return keep, selection.want_more
+
+    def _pack(self, batch: StepBatch, kept: set[int], device: torch.device) -> None:
+        played = [e for e in batch.episodes if e.num_action_tokens and not e.failed]
+        if not int(sum_over_ranks(torch.tensor(len(played), device=device))):
+            raise ValueError(
+                "no episode of this iteration can be trained on: every reply was empty or failed"
+            )
+        trained = [episode for episode in played if episode.group in kept]
+        baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
+        batch.trajectories = pack(trained, baselines) if trained else None

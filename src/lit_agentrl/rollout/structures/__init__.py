@@ -1,0 +1,1 @@
+"""Which episodes a prompt's group is made of, one structure a file."""

@@ -1,0 +1,85 @@
+"""The door of rollout structures: which episodes are played for a prompt, and which after those have been seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+
+MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
+BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
+MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a part of each
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """What an iteration has played.
+
+    Attributes:
+        iteration: its number.
+        waves: how many have been played.
+        members: episodes of a group that were asked for.
+        episodes: this rank's, scored, in the order played; greedy and failed ones too.
+        want_more: whether the filter asks for more groups; the same on all ranks.
+        draw: fresh prompts for the wave of a number, those of this rank.
+    """
+
+    iteration: int
+    waves: int
+    members: int
+    episodes: Sequence[Episode]
+    want_more: bool
+    draw: Callable[[int], StepBatch]
+
+
+class Structure(Protocol):
+    """One way of playing groups.  A class that inherits these defaults plays independent episodes, once.
+
+    Attributes:
+        needs: of engine and world, such as ``"fork"``; checked at start.
+        gives: what filter and algorithm may ask of it: `BASELINE`, `MORE_GROUPS`.
+    """
+
+    needs: frozenset[str] = frozenset()
+    gives: frozenset[str] = frozenset()
+
+    def prompts(self, wanted: int, factor: float) -> int:
+        """How many are drawn in a wave.
+
+        Args:
+            wanted: as many groups are to be trained on.
+            factor: prompts for each of them, as row selection drops a part of its episodes; 1 without.
+        """
+        return wanted
+
+    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+        """The episodes of a wave of prompts; a spec names each once."""
+        return members_of(prompts, members)
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        """What is played next in this iteration, with ``so_far.waves`` as its wave; nothing ends it.
+
+        It is asked on every rank after every wave, and a wave is played as long as one of them has episodes.
+        """
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to outlast a restart, equal on all ranks; kept in checkpoints."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        return None
+
+
+def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+    """``members`` sampled episodes of each prompt, group by group."""
+    return [
+        EpisodeSpec(prompts.iteration, group, member, task, seed, prompts.wave)
+        for group, task, seed in zip(prompts.group_P, prompts.task_P, prompts.seed_P, strict=True)
+        for member in range(members)
+    ]

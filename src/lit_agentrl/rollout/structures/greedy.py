@@ -1,0 +1,37 @@
+"""A greedy sibling of each group, whose return is the baseline of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import BASELINE, SoFar, Structure, members_of
+from lit_agentrl.rollout.structures.refill import Refill
+
+
+class Greedy(Structure):
+    """Each prompt is also played once greedily: ReMax, arXiv 2310.10505, equation 10.
+
+    The greedy episode meets the same noise of the game as the group's first member.  It is counted in tokens and
+    time, but neither trained on nor in the means of ``rollout/*``; groups are refilled as by `Refill`.
+
+    Args:
+        max_waves: see `Refill`.
+    """
+
+    def __init__(self, max_waves: int | None = None) -> None:
+        self._refill = Refill(max_waves)
+        self.gives = self._refill.gives | {BASELINE}
+
+    def prompts(self, wanted: int, factor: float) -> int:
+        return self._refill.prompts(wanted, factor)
+
+    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+        greedy = [replace(spec, greedy=True) for spec in members_of(prompts, 1)]
+        return members_of(prompts, members) + greedy
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        further = self._refill.after_wave(so_far)
+        return [*further, *(replace(spec, greedy=True) for spec in further if spec.member == 0)]

@@ -1,0 +1,40 @@
+"""Independent episodes, and further groups of them where those that were played are not enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lit_agentrl.checks import require_whole
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure
+
+
+class Refill(Structure):
+    """Plays more prompts in place of what is not trained on.
+
+    Of rows that drop a part of each group it plays the more prompts in the first place (CPPO's dynamic completion
+    allocation, arXiv 2503.22342); for a filter that asks for more groups it draws further waves of prompts (DAPO's
+    dynamic sampling, arXiv 2503.14476, section 3.2).  Where neither asks, episodes are independent.
+
+    Args:
+        max_waves: of an iteration, the first included; None for 10.
+
+    Raises:
+        ValueError: not a whole number from 1 to 128.
+    """
+
+    gives = frozenset({MORE_GROUPS})
+
+    def __init__(self, max_waves: int | None = None) -> None:
+        limit = 10 if max_waves is None else max_waves
+        require_whole("max_waves", limit, 1, MAX_WAVES, ", or null for 10")
+        self.max_waves = limit
+
+    def prompts(self, wanted: int, factor: float) -> int:
+        return math.ceil(wanted * factor - 1e-9)  # the margin is for products that floating point misses
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        if not so_far.want_more or so_far.waves >= self.max_waves:
+            return ()
+        return self.plan(so_far.draw(so_far.waves), so_far.members)

@@ -1,0 +1,32 @@
+"""Playing in this process, with the trainer's own network."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from lit_agentrl.rollout.rules import ForwardContext, Rules
+from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.workers.base import Played
+
+
+class Inline:
+    """Plays when it is asked for the episodes, with the weights that the network then has.
+
+    Args:
+        rules: how episodes are played.
+        network: the trainer's.
+        forward_context: the strategy's precision context.
+    """
+
+    def __init__(self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext) -> None:
+        self._engine = rules.open_engine(network, forward_context)
+        self._scheduler = Scheduler(rules, self._engine)
+
+    def play(self, wave: Wave, version: int) -> Played:
+        """The episodes, played now; ``version`` is that of the weights."""
+        self._engine.load(None, version)  # the weights are the trainer's own
+        return Played(self._scheduler.play(wave))
+
+    def stop(self) -> None:
+        """Close the games that are kept for further episodes."""
+        self._scheduler.close()

@@ -1,0 +1,62 @@
+"""Structures beside filters and algorithms: what fits is built, what does not is refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from lit_agentrl.entry.composition import task_loader
+from lit_agentrl.entry.parts import Parts, build_parts
+from tests.conftest import ROOT
+
+INDEPENDENT = "algo/structure=independent"
+
+
+def built(*overrides: str) -> Parts:
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        cfg = compose("train", overrides=["env=bandit", *overrides])
+        cfg.run_dir = "."
+        return build_parts(cfg, task_loader())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ((), "Refill"),
+        (("algo=remax",), "Greedy"),
+        (("algo=remax", "filter=dynamic_sampling", "algo.structure.max_waves=3"), "Greedy"),
+        (("filter=dynamic_sampling",), "Refill"),
+        ((INDEPENDENT,), "Independent"),
+        ((INDEPENDENT, "algo=dapo", "filter.target=null"), "Independent"),
+        ((INDEPENDENT, "algo=cppo", "algo.rows.refill=false"), "Independent"),
+    ],
+)
+def test_what_fits(options: tuple[str, ...], name: str) -> None:
+    assert type(built(*options).structure).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("algo=remax", "algo/structure=refill"), r"Refill plays none; set algo/structure=greedy"),
+        (
+            ("algo/advantage=greedy",),
+            r"algo\.advantage of grpo .* set algo/structure=greedy, or algo/advantage",
+        ),
+        (
+            (INDEPENDENT, "algo=dapo"),
+            r"filter asks for more groups .* set algo/structure=refill, or filter\.tar",
+        ),
+        (
+            (INDEPENDENT, "algo=cppo"),
+            r"asks for 2 times as many prompts, .*; set algo/structure=refill, or algo",
+        ),
+        (
+            ("algo.structure.max_waves=3",),
+            r"algo\.structure\.max_waves=3 has no effect where the filter never",
+        ),
+    ],
+)
+def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        built(*options)
