@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any, Literal
 
 Format = Literal["names", "text", "tools"]
 FORMATS: tuple[Format, ...] = ("names", "text", "tools")
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,
-    "null": type(None),
-}  # fmt: skip
-_SAID = frozenset({"description", "title", "default", "examples"})  # keywords that forbid nothing
-_CHECKED = frozenset(
-    {"type", "enum", "properties", "required", "additionalProperties", "items", "anyOf", "minimum", "maximum"}
-)
+_SHOWN = 200  # characters of a value that a message repeats
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,7 @@ class ToolSpec:
     """A tool: what it is called, what it does, and the JSON schema of its arguments (an object).
 
     Raises:
-        ValueError: a nameless tool, or a schema with a keyword that :func:`why_not` does not check.
+        ValueError: a nameless tool, or a schema that is none.
     """
 
     name: str
@@ -37,7 +32,10 @@ class ToolSpec:
             raise ValueError(f"tool name={self.name!r} must hold a visible character")
         if self.schema.get("type") != "object":
             raise ValueError(f"the schema of tool {self.name} must have type: object")
-        _require_checkable(self.schema, self.name)
+        try:
+            _library().Draft202012Validator.check_schema(self.schema)
+        except _library().SchemaError as error:
+            raise ValueError(f"the schema of tool {self.name} is invalid: {error.message}") from error
 
     @property
     def text(self) -> str:
@@ -106,64 +104,32 @@ def read_call(text: str, tools: Iterable[ToolSpec]) -> ToolCall | BadCall:
         return BadCall(
             "unknown_tool", f"there is no tool {json.dumps(name)}; the tools are {', '.join(known)}"
         )
-    schema = {"additionalProperties": False, **known[name].schema}
-    if reason := why_not(arguments, schema, "arguments"):
+    if reason := _why_not(arguments, known[name].schema):
         return BadCall("bad_arguments", f"{name} was called wrongly: {reason}")
     return ToolCall(name, arguments)
 
 
-def why_not(value: Any, schema: Mapping[str, Any], where: str) -> str:
-    """Why a JSON value does not follow a schema; empty if it does."""
-    kinds = schema.get("type", list(_KINDS))
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if not any(_is_of(value, kind) for kind in kinds):
-        return f"{where} must be of type {' or '.join(kinds)}"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{where} must be one of {json.dumps(schema['enum'])}"
-    if "anyOf" in schema and all(why_not(value, option, where) for option in schema["anyOf"]):
-        return f"{where} is none of what it may be"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if value < schema.get("minimum", value):
-            return f"{where} must be at least {schema['minimum']}"
-        return f"{where} must be at most {schema['maximum']}" if value > schema.get("maximum", value) else ""
-    if isinstance(value, list) and "items" in schema:
-        found = (why_not(item, schema["items"], f"{where}[{i}]") for i, item in enumerate(value))
-        return next((reason for reason in found if reason), "")
-    return _why_no_object(value, schema, where) if isinstance(value, dict) else ""
+def _why_not(arguments: Any, schema: Mapping[str, Any]) -> str:
+    """Why these are no arguments of a tool; empty if they are.  Ones that the schema does not name are refused."""
+    validator = _library().Draft202012Validator({"additionalProperties": False, **schema})
+    try:
+        error = _library().exceptions.best_match(validator.iter_errors(arguments))
+    except RecursionError:  # of a schema that refers to itself
+        return "arguments are nested too deeply"
+    return "" if error is None else _where(error)
 
 
-def _why_no_object(value: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> str:
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in value:
-            return f"{where}.{name} is missing"
-    for name, item in value.items():
-        rule = properties.get(name, schema.get("additionalProperties", True))
-        if rule is False:
-            return f"{where}.{name} is unknown; known: {', '.join(properties) or 'none'}"
-        if isinstance(rule, Mapping) and (reason := why_not(item, rule, f"{where}.{name}")):
-            return reason
-    return ""
+def _where(error: Any) -> str:
+    """Place and reason; a value of thousands of characters is cut."""
+    message = error.message if len(error.message) <= _SHOWN else f"{error.message[:_SHOWN]}…"
+    return f"arguments{error.json_path.removeprefix('$')}: {message}"
 
 
-def _is_of(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):  # which Python takes for a number
-        return kind == "boolean"
-    return isinstance(value, _KINDS[kind])
+@cache
+def _library() -> ModuleType:
+    import jsonschema  # only games with tools need it, and start-up is counted in milliseconds
 
-
-def _require_checkable(schema: Mapping[str, Any], tool: str) -> None:
-    """Refuse what would be promised to the policy and never checked."""
-    if unknown := sorted(set(schema) - _SAID - _CHECKED):
-        raise ValueError(f"the schema of tool {tool} has {unknown[0]}, which is not checked; leave it out")
-    kinds = schema.get("type", [])
-    for kind in [kinds] if isinstance(kinds, str) else kinds:
-        if kind not in _KINDS:
-            raise ValueError(f"the schema of tool {tool} has type {kind}; choose one of {', '.join(_KINDS)}")
-    inner = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
-    for further in (*inner, schema.get("items", {}), schema.get("additionalProperties", {})):
-        if further and isinstance(further, Mapping):
-            _require_checkable(further, tool)
+    return jsonschema
 
 
 def _unrepeated(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
