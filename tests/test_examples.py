@@ -146,9 +146,8 @@ def test_a_game_of_two_tools_is_played_by_json() -> None:
     assert [t.problem for t in episode.turns] == ["bad_arguments", "malformed_call", "", ""]
     assert [t.actions for t in episode.turns] == [[], [], *([call] for call in calls[2:])]
     assert [t.reward for t in episode.turns] == pytest.approx([-0.1, -0.1, -0.1, 0.9])
-    assert (
-        episode.success and "read was called wrongly: arguments: 'note' is a required property" in episode.turns[1].message
-    )
+    assert episode.success
+    assert "read was called wrongly: arguments: 'note' is a required property" in episode.turns[1].message
     assert f"note says {game.codes[game.goal]}" in episode.turns[3].message
     assert '"name": "unlock"' in episode.opening[0]["content"]
 
