@@ -37,6 +37,7 @@ from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.rewards.conftest import context, episode, turn
+from tests.rollout.test_collector import LOSE, WIN, collect
 from tests.text.conftest import make_bpe
 from tests.update.conftest import recorded, step
 
@@ -178,7 +179,9 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", ["own_env env=letters", "own_reward reward=progress"])
+@pytest.mark.parametrize(
+    "choice", ["own_env env=letters", "own_reward reward=progress", "own_structure algo/structure=second_try"]
+)
 def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
     folder, option = choice.split()
     arguments = ["--config-dir", str(ROOT / "examples" / folder / "conf"), option, "experiment=quick"]
@@ -199,6 +202,20 @@ def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
         for name in rows[0]
         if name != "iteration" and not name.startswith("reward/") and f"`{name}`" not in documented
     ] == []
+
+
+def test_groups_that_failed_are_played_once_more() -> None:
+    """Group 30 is solved by one of its two episodes, group 31 only in the second try."""
+    structure = instantiate(
+        OmegaConf.load(ROOT / "examples/own_structure/conf/algo/structure/second_try.yaml")
+    )
+    batch, row, waves = collect(
+        structure, script=lambda spec, k: WIN if (spec.group, spec.member) in {(30, 1), (31, 3)} else LOSE
+    )
+    assert [(spec.group, spec.member, spec.wave) for spec in waves[1].specs] == [(31, 2, 1), (31, 3, 1)]
+    assert batch.trajectories is not None and batch.trajectories.group_B.tolist() == [30, 30, 31, 31, 31, 31]
+    assert batch.trajectories.success_B.tolist() == [False, True, False, False, False, True]
+    assert row["rollout/waves"] == len(waves) == 2
 
 
 @pytest.mark.parametrize("budget", [300, 100_000])
