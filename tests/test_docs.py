@@ -39,9 +39,7 @@ PAGES = [
     *ROOT.glob("docs/*.md"),
     *ROOT.glob("examples/*/README.md"),
 ]
-EXTENDING = "".join(
-    (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("extending", "rewards")
-)
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 # a fenced block whose first line is a comment that names a file
 FILES = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", EXTENDING, flags=re.DOTALL)
 COMMANDS = re.findall(r"^python train\.py (--config-dir my_conf .*)$", EXTENDING, flags=re.MULTILINE)
@@ -81,8 +79,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 10
-    assert len(COMMANDS) == 5
+    assert len(FILES) == 11
+    assert len(COMMANDS) == 6
 
 
 def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
@@ -95,6 +93,15 @@ def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
     assert torch.allclose(ratio_BT.grad, torch.tensor([[-2.0, 0.0, 0.0]]), atol=2e-2)
     assert clipped.is_clipped_high_BT.tolist() == [[False, True, False]]
     assert clipped.is_clipped_low_BT.tolist() == [[False, False, True]]
+
+
+def test_mix_of_the_page(composed: dict[str, DictConfig]) -> None:
+    algo = composed["algo"].algo
+    assert (algo.name, algo.clip.high, algo.aggregate._target_.rpartition(".")[2]) == (
+        "wide",
+        0.5,
+        "token_mean",
+    )
 
 
 def test_filter_of_the_page(composed: dict[str, DictConfig]) -> None:
@@ -146,7 +153,7 @@ def test_every_reward_part_is_on_its_page() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/nano.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
 def test_size_of_the_embedded_policy(page: str) -> None:
     with safe_open(NANO_FOLDER / "model.safetensors", "pt") as weights:
         names = weights.keys()

@@ -1,4 +1,4 @@
-"""docs/parity.md names functions and tests that exist; this needs neither verl nor trl."""
+"""docs/evidence.md names functions and tests that exist; this needs neither verl nor trl."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_one_process_continues(saved: str, done: Path) -> None:
 def test_the_harness_trains_on_both_ranks_and_with_a_critic_and_a_reference() -> None:
     """Without these the comparisons above would prove little."""
     assert module_of("ppo").critic is not None
-    assert module_of(WITH_REFERENCE).frozen_networks
+    assert module_of(WITH_REFERENCE).updater.networks.reference is not None
     assert not dist.is_initialized()
 
 

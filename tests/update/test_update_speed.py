@@ -114,7 +114,7 @@ def test_packing_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_options_out_of_range(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"update.{option}={value} "):
+    with pytest.raises(ValueError, match=f"^{option}={value} "):
         UpdateSettings(**{option: value})
 
 

@@ -89,7 +89,7 @@ def load_pretrained(
 
 
 def load_nano(*, lora: LoRA | None = None) -> Policy:
-    """The embedded policy of about one million parameters (see ``docs/nano.md`` for its recipe)."""
+    """The embedded policy of about one million parameters (see ``docs/evidence.md`` for its recipe)."""
     if not (NANO_FOLDER / "model.safetensors").exists():
         raise ValueError(f"the embedded policy is missing from {NANO_FOLDER}; run scripts/build_nano.py")
     # the folder is local and small: transformers' progress bar for it is noise

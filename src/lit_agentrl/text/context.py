@@ -38,7 +38,7 @@ class Past:
 
 
 class Context(Protocol):
-    """Decides what is read before a reply; see ``docs/context.md``."""
+    """Decides what is read before a reply; see ``docs/rollouts.md``."""
 
     is_append_only: ClassVar[bool]
     """Whether a prompt continues the row before it; otherwise each turn is a row and starts an empty one."""
