@@ -164,5 +164,5 @@ def test_the_validation_before_training_is_the_start(
 
 @pytest.mark.parametrize(("option", "value"), [("every", 0), ("every_seconds", -1.0)])
 def test_wrong_options_are_named(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"callbacks\.progress\.{option}={value}"):
+    with pytest.raises(ValueError, match=rf"^{option}={value} must be"):
         LiveDisplay(**{option: value})

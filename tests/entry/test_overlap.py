@@ -92,16 +92,16 @@ def test_no_correction_is_refused_where_it_is_asked_for(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"overlap": 1}, r"rollout\.overlap=1 must be true or false"),
-        ({"overlap_threads": 2}, r"rollout\.overlap_threads=2 has no effect without rollout\.overlap=true"),
-        ({"overlap_device": "cpu"}, r"rollout\.overlap_device=cpu has no effect without"),
-        ({"overlap_patience": 5}, r"rollout\.overlap_patience=5 has no effect without"),
-        ({"overlap": True, "overlap_threads": 0}, r"rollout\.overlap_threads=0 must be a whole number >= 1"),
-        ({"overlap": True, "overlap_threads": 1.5}, r"rollout\.overlap_threads=1\.5 must be a whole number"),
-        ({"overlap": True, "overlap_patience": 0}, r"rollout\.overlap_patience=0 must be a number > 0"),
-        ({"overlap": True, "overlap_device": "gpu"}, r"rollout\.overlap_device=gpu cannot be used here \(.*gpu"),
-        ({"overlap": True, "overlap_device": "cuda:99"}, r"rollout\.overlap_device=cuda:99 cannot be used here"),
-        ({"overlap": True, "overlap_device": "meta"}, r"rollout\.overlap_device=meta cannot be used here"),
+        ({"overlap": 1}, r"^overlap=1 must be true or false"),
+        ({"overlap_threads": 2}, r"^overlap_threads=2 has no effect without rollout\.overlap=true"),
+        ({"overlap_device": "cpu"}, r"^overlap_device=cpu has no effect without"),
+        ({"overlap_patience": 5}, r"^overlap_patience=5 has no effect without"),
+        ({"overlap": True, "overlap_threads": 0}, r"^overlap_threads=0 must be a whole number >= 1"),
+        ({"overlap": True, "overlap_threads": 1.5}, r"^overlap_threads=1\.5 must be a whole number"),
+        ({"overlap": True, "overlap_patience": 0}, r"^overlap_patience=0 must be a number > 0"),
+        ({"overlap": True, "overlap_device": "gpu"}, r"^overlap_device=gpu cannot be used here \(.*gpu"),
+        ({"overlap": True, "overlap_device": "cuda:99"}, r"^overlap_device=cuda:99 cannot be used here"),
+        ({"overlap": True, "overlap_device": "meta"}, r"^overlap_device=meta cannot be used here"),
     ],
 )  # fmt: skip
 def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:

@@ -184,5 +184,5 @@ def test_the_fingerprint_sees_one_bit():
 
 def test_without_peft_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"model/lora needs the package peft; install it with: pip install"):
+    with pytest.raises(ValueError, match=r"^needs the package peft; install it with: pip install"):
         adapted()

@@ -113,5 +113,5 @@ def test_workers_are_replaced_so_many_times() -> None:
 def test_hosting_refuses_what_nothing_would_read(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Hosting(**options)
-    with pytest.raises(ValueError, match="means nothing where worlds.wait=false"):
+    with pytest.raises(ValueError, match="means nothing where wait=false"):
         Worlds(delay=3, wait=False)

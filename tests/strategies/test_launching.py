@@ -114,7 +114,7 @@ def test_devices_are_counted(devices: int | str, count: int) -> None:
 
 @pytest.mark.parametrize("devices", [0, "x", [0]])
 def test_devices_that_make_no_sense(devices: int | str | list[int]) -> None:
-    with pytest.raises(ValueError, match=r"^trainer\.devices=.*should be an int > 0"):
+    with pytest.raises(ValueError, match=r"^devices=.*should be an int > 0"):
         launching.count_devices("cpu", devices)
 
 

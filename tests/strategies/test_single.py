@@ -19,10 +19,10 @@ def test_auto_takes_cuda_before_all_and_no_apple_gpu(monkeypatch: pytest.MonkeyP
     assert accelerator("auto") == "auto"  # which Lightning resolves to CUDA
     _have(monkeypatch, cuda=False, mps=True)
     assert accelerator("auto") == "cpu" and accelerator("cpu") == "cpu"
-    with pytest.raises(ValueError, match="trainer.accelerator=gpu: Apple's GPUs have no float64"):
+    with pytest.raises(ValueError, match="^accelerator=gpu: Apple's GPUs have no float64"):
         accelerator("gpu")
     _have(monkeypatch, cuda=False, mps=False)
-    with pytest.raises(ValueError, match="trainer.accelerator=mps"):
+    with pytest.raises(ValueError, match="^accelerator=mps"):
         accelerator("mps")
     trainer = Trainer(
         accelerator=accelerator("auto"), strategy=single(), logger=False, enable_checkpointing=False

@@ -100,9 +100,9 @@ def test_full_following_hides_the_reward() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"style": "verbose"}, "prompt.style='verbose' must be one of compact, full"),
+        ({"style": "verbose"}, "^style=verbose must be one of compact, full"),
         ({"style": "full", "think": False, "force_think": True}, "needs prompt.think=true"),
-        ({"style": "full", "think": "yes"}, "prompt.think='yes' must be true or false"),
+        ({"style": "full", "think": "yes"}, "^think=yes must be true or false"),
     ],
 )
 def test_bad_options(options: dict[str, Any], match: str) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.files import recover_folder, replace_folder
 from lit_agentrl.strategies.checkpoint_io import (
     LEFTOVERS,
@@ -21,9 +22,8 @@ from lit_agentrl.strategies.checkpoint_io import (
 from lit_agentrl.strategies.doors import doors_of
 
 
-def _check_keep(option: str, keep: int) -> int:
-    if keep not in (1, 2):
-        raise ValueError(f"{option}={keep} is out of range; valid: 1 (newest) or 2 (and its predecessor)")
+def _check_keep(keep: int) -> int:
+    require(keep in (1, 2), "keep", keep, "1 (newest) or 2 (and its predecessor)")
     return keep
 
 
@@ -37,11 +37,10 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(self, dirpath: str | Path, every: int = 1, keep: int = 2) -> None:
-        if every < 1:
-            raise ValueError(f"callbacks.last.every={every} is out of range; valid: 1, 2, 3, …")
+        require_whole("every", every, 1)
         self.path = Path(dirpath) / "last.ckpt"
         self.every = every
-        self.keep = _check_keep("callbacks.last.keep", keep)
+        self.keep = _check_keep(keep)
         self._saved_at = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -88,12 +87,11 @@ class BestCheckpoint(Checkpoint):
     def __init__(
         self, dirpath: str | Path, monitor: str = "val/success", mode: str = "max", keep: int = 1
     ) -> None:
-        if mode not in ("max", "min"):
-            raise ValueError(f"callbacks.best.mode={mode} is unknown; valid: max, min")
+        require_one_of("mode", mode, ("max", "min"))
         self.path = Path(dirpath) / "best.ckpt"
         self.monitor = monitor
         self.mode = mode
-        self.keep = _check_keep("callbacks.best.keep", keep)
+        self.keep = _check_keep(keep)
         self.best_score: float | None = None
         self.best_iteration: int | None = None
         self._was_validated = False
@@ -160,7 +158,7 @@ class BestCheckpoint(Checkpoint):
             return float(trainer.callback_metrics[self.monitor])
         known = sorted(name for name in {*row, *trainer.callback_metrics} if name.startswith("val/"))
         raise ValueError(
-            f"callbacks.best.monitor={self.monitor} was not measured by validation; valid: {', '.join(known)}"
+            f"{type(self).__name__}.monitor={self.monitor} was not measured by validation; valid: {', '.join(known)}"
         )
 
     def _is_better(self, score: float) -> bool:

@@ -29,7 +29,7 @@ class IterationLog(Callback):
         """
         if not isinstance(getattr(pl_module, "row", None), dict):
             name = type(pl_module).__name__
-            raise ValueError(f"callbacks.iteration_log needs {name}.row, a dict that metrics are added to")
+            raise ValueError(f"{type(self).__name__} needs {name}.row, a dict that metrics are added to")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop what an earlier launch logged beyond the checkpoint that training continues from."""

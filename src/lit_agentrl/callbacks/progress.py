@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.checks import require_number, require_whole
 
 PHASES = ("rollout", "score", "update", "validate")
 
@@ -72,10 +73,8 @@ class LiveDisplay(ProgressBar):
 
     def __init__(self, every: int = 1, every_seconds: float = 0.0, console: Console | None = None) -> None:
         super().__init__()
-        if every < 1:
-            raise ValueError(f"callbacks.progress.every={every} is out of range; valid: 1, 2, 3, …")
-        if every_seconds < 0:
-            raise ValueError(f"callbacks.progress.every_seconds={every_seconds} is negative; valid: from 0")
+        require_whole("every", every, 1)
+        require_number("every_seconds", every_seconds, "a number >= 0", lambda value: value >= 0)
         self.every = every
         self.every_seconds = every_seconds
         self._console = console

@@ -14,6 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.markup import Decode, episode_markdown
+from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.files import append_durable, whole_lines, write_atomic
@@ -84,9 +85,8 @@ class Transcripts(Callback):
     def __init__(
         self, dirpath: str | Path, every: int = 10, episodes: int = 4, dialect: Dialect = ANSWER
     ) -> None:
-        for option, value in (("every", every), ("episodes", episodes)):
-            if value < 1:
-                raise ValueError(f"callbacks.transcripts.{option}={value} is out of range; valid: 1, 2, 3, …")
+        require_whole("every", every, 1)
+        require_whole("episodes", episodes, 1)
         self.folder = Path(dirpath)
         self.every = every
         self.episodes = episodes

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import FinishReason
 
 
@@ -33,14 +34,12 @@ class SamplingParams:
     max_context_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} must be >= 0 (0 is greedy)")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must be in (0, 1]; 1 keeps all tokens")
-        if self.top_k < 0:
-            raise ValueError(f"top_k={self.top_k} must be >= 0; 0 keeps all tokens")
-        if self.max_reply_tokens < 1:
-            raise ValueError(f"max_reply_tokens={self.max_reply_tokens} must be >= 1")
+        require_number(
+            "temperature", self.temperature, "a number >= 0; 0 is greedy", lambda value: value >= 0
+        )
+        require_number("top_p", self.top_p, "in (0, 1]; 1 keeps all tokens", lambda value: 0 < value <= 1)
+        require_whole("top_k", self.top_k, 0, beside="; 0 keeps all tokens")
+        require_whole("max_reply_tokens", self.max_reply_tokens, 1)
         if self.max_context_tokens <= self.max_reply_tokens:
             raise ValueError(
                 f"max_context_tokens={self.max_context_tokens} must exceed "

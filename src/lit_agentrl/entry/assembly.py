@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.callbacks.progress import LiveDisplay
 from lit_agentrl.callbacks.rollout import RolloutCallback
+from lit_agentrl.checks import named
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import open_engine
@@ -78,10 +79,11 @@ def build(
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
     policy: Policy = instantiate(cfg.model)
-    chat = ChatRenderer(
-        policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
-        template=policy.chat_template,
-    )  # fmt: skip
+    with named("model"):  # whose template it is
+        chat = ChatRenderer(
+            policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
+            template=policy.chat_template,
+        )  # fmt: skip
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
         engine=_engine(cfg, parts.algorithm, parts.structure),
@@ -166,10 +168,12 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         ValueError: several devices under a strategy of one, or an accelerator that cannot do.
     """
     strategy: str | Strategy = instantiate(cfg.strategy)
+    with named("trainer"):
+        device = accelerator(cfg.trainer.get("accelerator", "auto"))
     trainer: pl.Trainer = instantiate(
         cfg.trainer,
         strategy=strategy,
-        accelerator=accelerator(cfg.trainer.get("accelerator", "auto")),
+        accelerator=device,
         callbacks=list(callbacks),
         logger=list(loggers),
         default_root_dir=str(cfg.run_dir),

@@ -98,6 +98,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
+    prompt, dialect = instantiate(cfg.prompt), instantiate(cfg.dialect)
+    if prompt.force_think and not dialect.think_start:
+        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
     return Parts(
         algorithm=algorithm,
         structure=structure,
@@ -109,8 +112,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         val_params=eval_params(rollout, cfg.val.temperature, "val"),
         test_params=eval_params(rollout, cfg.test.temperature, "test"),
         optim=instantiate(cfg.optim),
-        prompt=instantiate(cfg.prompt),
-        dialect=instantiate(cfg.dialect),
+        prompt=prompt,
+        dialect=dialect,
         worlds=instantiate(cfg.worlds),
         context=build_context(cfg, algorithm),
         rewards=rewards,
@@ -279,6 +282,5 @@ def eval_params(settings: RolloutSettings, temperature: float, split: str) -> Sa
     Raises:
         ValueError: a negative temperature, or none.
     """
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature >= 0:
-        raise ValueError(f"{split}.temperature={temperature} must be a number >= 0; 0 is greedy")
-    return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)
+    with named(split):
+        return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.checks import named
 from lit_agentrl.entry.errors import UserError
 
 if TYPE_CHECKING:
@@ -159,9 +160,11 @@ def start(cfg: DictConfig) -> None:
 
     instantiate(cfg.strategy)  # so that what it refuses is told before several are started, and once
     accelerator, devices = cfg.trainer.get("accelerator", "auto"), cfg.trainer.devices
+    with named("trainer"):
+        processes = launching.count_devices(str(accelerator), devices)
     launching.launch(
         launching.own_command(), job=os.environ[JOB], num_nodes=cfg.trainer.num_nodes,
-        processes=launching.count_devices(str(accelerator), devices),
+        processes=processes,
     )  # fmt: skip
 
 

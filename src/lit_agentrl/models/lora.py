@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib.util
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lit_agentrl import seeds
+from lit_agentrl.checks import require_number, require_whole
 
 ALL_LINEAR = "all-linear"
 NAME = "default"  # peft can hold several adapters; here there is one
@@ -49,14 +49,10 @@ class LoRA:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.r, bool) or not isinstance(self.r, int) or self.r < 1:
-            raise ValueError(f"model.lora.r={self.r} must be a whole number >= 1")
-        if not (self.alpha > 0 and math.isfinite(self.alpha)):
-            raise ValueError(f"model.lora.alpha={self.alpha} must be > 0")
+        require_whole("r", self.r, 1)
+        require_number("alpha", self.alpha, "> 0", lambda alpha: alpha > 0)
         if not self.target_modules:
-            raise ValueError(
-                f"model.lora.target_modules={self.target_modules} names no layer; {ALL_LINEAR} is all"
-            )
+            raise ValueError(f"target_modules={self.target_modules} names no layer; {ALL_LINEAR} is all")
 
     def attach(self, network: PreTrainedModel, name: str) -> dict[str, Any]:
         """Put adapters on ``network`` in place and freeze everything else.
@@ -75,7 +71,7 @@ class LoRA:
             ValueError: ``peft`` is not installed, or a target is no linear layer of the network.
         """
         if importlib.util.find_spec("peft") is None:
-            raise ValueError("model/lora needs the package peft; install it with: pip install 'peft>=0.21'")
+            raise ValueError("needs the package peft; install it with: pip install 'peft>=0.21'")
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
@@ -115,7 +111,7 @@ class LoRA:
             if not names:
                 valid = sorted({name.rpartition(".")[2] for name in linear})
                 raise ValueError(
-                    f"model.lora.target_modules={target} is no linear layer of the network's blocks; valid: "
+                    f"target_modules={target} is no linear layer of the network's blocks; valid: "
                     f"{ALL_LINEAR}, or any of {', '.join(valid)}"
                 )
         return sorted({name for names in found.values() for name in names})

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from lit_agentrl.checks import named, require_one_of
 from lit_agentrl.models.lora import LoRA, merged, save_adapter
 
 NANO_FOLDER = Path(__file__).parent / "nano"
@@ -70,18 +71,18 @@ def load_pretrained(
     Raises:
         ValueError: unknown ``dtype``, files that cannot be loaded, or adapters that do not fit, naming the option.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"model.dtype={dtype} is unknown; valid: {', '.join(DTYPES)}")
+    require_one_of("dtype", dtype, tuple(DTYPES))
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         network = AutoModelForCausalLM.from_pretrained(name, dtype=DTYPES[dtype])
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"model.name={name} could not be loaded ({reason}); give a folder with config.json, safetensors "
+            f"name={name} could not be loaded ({reason}); give a folder with config.json, safetensors "
             "weights and a tokenizer, or a hub id that this machine can reach"
         ) from error
-    adapters = None if lora is None else lora.attach(network, name)
+    with named("lora"):
+        adapters = None if lora is None else lora.attach(network, name)
     network.train(False)
     return Policy(
         network=network, tokenizer=tokenizer, name=name, chat_template=chat_template, adapters=adapters

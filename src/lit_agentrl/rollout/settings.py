@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
 
 
@@ -44,57 +45,50 @@ class RolloutSettings:
     overlap_patience: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "members"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"rollout.{name}={getattr(self, name)} must be >= 1")
-        if not self.temperature > 0:
-            raise ValueError(
-                f"rollout.temperature={self.temperature} must be > 0: greedy rollouts cannot explore"
-            )
+        require_whole("prompts", self.prompts, 1)
+        require_whole("members", self.members, 1)
+        require_number(
+            "temperature", self.temperature, "> 0: greedy rollouts cannot explore", lambda value: value > 0
+        )
+        _ = self.params  # refused at once where they are
         if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
             raise ValueError(
-                f"rollout.top_p={self.top_p} rollout.top_k={self.top_k}: truncated sampling makes training "
-                "off-policy; set rollout.allow_truncated_sampling=true to accept that"
+                f"top_p={self.top_p} and top_k={self.top_k}: truncated sampling makes training off-policy; set "
+                "rollout.allow_truncated_sampling=true to accept that"
             )
-        if not 0 <= self.max_failed_share <= 1:
-            raise ValueError(f"rollout.max_failed_share={self.max_failed_share} must be in [0, 1]")
+        require_number("max_failed_share", self.max_failed_share, "in [0, 1]", lambda share: 0 <= share <= 1)
         self._check_overlap()
 
     def _check_overlap(self) -> None:
-        if not isinstance(self.overlap, bool):
-            raise ValueError(f"rollout.overlap={self.overlap} must be true or false")
+        require(isinstance(self.overlap, bool), "overlap", self.overlap, "true or false")
         given = {name: getattr(self, f"overlap_{name}") for name in ("device", "threads", "patience")}
         given = {name: value for name, value in given.items() if value is not None}
         if given and not self.overlap:
             name, value = next(iter(given.items()))
             raise ValueError(
-                f"rollout.overlap_{name}={value} has no effect without rollout.overlap=true; set it, or leave out "
+                f"overlap_{name}={value} has no effect without rollout.overlap=true; set it, or leave out "
                 f"rollout.overlap_{name}"
             )
-        threads, patience = self.overlap_threads, self.overlap_patience
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise ValueError(f"rollout.overlap_threads={threads} must be a whole number >= 1")
-        if patience is not None and (not isinstance(patience, int | float) or not patience > 0):
-            raise ValueError(f"rollout.overlap_patience={patience} must be a number > 0, in seconds")
+        if self.overlap_threads is not None:
+            require_whole("overlap_threads", self.overlap_threads, 1)
+        if (patience := self.overlap_patience) is not None:
+            require_number("overlap_patience", patience, "a number > 0, in seconds", lambda value: value > 0)
         if self.overlap_device is not None:
             try:
                 torch.zeros(1, device=self.overlap_device).item()
             except (RuntimeError, AssertionError, NotImplementedError) as error:
                 reason = str(error).splitlines()[0]
                 raise ValueError(
-                    f"rollout.overlap_device={self.overlap_device} cannot be used here ({reason}); null stands for "
-                    "the trainer's device"
+                    f"overlap_device={self.overlap_device} cannot be used here ({reason}); null stands for the "
+                    "trainer's device"
                 ) from error
 
     @property
     def params(self) -> SamplingParams:
-        try:
-            return SamplingParams(
-                temperature=self.temperature,
-                top_p=self.top_p,
-                top_k=self.top_k,
-                max_reply_tokens=self.max_reply_tokens,
-                max_context_tokens=self.max_context_tokens,
-            )
-        except ValueError as error:
-            raise ValueError(f"rollout.{error}") from error
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_reply_tokens=self.max_reply_tokens,
+            max_context_tokens=self.max_context_tokens,
+        )

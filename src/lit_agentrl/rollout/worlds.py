@@ -38,7 +38,7 @@ class Worlds:
         require_whole("delay", self.delay, 0)
         require(isinstance(self.wait, bool), "wait", self.wait, "true or false")
         if not self.wait and self.delay:
-            raise ValueError(f"delay={self.delay} means nothing where worlds.wait=false; set worlds.delay=0")
+            raise ValueError(f"delay={self.delay} means nothing where wait=false; set it to 0")
 
 
 class EnvPool(Protocol):

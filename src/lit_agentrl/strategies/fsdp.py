@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
+from lit_agentrl.checks import require_one_of
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.multiprocess import Multiprocess
@@ -75,9 +76,8 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         sharded_checkpoints: bool = False,
         timeout_s: float = 1800.0,
     ) -> None:
-        for option, value in (("compute_dtype", compute_dtype), ("reduce_dtype", reduce_dtype)):
-            if value not in DTYPES:
-                raise ValueError(f"strategy.{option}={value} is unknown; valid: {', '.join(DTYPES)}")
+        require_one_of("compute_dtype", compute_dtype, tuple(DTYPES))
+        require_one_of("reduce_dtype", reduce_dtype, tuple(DTYPES))
         super().__init__(timeout_s=timeout_s, save_distributed_checkpoint=sharded_checkpoints)
         self.precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[compute_dtype],

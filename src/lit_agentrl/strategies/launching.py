@@ -53,7 +53,7 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
     try:
         found = kind.parse_devices(devices)  # type: ignore[arg-type] # which says what is wrong
     except (TypeError, ValueError, MisconfigurationException) as error:
-        raise ValueError(f"trainer.devices={devices}: {error}") from error
+        raise ValueError(f"devices={devices}: {error}") from error
     return found if isinstance(found, int) else len(found or ())
 
 

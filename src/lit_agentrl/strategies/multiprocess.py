@@ -9,6 +9,7 @@ import torch.distributed as dist
 from lightning.pytorch.strategies.parallel import ParallelStrategy
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from lit_agentrl.checks import require_number
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.strategies.balance import longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
@@ -26,8 +27,7 @@ class Multiprocess(ParallelStrategy):
     """
 
     def __init__(self, *, timeout_s: float = 1800.0, **options: Any) -> None:
-        if not timeout_s > 0:
-            raise ValueError(f"strategy.timeout_s={timeout_s} must be > 0 seconds")
+        require_number("timeout_s", timeout_s, "> 0 seconds", lambda seconds: seconds > 0)
         options["timeout"] = timedelta(seconds=max(timeout_s, MEET_S))
         super().__init__(**options)
         self.timeout_s = timeout_s

@@ -24,7 +24,7 @@ def accelerator(wanted: str) -> str:
     is_apple = MPSAccelerator.is_available() and not CUDAAccelerator.is_available()
     if wanted == "mps" or (wanted == "gpu" and is_apple):
         raise ValueError(
-            f"trainer.accelerator={wanted}: Apple's GPUs have no float64, in which draws and statistics are computed; "
+            f"accelerator={wanted}: Apple's GPUs have no float64, in which draws and statistics are computed; "
             "use trainer.accelerator=cpu"
         )
     return "cpu" if wanted == "auto" and is_apple else wanted

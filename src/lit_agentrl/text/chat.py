@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
+from lit_agentrl.checks import require
 from lit_agentrl.episode import Segment
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
@@ -40,8 +41,7 @@ def shipped_template(name: str) -> str:
     names = sorted(
         entry.name.removesuffix(".jinja") for entry in folder.iterdir() if entry.name.endswith(".jinja")
     )
-    if name not in names:
-        raise ValueError(f"model.chat_template={name!r} is not shipped; choose one of {names} or null")
+    require(name in names, "chat_template", name, f"one of {', '.join(names)}, or null")
     return (folder / f"{name}.jinja").read_text(encoding="utf-8")
 
 
@@ -81,7 +81,7 @@ class ChatRenderer:
     ) -> None:
         require_fast(tokenizer)
         if template is None and not tokenizer.chat_template:
-            raise ValueError(f"model.chat_template=null but the tokenizer has no chat template; {REMEDY}")
+            raise ValueError(f"chat_template=null but the tokenizer has no chat template; {REMEDY}")
         self.tokenizer = tokenizer
         self.dialect = dialect
         # stands for a reply; templates that edit thinking show it
@@ -91,7 +91,7 @@ class ChatRenderer:
         self._header = opened.removeprefix(self._render([_user("u")], header=False))
         opening = dialect.think_start
         if force_think and not opening:
-            raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+            raise ValueError("force_think=true needs a dialect whose thinking is opened by a tag")
         lead = re.search(rf"{re.escape(opening)}\s*\Z", self._header) if opening else None
         self._lead = lead[0] if lead else ""  # thinking opened by the template is part of a past reply
         self.forced_think = force_think or lead is not None
@@ -194,7 +194,7 @@ class ChatRenderer:
 
 
 def _refusal(detail: str) -> str:
-    return f"model.chat_template: the template is not append-only over turns ({detail}); {REMEDY}"
+    return f"the chat template is not append-only over turns ({detail}); {REMEDY}"
 
 
 def _user(content: str) -> dict[str, str]:

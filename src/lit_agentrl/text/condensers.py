@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Turn
 
 
@@ -25,9 +26,8 @@ class LastActions:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        count = self.count
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-            raise ValueError(f"context.condense.count={count} must be a whole number >= 0, or null for all")
+        if self.count is not None:
+            require_whole("count", self.count, 0, beside=", or null for all")
 
     def __call__(self, past: Sequence[Turn]) -> str:
         if self.count == 0:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.episode import Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer, Prefix
 
@@ -79,10 +80,7 @@ class Window:
     is_append_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.turns, bool) or not isinstance(self.turns, int) or self.turns < 1:
-            raise ValueError(
-                f"context.turns={self.turns} must be a whole number >= 1; context=single shows no past reply"
-            )
+        require_whole("turns", self.turns, 1, beside="; context=single shows no past reply")
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """The whole prompt; past replies are their recorded ids."""
@@ -110,8 +108,7 @@ class Single:
     is_append_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not callable(self.condense):
-            raise ValueError(f"context.condense={self.condense} must be a function: {_REMEDY}")
+        require(callable(self.condense), "condense", self.condense, f"a function: {_REMEDY}")
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """The whole prompt; no reply is in it, unless the text quotes one."""

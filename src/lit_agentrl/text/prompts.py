@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from lit_agentrl.actions import Actions
+from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -34,13 +35,12 @@ class Prompt:
     show_reward: bool = True
 
     def __post_init__(self) -> None:
-        if self.style not in get_args(Style):
-            raise ValueError(f"prompt.style={self.style!r} must be one of {', '.join(get_args(Style))}")
+        require_one_of("style", self.style, get_args(Style))
         for name in ("think", "force_think", "show_reward"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"prompt.{name}={getattr(self, name)!r} must be true or false")
+            value = getattr(self, name)
+            require(isinstance(value, bool), name, value, "true or false")
         if self.force_think and not self.think:
-            raise ValueError("prompt.force_think=true needs prompt.think=true")
+            raise ValueError("force_think=true needs prompt.think=true")
 
     def opening(
         self,

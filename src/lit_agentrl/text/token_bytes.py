@@ -30,7 +30,7 @@ def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     if not tokenizer.is_fast:
         name = type(tokenizer).__name__
-        raise ValueError(f"tokenizer={name} has no `tokenizers` backend; load its fast version")
+        raise ValueError(f"the tokenizer {name} has no `tokenizers` backend; load its fast version")
 
 
 class TokenPieces:
