@@ -59,5 +59,5 @@ def test_one_batch_has_a_length() -> None:
 
 
 def test_no_prompts_is_an_error() -> None:
-    with pytest.raises(ValueError, match="rollout.prompts=0"):
+    with pytest.raises(ValueError, match="^prompts=0 must be"):
         stream(prompts=0)

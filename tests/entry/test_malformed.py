@@ -152,7 +152,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("reward=format reward.format.weigth=1", "reward.format.weigth", "did you mean reward.format.weight?"),
     ("reward=format reward.format.weight=0", "reward.format.weight=0", "leave the part out"),
     ("reward=format reward.format.weight=[1]", "reward.format.weight=[1]", "a number other than 0"),
-    ("reward=[delta,top_lambda]", "reward=[delta,top_lambda]", "choose one"),
+    ("reward=[delta,top_lambda]", "reward: delta and top_lambda", "choose one"),
     ("reward=overlong rollout.max_reply_tokens=4", "reward.overlong.buffer=8", "<= max_tokens=4"),
     ("reward=normalise reward.normalise.by=all", "reward.normalise.by=all", "batch or group"),
     ("reward=potential reward.potential.of.scale=0", "reward.potential.of.scale=0", "> 0"),
@@ -162,7 +162,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     (
         "+reward.mine._target_=lit_agentrl.text.prompts.Prompt +reward.mine.style=compact",
         "reward.mine",
-        "must make a RewardPart",
+        "must be a RewardPart",
     ),
     # resuming
     ("resume=/no/such", "resume=/no/such", "give the folder of a run"),

@@ -77,7 +77,7 @@ def test_a_game_that_hangs_is_given_up_and_the_others_play_on(where: Any) -> Non
     assert [e.end for e in found] == [
         EndReason.ACTION_LIMIT, EndReason.ENV_TIMEOUT, EndReason.ACTION_LIMIT, EndReason.ACTION_LIMIT,
     ]  # fmt: skip
-    assert found[1].failed and "env.hosting.step_timeout_s=0.5 passed" in found[1].error
+    assert found[1].failed and "hosting.step_timeout_s=0.5 passed" in found[1].error
     calm = hostile("wait", Hosting())
     for mine, theirs in zip(found, calm, strict=True):
         if not mine.failed:  # also those that were played again in another process
@@ -97,7 +97,7 @@ def test_workers_are_replaced_so_many_times() -> None:
     found = hostile("die", Hosting(where="process", workers=1, restarts=1), waves=2)
     assert [e.failed for e in found[:4]] == [False, True, False, False]
     assert sum(e.failed for e in found[4:]) >= 3  # those that were ready before it died again may be over
-    assert "env.hosting.restarts=1 workers were replaced" in found[-1].error
+    assert "hosting.restarts=1 workers were replaced" in found[-1].error
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import require_whole
 
 _GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; further waves count from multiples of it
 
@@ -61,8 +62,7 @@ class PromptStream(LightningDataModule):
         test: Sequence[EvalSpec] = (),
     ) -> None:
         super().__init__()
-        if prompts < 1:
-            raise ValueError(f"rollout.prompts={prompts} must be >= 1")
+        require_whole("prompts", prompts, 1)
         self._prompts = prompts
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
         self._seed = seed

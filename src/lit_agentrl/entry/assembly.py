@@ -93,11 +93,12 @@ def build(
     check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
     if settings.overlap:
         rules.require_picklable()
-    stream = PromptStream(
-        prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
-        task_weights=games.weights, seed=cfg.seed, val=games.val,
-        test=games.test if cfg.test.episodes else (),
-    )  # fmt: skip
+    with named("rollout"):
+        stream = PromptStream(
+            prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
+            task_weights=games.weights, seed=cfg.seed, val=games.val,
+            test=games.test if cfg.test.episodes else (),
+        )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
         further_prompts=stream.wave, rewards=parts.rewards,

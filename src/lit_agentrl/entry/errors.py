@@ -13,10 +13,6 @@ from rich.text import Text
 
 from lit_agentrl.checks import under
 
-SECTIONS = (  # of a run's config
-    "algo", "callbacks", "context", "critic", "dialect", "engine", "env", "filter", "logger", "model", "optim",
-    "prompt", "reward", "rollout", "strategy", "test", "trainer", "update", "val", "worker", "worlds",
-)  # fmt: skip
 WHERE = "add traceback=true to see where"
 # errors whose messages are written for users; by name, so that a typing error need not wait for torch
 _FOR_USERS = ("CheckpointError", "MisconfigurationException", "PlayingError", "RankFailed")
@@ -67,9 +63,7 @@ def _explain_instantiation(error: InstantiationException) -> str:
         missing := re.search(r"missing .* argument[s]?: '(\w+)'", str(cause))
     ):
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
-    message = explain(cause)
-    is_full = message.partition(".")[0] in SECTIONS  # it names an option that stands elsewhere
-    return message if not key or is_full else under(key, message)
+    return under(key, explain(cause)) if key else explain(cause)
 
 
 def _at(error: OmegaConfBaseException) -> str:

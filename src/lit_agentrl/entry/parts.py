@@ -209,7 +209,8 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(f"reward.{name!s}={entry} must have a _target_; ~reward.{name!s} leaves it out")
         parts[str(name)] = instantiate(entry)
-    return RewardPipeline(parts)
+    with named("reward"):
+        return RewardPipeline(parts)
 
 
 def try_games(games: Games, rewards: RewardPipeline) -> None:
@@ -224,8 +225,9 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
         with closing(made) as env:
             if index < len(games.weights) and rewards.parts:
                 observation, _ = env.reset(seed=0)
-                for part in rewards.parts.values():
-                    part.check_game(task, env, observation)
+                for name, part in rewards.parts.items():
+                    with named(f"reward.{name}"):
+                        part.check_game(task, env, observation)
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:

@@ -238,7 +238,7 @@ def recomputed(network: nn.Module) -> AbstractContextManager[None]:
     layers = [each for each in network.modules() if isinstance(each, GradientCheckpointingLayer)]
     if not layers:
         raise ValueError(
-            f"update.checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
+            f"checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
         )
 
     def run_again(_: nn.Module, forward: Forward) -> Forward:

@@ -29,7 +29,7 @@ class Count(Novelty):
         super().check_game(task, env, observation)
         if not env.state_key():
             raise ValueError(
-                f"reward.{self.name} counts states, and {task.name} has no state_key; leave it out, or use reward=rnd"
+                f"counts states, and {task.name} has no state_key; leave it out, or use reward=rnd"
             )
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:

@@ -46,9 +46,7 @@ class Novelty(Shaping):
     def check_game(self, task: Task, env: World, observation: str) -> None:
         """Refuse a game of one turn, in which nothing is ever arrived at."""
         if task.max_turns == 1:
-            raise ValueError(
-                f"reward.{self.name} needs a game of several turns, and {task.name} has one; leave it out"
-            )
+            raise ValueError(f"needs a game of several turns, and {task.name} has one; leave it out")
 
     @abstractmethod
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:

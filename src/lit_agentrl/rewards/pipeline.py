@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lit_agentrl.checks import require
 from lit_agentrl.distributed import gather_rows, sum_over_ranks
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Probe, RewardContext, RewardPart, Stage
@@ -31,20 +32,17 @@ class RewardPipeline:
     def __init__(self, parts: Mapping[str, RewardPart] | None = None) -> None:
         parts = dict(parts or {})
         for name, part in parts.items():
-            if not isinstance(part, RewardPart):
-                raise ValueError(f"reward.{name} makes a {type(part).__name__}; it must make a RewardPart")
+            require(isinstance(part, RewardPart), f"{name}._target_", type(part).__name__, "a RewardPart")
             part.name = name
         task = [name for name, part in parts.items() if part.stage is Stage.TASK]
         if len(task) > 1:
-            raise ValueError(f"reward=[{','.join(task)}] each replace the task's reward; choose one")
+            raise ValueError(f"{' and '.join(task)} each replace the task's reward; choose one")
         if parts and not any(isinstance(part, TripWire) for part in parts.values()):
             parts["tripwire"] = TripWire()
             parts["tripwire"].name = "tripwire"
         for name, part in parts.items():
             if part.sees == "own" and type(part).learn is not RewardPart.learn:
-                raise ValueError(
-                    f"reward.{name} learns, and processes must learn the same: let it say sees = 'all'"
-                )
+                raise ValueError(f"{name} learns, and processes must learn the same: let it say sees = 'all'")
         self.parts = dict(sorted(parts.items(), key=lambda item: item[1].stage))
         self._is_set_up = False
 

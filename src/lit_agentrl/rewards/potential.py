@@ -37,8 +37,7 @@ class StepsToGoal:
         """Refuse a game that knows no best play, whose potential would be a constant."""
         if env.optimal_actions(horizon=2 * env.max_solution) is None:
             raise ValueError(
-                f"reward.potential.of needs best play, and {task.name} knows none; "
-                "set reward.potential.of._target_ to a function of (env, observation)"
+                f"of=StepsToGoal needs best play, and {task.name} knows none; give of a function of (env, observation)"
             )
 
 
@@ -72,7 +71,7 @@ class Potential(Shaping):
         """Try the potential."""
         if isinstance(self.of, StepsToGoal):
             self.of.check_game(task, env, observation)
-        require_number(f"reward.{self.name}.of", self.of(env, observation), "a function to a finite number")
+        require_number("of", self.of(env, observation), "a function to a finite number")
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
         """Of each turn."""

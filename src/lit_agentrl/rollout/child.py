@@ -120,7 +120,7 @@ class Child:
         if not self._connection.poll(_START_S):
             raise EOFError
         if reason := self._connection.recv_bytes().decode():
-            self._broken = f"env.hosting.where=process: the game cannot be sent to a process ({reason})"
+            self._broken = f"hosting.where=process: the game cannot be sent to a process ({reason})"
 
     def _replace(self) -> int | None:
         """Kill what hangs or is dead; the next call starts another process.  Its exit code."""
@@ -135,7 +135,7 @@ class Child:
         self._process = self._connection = None
         self._seated.clear()
         if not self._may_restart():
-            self._broken = f"env.hosting.restarts={self._hosting.restarts} workers were replaced; no more are"
+            self._broken = f"hosting.restarts={self._hosting.restarts} workers were replaced; no more are"
         return code
 
 

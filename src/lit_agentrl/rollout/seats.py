@@ -194,6 +194,4 @@ def limit_of(hosting: Hosting, call: Call) -> float | None:
 
 def timed_out(call: Call, limit: float) -> Answer:
     """What is said for a game that says nothing."""
-    return Answer(
-        error=f"env.hosting.{call.kind}_timeout_s={limit:g} passed without an answer", timed_out=True
-    )
+    return Answer(error=f"hosting.{call.kind}_timeout_s={limit:g} passed without an answer", timed_out=True)

@@ -171,7 +171,7 @@ class _Broken:
     """What stands where too many workers had to be replaced."""
 
     def __init__(self, hosting: Hosting) -> None:
-        self._error = f"env.hosting.restarts={hosting.restarts} workers were replaced; no more are"
+        self._error = f"hosting.restarts={hosting.restarts} workers were replaced; no more are"
 
     def __call__(self, call: Call) -> Answer | None:
         return None if call.kind == "release" else Answer(error=self._error)

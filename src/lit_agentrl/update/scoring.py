@@ -33,9 +33,7 @@ def form_of_rows(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> 
     reasons = [reason for network in networks if (reason := enable_packing(network))]
     if reasons and packing != "auto":
         name = str(packing).lower()
-        raise ValueError(
-            f"update.packing={name} does not fit this model: {reasons[0]}; use update.packing=false"
-        )
+        raise ValueError(f"packing={name} does not fit this model: {reasons[0]}; use update.packing=false")
     if reasons:
         log.info("rows are padded, not packed: %s", reasons[0])
         return "padded"

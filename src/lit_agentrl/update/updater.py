@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl import seeds
+from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import Objective, Term, add_metrics, metric_values
@@ -54,10 +55,11 @@ class Updater:
         self.settings = settings
         self.progress = Progress(settings.max_bad_steps)
         has_reference = objective.needs("ref_logp_BT")
-        self.networks = Networks(
-            network, critic=critic, settings=settings, temperature=temperature,
-            reference=frozen(network, objective.requirements.reference_dtype) if has_reference else None,
-        )  # fmt: skip
+        reference = frozen(network, objective.requirements.reference_dtype) if has_reference else None
+        with named("update"):  # where the settings of an update stand
+            self.networks = Networks(
+                network, critic=critic, reference=reference, settings=settings, temperature=temperature
+            )
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
         self._seed = seed
 
