@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import (
     check_shapes,
     find_trajectories,
@@ -70,10 +71,8 @@ def group_mean_std(
 
     ``singleton`` says what a group with one scored trajectory gets: ``zero``, or its ``raw`` return.
     """
-    if singleton not in ("zero", "raw"):
-        raise ValueError(f"singleton={singleton} must be zero or raw")
-    if not eps >= 0:
-        raise ValueError(f"eps={eps} must be >= 0")
+    require(singleton in ("zero", "raw"), "singleton", singleton, "zero or raw")
+    require(eps >= 0, "eps", eps, ">= 0")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     moments = group_moments(found.return_S, found.group_S, found.num_groups, ddof=ddof)
     value_S = _divide(moments.centred_N, moments.std_N, eps)
@@ -104,8 +103,7 @@ def group_mean_batch_std(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor, eps: float = 1e-6
 ) -> Advantage:
     """``(R_i - mean_g) / (std of all returns of the batch + eps)``, std with ddof 1."""
-    if not eps >= 0:
-        raise ValueError(f"eps={eps} must be >= 0")
+    require(eps >= 0, "eps", eps, ">= 0")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     moments = group_moments(found.return_S, found.group_S, found.num_groups)
     batch = group_moments(found.return_S, torch.zeros_like(found.group_S), 1)
@@ -156,8 +154,7 @@ def mc_return(
     Observation tokens cost no discount step.  Where a trajectory has several rows, returns flow back over
     them in the order of ``first_turn_B``.
     """
-    if not 0 <= discount <= 1:
-        raise ValueError(f"discount={discount} must be in [0, 1]")
+    require(0 <= discount <= 1, "discount", discount, "in [0, 1]")
     check_shapes(return_B=return_B, is_action_BT=is_action_BT, reward_BT=reward_BT)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     return Advantage(
@@ -211,8 +208,7 @@ def process_group(
     Raises:
         ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
     """
-    if not eps >= 0:
-        raise ValueError(f"eps={eps} must be >= 0")
+    require(eps >= 0, "eps", eps, ">= 0")
     check_shapes(
         return_B=return_B,
         group_B=group_B,

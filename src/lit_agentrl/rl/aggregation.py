@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes, segment_sum, trajectory_index
 
 
@@ -60,8 +61,7 @@ def seq_mean_token_sum(*, is_action_BT: Tensor, trajectory_B: Tensor) -> Weights
 
 def seq_mean_token_sum_norm(*, is_action_BT: Tensor, trajectory_B: Tensor, max_tokens: int) -> Weights:
     """``mean_i S_i / max_tokens``, a constant: Dr. GRPO, arXiv 2503.20783 (no bias towards long failures)."""
-    if not max_tokens > 0:
-        raise ValueError(f"max_tokens={max_tokens} must be > 0")
+    require(max_tokens > 0, "max_tokens", max_tokens, "> 0")
     _, count = _lengths(is_action_BT, trajectory_B)
     return Weights(_ones(is_action_BT) / max_tokens, count)
 

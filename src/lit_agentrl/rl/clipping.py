@@ -14,7 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes, require_whole_rows
+
+_REMEDY = "algo/clip=none switches clipping off"
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,11 @@ def symmetric(
 
     ``lower`` is ``linear`` (low = 1 - epsilon) or ``reciprocal`` (low = 1 / (1 + epsilon), LOOP's release).
     """
-    if lower not in ("linear", "reciprocal"):
-        raise ValueError(f"lower={lower} must be linear or reciprocal")
+    require(lower in ("linear", "reciprocal"), "lower", lower, "linear or reciprocal")
     if lower == "linear":
         _check_bounds("epsilon", epsilon, "epsilon", epsilon)
-    elif not epsilon > 0:
-        raise ValueError(f"epsilon={epsilon} must be > 0; algo/clip=none switches clipping off")
+    else:
+        require(epsilon > 0, "epsilon", epsilon, f"> 0; {_REMEDY}")
     bound = 1 - epsilon if lower == "linear" else 1 / (1 + epsilon)
     return _clip(ratio_BT, advantage_BT, bound, 1 + epsilon)
 
@@ -68,8 +70,7 @@ def dual(
     A token held by the cap (A < 0 and rho > cap) counts as clipped high.
     """
     _check_bounds("low", low, "high", high)
-    if not cap > 1:
-        raise ValueError(f"cap={cap} must be > 1")
+    require(cap > 1, "cap", cap, "> 1")
     base = _clip(ratio_BT, advantage_BT, 1 - low, 1 + high)
     is_negative_BT = advantage_BT < 0
     limit_BT = -cap * advantage_BT.detach()
@@ -85,8 +86,7 @@ def cispo(*, ratio_BT: Tensor, advantage_BT: Tensor, logp_BT: Tensor, cap: float
     ``logp_BT``.
     """
     check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT, logp_BT=logp_BT)
-    if not cap > 1:
-        raise ValueError(f"cap={cap} must be > 1")
+    require(cap > 1, "cap", cap, "> 1")
     weight_BT = ratio_BT.detach().clamp(max=cap) * advantage_BT.detach()
     is_high_BT = ratio_BT > cap
     return Clipped(-weight_BT * logp_BT, torch.zeros_like(is_high_BT), is_high_BT)
@@ -102,11 +102,8 @@ def _clip(ratio_BT: Tensor, advantage_BT: Tensor, low: float, high: float) -> Cl
 
 
 def _check_bounds(low_name: str, low: float, high_name: str, high: float) -> None:
-    remedy = "algo/clip=none switches clipping off"
-    if not 0 < low < 1:
-        raise ValueError(f"{low_name}={low} must be in (0, 1); {remedy}")
-    if not high > 0:
-        raise ValueError(f"{high_name}={high} must be > 0; {remedy}")
+    require(0 < low < 1, low_name, low, f"in (0, 1); {_REMEDY}")
+    require(high > 0, high_name, high, f"> 0; {_REMEDY}")
 
 
 def log_wide(
@@ -139,8 +136,7 @@ def log_wide(
         ValueError: if shapes disagree, a bound is not positive or a trajectory is spread over several rows.
     """
     for name, bound in (("low", low), ("high", high)):
-        if not bound > 0:
-            raise ValueError(f"{name}={bound} must be > 0 (nats); algo/clip=none switches clipping off")
+        require(bound > 0, name, bound, f"> 0 (nats); {_REMEDY}")
     check_shapes(
         ratio_BT=ratio_BT, advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
     )
@@ -172,10 +168,8 @@ def rollback(*, ratio_BT: Tensor, advantage_BT: Tensor, epsilon: float = 0.2, al
         ValueError: if shapes disagree, ``epsilon`` is not in (0, 1) or ``alpha`` is not positive.
     """
     check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT)
-    if not 0 < epsilon < 1:
-        raise ValueError(f"epsilon={epsilon} must be in (0, 1)")
-    if not 0 < alpha < math.inf:
-        raise ValueError(f"alpha={alpha} must be finite and > 0; algo/clip=symmetric has no slope")
+    require(0 < epsilon < 1, "epsilon", epsilon, "in (0, 1)")
+    require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/clip=symmetric has no slope")
     advantage_BT = advantage_BT.detach()
     bound_BT = ratio_BT.detach().clamp(1 - epsilon, 1 + epsilon)
     is_outside_BT = bound_BT != ratio_BT.detach()

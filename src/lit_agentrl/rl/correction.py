@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes
 
 
@@ -29,8 +30,7 @@ def truncated(
     Raises:
         ValueError: if shapes disagree or ``cap`` is below 1.
     """
-    if not 1 <= cap < math.inf:
-        raise ValueError(f"cap={cap} must be finite and >= 1")
+    require(1 <= cap < math.inf, "cap", cap, "finite and >= 1")
     return _ratio(old_logp_BT, sampler_logp_BT, is_action_BT).clamp(max=cap)
 
 
@@ -47,8 +47,8 @@ def masked(
     Raises:
         ValueError: if shapes disagree, or not ``0 <= low < 1 <= high``.
     """
-    if not 0 <= low < 1 <= high < math.inf:
-        raise ValueError(f"low={low} high={high} must satisfy 0 <= low < 1 <= high")
+    require(0 <= low < 1, "low", low, "in [0, 1)")
+    require(1 <= high < math.inf, "high", high, "finite and >= 1")
     ratio_BT = _ratio(old_logp_BT, sampler_logp_BT, is_action_BT)
     return torch.where((ratio_BT >= low) & (ratio_BT <= high), ratio_BT, torch.zeros_like(ratio_BT))
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.masked import check_shapes, masked_whiten
 from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, turn_index
@@ -180,7 +181,5 @@ def _steps(
 
 def _check_constants(whiten: bool, **shares: float) -> None:
     for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{name}={share} must be in [0, 1]")
-    if not isinstance(whiten, bool):  # the text "no" would count as true
-        raise ValueError(f"whiten={whiten} must be true or false")
+        require(0 <= share <= 1, name, share, "in [0, 1]")
+    require(isinstance(whiten, bool), "whiten", whiten, "true or false")

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require, require_number
 from lit_agentrl.rl.masked import check_shapes
 
 
@@ -28,8 +29,7 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
     Raises:
         ValueError: if shapes disagree or ``coef`` is not positive.
     """
-    if not coef > 0:
-        raise ValueError(f"coef={coef} must be > 0; algo/entropy=none switches the bonus off")
+    require(coef > 0, "coef", coef, "> 0; algo/entropy=none switches the bonus off")
     check_shapes(entropy_BT=entropy_BT, is_action_BT=is_action_BT)
     return -coef * torch.where(is_action_BT, entropy_BT, torch.zeros_like(entropy_BT))
 
@@ -66,12 +66,9 @@ class AdaptiveBonus:
     def __post_init__(self) -> None:
         """Checks the constants."""
         for name in ("target", "delta", "max_coef"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name}={value} must be finite and > 0")
-        if self.max_coef < self.delta:
-            raise ValueError(f"max_coef={self.max_coef} must be >= delta={self.delta}")
-        if not 0 <= self.coef <= self.max_coef:
-            raise ValueError(f"coef={self.coef} must be in [0, max_coef={self.max_coef}]")
+            require_number(name, getattr(self, name), "finite and > 0", lambda value: value > 0)
+        require(self.max_coef >= self.delta, "max_coef", self.max_coef, f">= delta={self.delta}")
+        require(0 <= self.coef <= self.max_coef, "coef", self.coef, f"in [0, max_coef={self.max_coef}]")
 
     def __call__(self, *, entropy_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Loss of each token (B, T), 0 where not sampled; gradient through ``entropy_BT``."""
@@ -104,8 +101,7 @@ def top_entropy_quantile(*, sampler_entropy_BT: Tensor, is_action_BT: Tensor, sh
     Raises:
         ValueError: if shapes disagree, ``share`` is out of range or a sampled token's entropy is NaN.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share={share} must be in (0, 1]; 1.0 keeps every token")
+    require(0 < share <= 1, "share", share, "in (0, 1]; 1.0 keeps every token")
     check_shapes(sampler_entropy_BT=sampler_entropy_BT, is_action_BT=is_action_BT)
     entropy_N = sampler_entropy_BT[is_action_BT]
     if not len(entropy_N):

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments, segment_sum
 
 
@@ -51,8 +52,7 @@ def top_std(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, ratio: f
     Raises:
         ValueError: if shapes disagree or ``ratio`` is outside (0, 1].
     """
-    if not 0 < ratio <= 1:
-        raise ValueError(f"ratio={ratio} must be in (0, 1]; 1.0 keeps all groups")
+    require(0 < ratio <= 1, "ratio", ratio, "in (0, 1]; 1.0 keeps all groups")
     groups, std = group_std(return_B, group_B, trajectory_B)
     num_kept = max(1, int(ratio * len(groups) + 1e-9))  # 0.29 * 100 is 28.999... in floating point
     best = torch.argsort(std, descending=True, stable=True)[:num_kept]
@@ -97,10 +97,8 @@ def std_nucleus(
 
     ``p`` is in (0, 1]; ``slack`` in points, >= 0.  With ``slack=0``, ``p=1`` keeps every group with spread.
     """
-    if not 0 < p <= 1:
-        raise ValueError(f"p={p} must be in (0, 1]; filter=none keeps all groups")
-    if not 0 <= slack < math.inf:
-        raise ValueError(f"slack={slack} must be >= 0 and finite")
+    require(0 < p <= 1, "p", p, "in (0, 1]; filter=none keeps all groups")
+    require(0 <= slack < math.inf, "slack", slack, ">= 0 and finite")
     groups, std = group_std(return_B, group_B, trajectory_B)
     widest, order = torch.sort(std, descending=True, stable=True)
     # Summed from the narrow end, as what is missing: exact where p=1, however small the last spread is.
@@ -116,8 +114,7 @@ def min_p(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, p: float) 
 
     Where no group spreads, none is kept.
     """
-    if not 0 < p <= 1:
-        raise ValueError(f"p={p} must be in (0, 1]; filter=none keeps all groups")
+    require(0 < p <= 1, "p", p, "in (0, 1]; filter=none keeps all groups")
     groups, std = group_std(return_B, group_B, trajectory_B)
     largest = torch.cat([std, std.new_zeros(1)]).max()
     return Selection(keep_groups=groups[(std > 0) & (std >= p * largest)], want_more=False)
@@ -127,8 +124,7 @@ def var_threshold(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, threshold: float = 0.01
 ) -> Selection:
     """The groups whose variance of returns is at least ``threshold`` (points squared, > 0)."""
-    if not 0 < threshold < math.inf:
-        raise ValueError(f"threshold={threshold} must be > 0 and finite; filter=none keeps all groups")
+    require(0 < threshold < math.inf, "threshold", threshold, "> 0 and finite; filter=none keeps all groups")
     groups, std = group_std(return_B, group_B, trajectory_B)
     return Selection(keep_groups=groups[std >= math.sqrt(threshold)], want_more=False)
 
@@ -158,8 +154,8 @@ def dynamic_sampling(
     Raises:
         ValueError: also if ``target`` is not a whole number >= 1.
     """
-    if target is not None and (isinstance(target, bool) or not isinstance(target, int) or target < 1):
-        raise ValueError(f"target={target} must be a whole number >= 1, or null to never sample more")
+    if target is not None:
+        require_whole("target", target, 1, beside=", or null to never sample more")
     keep_groups = reject_uniform(return_B=return_B, success_B=success_B, group_B=group_B).keep_groups
     want_more = target is not None and len(keep_groups) < target
     return Selection(keep_groups=keep_groups[:target], want_more=want_more)

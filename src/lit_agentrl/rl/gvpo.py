@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum
 
 
@@ -44,8 +45,7 @@ def gvpo_loss(
     Raises:
         ValueError: if shapes disagree, ``beta`` is not positive or rows of a trajectory differ in return.
     """
-    if not 0 < beta < math.inf:
-        raise ValueError(f"beta={beta} must be finite and > 0")
+    require(0 < beta < math.inf, "beta", beta, "finite and > 0")
     check_shapes(
         logp_BT=logp_BT, old_logp_BT=old_logp_BT, advantage_BT=advantage_BT, is_action_BT=is_action_BT,
         return_B=return_B,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -75,10 +76,8 @@ class KLTerm:
 
     def __post_init__(self) -> None:
         """Checks the coefficient."""
-        if not 0 < self.coef < math.inf:
-            raise ValueError(
-                f"coef={self.coef} must be finite and > 0; algo/kl=none switches the KL term off"
-            )
+        is_valid = 0 < self.coef < math.inf
+        require(is_valid, "coef", self.coef, "finite and > 0; algo/kl=none switches the KL term off")
         if self.reference_dtype not in (None, *DTYPES):
             raise ValueError(
                 f"reference_dtype={self.reference_dtype} is unknown; valid: null, {', '.join(DTYPES)}"

@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from lit_agentrl.checks import require, require_number
 from lit_agentrl.rl.kl import KLTerm
 
 COEF_MIN, COEF_MAX = 1e-8, 1e8  # repeated halving must not end at 0, from where no factor leads back
@@ -123,8 +124,7 @@ class SeedThreshold:
         _check_positive(low_kl=self.low_kl, low_coef=self.low_coef)
         for name in ("kl", "coef"):
             low, high = getattr(self, f"low_{name}"), getattr(self, f"high_{name}")
-            if not low < high < math.inf:
-                raise ValueError(f"high_{name}={high} must be finite and > low_{name}={low}")
+            require(low < high < math.inf, f"high_{name}", high, f"finite and > low_{name}={low}")
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
         if not _is_measured(coef, kl, num_tokens):
@@ -170,8 +170,7 @@ def _is_measured(coef: float, kl: float, num_tokens: int) -> bool:
     """Whether there is a KL to go by, after checking the arguments."""
     if not 0 < coef < math.inf:
         raise ValueError(f"the controller cannot start from coef={coef}; it must be > 0")
-    if num_tokens < 0:
-        raise ValueError(f"num_tokens={num_tokens} must be >= 0")
+    require(num_tokens >= 0, "num_tokens", num_tokens, ">= 0")
     return num_tokens > 0 and math.isfinite(kl)
 
 
@@ -181,5 +180,4 @@ def _bounded(coef: float) -> float:
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}={value} must be finite and > 0")
+        require_number(name, value, "finite and > 0", lambda value: value > 0)

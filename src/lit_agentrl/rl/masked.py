@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
+
 
 def check_shapes(**tensors: Tensor) -> None:
     """Checks that tensors named by shape suffix agree: all ``_BT`` are (B, T), all ``_B`` are (B,).
@@ -124,8 +126,7 @@ def group_moments(value_N: Tensor, group_N: Tensor, num_groups: int, *, ddof: in
     The mean is taken of the distances from the group's minimum, so that a group of equal values is centred
     to exactly 0 and has a std of exactly 0.  A group with ``ddof`` entries or fewer has a std of 0.
     """
-    if ddof not in (0, 1):
-        raise ValueError(f"ddof={ddof} must be 0 or 1")
+    require(ddof in (0, 1), "ddof", ddof, "0 or 1")
     count = segment_sum(torch.ones_like(value_N), group_N, num_groups)
     minimum = value_N.new_zeros(num_groups).scatter_reduce_(0, group_N, value_N, "amin", include_self=False)
     above_N = value_N - minimum[group_N]

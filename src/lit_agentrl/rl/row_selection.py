@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes, trajectory_index
 
 
@@ -30,8 +31,7 @@ def abs_advantage(
 
     ``threshold`` is in the units of the advantage, points or standard deviations, and > 0.
     """
-    if not 0 < threshold < math.inf:
-        raise ValueError(f"threshold={threshold} must be > 0 and finite; algo/rows=none keeps all")
+    require(0 < threshold < math.inf, "threshold", threshold, "> 0 and finite; algo/rows=none keeps all")
     index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
     return (largest_S >= threshold)[index_B]
 
@@ -53,8 +53,7 @@ class CPPO:
 
     def __post_init__(self) -> None:
         """Checks the constant."""
-        if not 0 < self.prune < 1:
-            raise ValueError(f"prune={self.prune} must be in (0, 1); algo/rows=none keeps all")
+        require(0 < self.prune < 1, "prune", self.prune, "in (0, 1); algo/rows=none keeps all")
 
     @property
     def prompt_factor(self) -> float:

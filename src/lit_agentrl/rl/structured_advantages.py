@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.advantages import Advantage, broadcast_to_actions, group_mean, group_mean_std
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum
 from lit_agentrl.rl.returns import return_to_go
@@ -146,8 +147,7 @@ def indicator(
     All trajectories that tie for the best get 1.  ``min_return`` (points) keeps a group without any success
     from being imitated.  A group with one scored trajectory offers no choice and gets 0.
     """
-    if math.isnan(min_return):
-        raise ValueError(f"min_return={min_return} must be a number of points")
+    require(not math.isnan(min_return), "min_return", min_return, "a number of points")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     best = found.return_S.new_full((found.num_groups,), -math.inf)
     best = best.scatter_reduce_(0, found.group_S, found.return_S, "amax")
@@ -170,18 +170,14 @@ def raw_filtered(*, return_B: Tensor, group_B: Tensor, success_B: Tensor, is_act
 
 
 def _check_gigpo(discount: float, omega: float, episode_stats: str) -> None:
-    if not 0 <= discount <= 1:
-        raise ValueError(f"discount={discount} must be in [0, 1]")
-    if not 0 <= omega < math.inf:
-        raise ValueError(f"omega={omega} must be >= 0 and finite")
-    if episode_stats not in ("trajectory", "row"):
-        raise ValueError(f"episode_stats={episode_stats} must be trajectory or row")
+    require(0 <= discount <= 1, "discount", discount, "in [0, 1]")
+    require(0 <= omega < math.inf, "omega", omega, ">= 0 and finite")
+    require(episode_stats in ("trajectory", "row"), "episode_stats", episode_stats, "trajectory or row")
 
 
 def _normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """(value_N, group_N, id_N) -> value_N normalised within its group; entries of one id count once."""
-    if norm not in ("mean", "mean_std"):
-        raise ValueError(f"norm={norm} must be mean or mean_std")
+    require(norm in ("mean", "mean_std"), "norm", norm, "mean or mean_std")
     if norm == "mean" and eps is not None:
         raise ValueError(f"eps={eps} has no effect with norm=mean: leave it null")
     divided = partial(group_mean_std, eps=DEFAULT_EPS if eps is None else eps)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes, group_moments
 
 
@@ -56,8 +57,7 @@ def clipped(
     Raises:
         ValueError: also if ``clip`` is not positive.
     """
-    if not clip > 0:
-        raise ValueError(f"clip={clip} must be > 0; the squared loss does not clip")
+    require(clip > 0, "clip", clip, "> 0; the squared loss does not clip")
     is_target_BT = _targets(is_action_BT, is_value_target_BT)
     value_BT = _select(value_BT, is_target_BT)
     return_BT = _select(return_BT.detach(), is_target_BT)
