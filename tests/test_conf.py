@@ -30,6 +30,7 @@ from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
@@ -171,6 +172,10 @@ def make_reward(cfg: DictConfig) -> None:
     assert bool(rewards) == bool(given)
 
 
+def make_worker(cfg: DictConfig) -> None:
+    assert not cfg.worker or isinstance(instantiate(cfg.worker), WorkerSettings)
+
+
 def make_trainer(cfg: DictConfig) -> None:
     trainer = build_trainer(cfg, callbacks=[], loggers=[])
     assert trainer.max_epochs == cfg.trainer.max_epochs and trainer.world_size == 1
@@ -195,6 +200,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "strategy": make_trainer,
     "trainer": make_trainer,
     "update": make_update,
+    "worker": make_worker,
 }
 
 

@@ -18,6 +18,7 @@ from examples.own_dialect.arrow import Arrow
 from examples.own_env.letters import Letters
 from examples.own_reward.progress import Progress
 from examples.own_tools.vault import Vault
+from examples.own_worker.second_copy import SecondCopy
 from lit_agentrl.actions import ToolCall
 from lit_agentrl.callbacks.markup import reply_parts
 from lit_agentrl.engines.base import SamplingParams
@@ -29,15 +30,17 @@ from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
 from lit_agentrl.episode import Episode, Segment
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.policy import load_nano
+from lit_agentrl.models.policy import load_nano, named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.workers.base import play
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.update.settings import OptimSettings
-from tests.conftest import tiny_policy
+from tests.conftest import tiny_network, tiny_policy
 from tests.rewards.conftest import context, episode, turn
 from tests.rollout.test_collector import LOSE, WIN, collect
+from tests.rollout.test_process import rules, wave
 from tests.text.conftest import make_bpe
 from tests.update.conftest import recorded, step
 
@@ -178,7 +181,13 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "choice", ["own_env env=letters", "own_reward reward=progress", "own_structure algo/structure=second_try"]
+    "choice",
+    [
+        "own_env env=letters",
+        "own_reward reward=progress",
+        "own_structure algo/structure=second_try",
+        "own_worker worker=second_copy",
+    ],
 )
 def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
     folder, option = choice.split()
@@ -214,6 +223,24 @@ def test_groups_that_failed_are_played_once_more() -> None:
     assert batch.trajectories is not None and batch.trajectories.group_B.tolist() == [30, 30, 31, 31, 31, 31]
     assert batch.trajectories.success_B.tolist() == [False, True, False, False, False, True]
     assert row["rollout/waves"] == len(waves) == 2
+
+
+def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
+    search = search_path([ROOT / "examples" / "own_worker" / "conf"])
+    settings = instantiate(compose_job("train", ["worker=second_copy"], search).worker)
+    assert settings == SecondCopy(device="cpu")
+    network, other = tiny_network(), tiny_network(seed=1)
+    worker = settings.open(rules(), network, torch.no_grad, is_ahead=False)
+    worker.load(named_weights(other), 5)
+    worker.submit(wave())
+    moved = worker.differing(named_weights(network))
+    assert moved and all(torch.equal(weight, named_weights(other)[name]) for name, weight in moved.items())
+    engine = rules().open_engine(other)
+    engine.load(None, 5)
+    expected = Scheduler(rules(), engine)
+    assert worker.take().episodes == expected.play(wave())
+    assert play(worker, wave(1)).episodes == expected.play(wave(1))
+    worker.stop()
 
 
 @pytest.mark.parametrize("budget", [300, 100_000])

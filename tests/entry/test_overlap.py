@@ -12,7 +12,6 @@ from hydra import compose, initialize_config_dir
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig
 
-from lit_agentrl.callbacks.rollout import require_whole_weights
 from lit_agentrl.entry.cli import main_train
 from lit_agentrl.entry.composition import task_loader
 from lit_agentrl.entry.overlap import add_correction
@@ -22,6 +21,8 @@ from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.workers.process import ProcessSettings
+from lit_agentrl.strategies.doors import require_whole_weights
 from tests.conftest import ROOT
 
 ALGORITHMS = sorted(file.stem for file in (ROOT / "conf" / "algo").glob("[!_]*.yaml"))
@@ -89,29 +90,63 @@ def test_no_correction_is_refused_where_it_is_asked_for(
     assert "use algo/correction=truncated or masked, or rollout.overlap=false" in error
 
 
+def test_no_worker_is_refused_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    error = refused(capsys, tmp_path, "rollout.overlap=true", "worker=none")
+    assert "use worker=process, or rollout.overlap=false" in error
+
+
+@pytest.mark.parametrize("option", ["device", "threads", "patience"])
+def test_options_that_moved_are_told(option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    error = refused(capsys, tmp_path, "rollout.overlap=true", f"rollout.overlap_{option}=2")
+    assert error.endswith(
+        f"rollout.overlap_{option} is no option any more; write worker=process worker.{option}=…"
+    )
+
+
+def test_who_plays() -> None:
+    def worker(*overrides: str) -> Any:
+        return build_parts(config(*overrides), task_loader()).worker
+
+    assert worker() is None
+    assert worker("worker=process", "worker.threads=2") == ProcessSettings(threads=2)
+    assert worker("rollout.overlap=true") == ProcessSettings()
+    assert worker("rollout.overlap=true", "worker=process", "worker.patience=9") == ProcessSettings(
+        patience=9
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"overlap": 1}, r"^overlap=1 must be true or false"),
-        ({"overlap_threads": 2}, r"^overlap_threads=2 has no effect without rollout\.overlap=true"),
-        ({"overlap_device": "cpu"}, r"^overlap_device=cpu has no effect without"),
-        ({"overlap_patience": 5}, r"^overlap_patience=5 has no effect without"),
-        ({"overlap": True, "overlap_threads": 0}, r"^overlap_threads=0 must be a whole number >= 1"),
-        ({"overlap": True, "overlap_threads": 1.5}, r"^overlap_threads=1\.5 must be a whole number"),
-        ({"overlap": True, "overlap_patience": 0}, r"^overlap_patience=0 must be a number > 0"),
-        ({"overlap": True, "overlap_device": "gpu"}, r"^overlap_device=gpu cannot be used here \(.*gpu"),
-        ({"overlap": True, "overlap_device": "cuda:99"}, r"^overlap_device=cuda:99 cannot be used here"),
-        ({"overlap": True, "overlap_device": "meta"}, r"^overlap_device=meta cannot be used here"),
+        ({"threads": 0}, r"^threads=0 must be a whole number >= 1"),
+        ({"threads": 1.5}, r"^threads=1\.5 must be a whole number"),
+        ({"patience": 0}, r"^patience=0 must be a number > 0, in seconds"),
+        ({"device": "gpu"}, r"^device=gpu cannot be used here \(.*gpu"),
+        ({"device": "cuda:99"}, r"^device=cuda:99 cannot be used here"),
+        ({"device": "meta"}, r"^device=meta cannot be used here"),
     ],
 )  # fmt: skip
 def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        RolloutSettings(prompts=1, members=1, **options)
-    RolloutSettings(prompts=1, members=1, overlap=True, overlap_device="cpu", overlap_threads=1)
+        ProcessSettings(**options)
+    ProcessSettings(device="cpu", threads=1)
+    with pytest.raises(ValueError, match=r"^overlap=1 must be true or false"):
+        RolloutSettings(prompts=1, members=1, overlap=1)  # type: ignore[arg-type]
+
+
+def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    error = refused(capsys, tmp_path, "worker=process", "worker.threads=0")
+    assert error.endswith("worker.threads=0 must be a whole number >= 1")
+    error = refused(capsys, tmp_path, "worker.threads=2")
+    assert error.endswith("worker=none has no option threads; worker.threads belongs to worker=process")
 
 
 def test_strategies_that_shard_weights_are_refused() -> None:
     for strategy in (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()):
         require_whole_weights(strategy)
-    with pytest.raises(ValueError, match=r"FSDPStrategy shards them; use strategy=single or ddp"):
+    with pytest.raises(
+        ValueError, match=r"FSDPStrategy shards them; use strategy=single or ddp, or worker=none"
+    ):
         require_whole_weights(FSDPStrategy())

@@ -13,6 +13,7 @@ from lit_agentrl.entry import composition
 from lit_agentrl.entry.parts import build_parts
 from lit_agentrl.entry.saved import _up_to_date, saved_config
 from lit_agentrl.rl.group_loss import GroupLoss
+from lit_agentrl.rollout.workers.process import ProcessSettings
 
 
 @pytest.mark.parametrize(("value", "warnings"), [(False, 0), (True, 1)])
@@ -84,3 +85,18 @@ def test_rollouts_of_before_structures(
     assert found.algo.structure._target_ == f"lit_agentrl.rollout.structures.{name}"
     assert found.algo.structure.max_waves == max_waves and "max_waves" not in found.rollout
     build_parts(found, composition.task_loader())
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
+    cfg = composition.compose_job("train", [], composition.search_path([]))
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"], cfg["worker"]
+    cfg.run_dir = str(tmp_path)
+    threads = 1 if overlap else None
+    cfg.rollout.update(overlap=overlap, overlap_device=None, overlap_threads=threads, overlap_patience=None)
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
+    worker = build_parts(saved_config(tmp_path, "resume")[0], composition.task_loader()).worker
+    assert worker == (ProcessSettings(threads=1) if overlap else None)

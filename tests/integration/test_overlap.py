@@ -33,7 +33,9 @@ def one_thread() -> Iterator[None]:
 
 
 def train(folder: Path, iterations: int, *options: str) -> list[dict[str, str]]:
-    main_train([*TINIER, EVERY, *options, f"trainer.max_epochs={iterations}", f"hydra.run.dir={folder}"])
+    given = {option.split("=")[0] for option in options}
+    tiny = [option for option in TINIER if option.split("=")[0] not in given]
+    main_train([*tiny, EVERY, *options, f"trainer.max_epochs={iterations}", f"hydra.run.dir={folder}"])
     return outcome(folder)[1]
 
 
@@ -97,11 +99,41 @@ def test_a_playing_process_that_fails_ends_the_run_with_one_line(
     with pytest.raises(SystemExit):
         train(tmp_path / "run", 2, AHEAD, "engine._target_=fragile.Fragile")
     error = capsys.readouterr().err.strip().splitlines()
-    assert error[-1].startswith(
-        "error: the process that plays ahead (rollout.overlap=true) failed: OSError: the lic"
-    )
+    assert error[-1].startswith("error: the playing process (worker=process) failed: OSError: the lic")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed" and "the licence server is away" in summary["error"]
+
+
+OWN = ("--config-dir", str(ROOT / "examples" / "own_worker" / "conf"), "worker=second_copy")
+
+
+@pytest.mark.slow
+def test_a_worker_plays_what_the_trainer_would(tmp_path: Path) -> None:
+    """Weights, rows and transcripts, with greedy episodes, several waves, and two steps an iteration."""
+    waves = (
+        "env=frozen_lake",
+        "filter=dynamic_sampling",
+        "algo.structure.max_waves=3",
+        "update.minibatches=2",
+    )
+    tail = ("rollout.max_context_tokens=300", "optim.lr=1e-3")
+    for name, options in (("greedy", ("algo=remax",)), ("waves", waves)):
+        plain, there = tmp_path / f"{name}_none", tmp_path / f"{name}_process"
+        rows = train(plain, 3, *options, *tail)
+        train(there, 3, "worker=process", *options, *tail)
+        assert_equal_runs(plain, there)
+    assert max(float(row["rollout/waves"]) for row in rows[1:]) > 1
+    assert "train/staleness" not in rows[1]
+    train(tmp_path / "own", 3, *OWN, *waves, *tail)
+    assert_equal_runs(plain, tmp_path / "own")
+
+
+@pytest.mark.slow
+def test_a_worker_of_ones_own_plays_ahead_as_the_process_does(tmp_path: Path) -> None:
+    process, own = tmp_path / "process", tmp_path / "own"
+    train(process, 3, AHEAD, "optim.lr=1e-3")
+    train(own, 3, AHEAD, *OWN, "optim.lr=1e-3")
+    assert_equal_runs(process, own)
 
 
 CASES = {

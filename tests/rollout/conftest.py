@@ -76,6 +76,7 @@ def play():
         params=None,
         probes=None,
         context=FULL,
+        engine=None,
         **limits,
     ):
         tokenizer = nano_tokenizer()
@@ -83,7 +84,7 @@ def play():
         task = Task(
             name="count", game=game, **{"max_turns": 4, "max_actions": 8, "max_actions_per_turn": 3, **limits}
         )
-        engine = ScriptedEngine(
+        engine = (engine or ScriptedEngine)(
             script, encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], capacity=2
         )
         rules = Rules(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.rollout.ahead import PlayAhead
+from lit_agentrl.rollout.ahead import PlayAhead, PlayNow
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.weights import SharedWeights
@@ -137,3 +137,18 @@ def test_cores_are_shared_while_the_trainer_trains() -> None:
     assert Fit(2, threads=3).threads == [1, 4, 1, 4]
     assert Fit(1, threads=9).threads == [1, 4]
     assert torch.get_num_threads() == 4
+
+
+def test_now_is_with_the_weights_of_now_sent_once_a_version() -> None:
+    network = Network()
+    worker = FakeWorker(network, threads=4)
+    sent: list[int] = []
+    load = worker.load
+    worker.load = lambda weights, version: (sent.append(version), load(weights, version))  # type: ignore[method-assign,func-returns-value]
+    now, played = PlayNow(worker, network), []
+    for iteration, version in ((0, 0), (1, 2), (1, 2), (2, 2)):
+        network.moving.data.fill_(float(version))
+        played += now.play(wave(iteration), version).episodes
+    now.stop()
+    assert played == [(0, 0.0, 0), (1, 2.0, 2), (1, 2.0, 2), (2, 2.0, 2)] and sent == [0, 2]
+    assert worker.log[-1] == ("stop",) and torch.get_num_threads() == 4

@@ -108,7 +108,9 @@ def test_weights_stay_while_they_are_played_with(playing: PlayingProcess) -> Non
 @pytest.mark.slow
 def test_an_error_is_told_with_its_cause() -> None:
     made = process(Broken)
-    with pytest.raises(PlayingError, match=r"^the process .* failed: OSError: no GPU left$") as caught:
+    with pytest.raises(
+        PlayingError, match=r"^the playing process .* failed: OSError: no GPU left$"
+    ) as caught:
         play(made, wave())
     assert "in poll" in str(caught.value.__cause__)  # the stack of the other process
     assert not _is_running(made.pid)
@@ -129,7 +131,7 @@ def test_a_process_that_dies_is_told() -> None:
 @pytest.mark.slow
 def test_a_process_that_hangs_is_ended() -> None:
     made = process(Hanging, patience=5.0)
-    with pytest.raises(PlayingError, match=r"finished no reply for 5 s; .*raise rollout\.overlap_patience"):
+    with pytest.raises(PlayingError, match=r"finished no reply for 5 s; .*raise worker\.patience"):
         play(made, wave())
     assert not _is_running(made.pid)
 

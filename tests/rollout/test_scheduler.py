@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.episode import EndReason, FinishReason, Segment
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
@@ -189,3 +190,39 @@ def test_games_are_closed_when_they_fail_and_when_nobody_plays_them_any_more(pla
     monkeypatch.setattr(Count, "close", fails, raising=False)
     [episode] = play(lambda e, k: reply("Left"))
     assert "the game broke" in episode.error and "the server is gone" in caplog.text
+
+
+class Silent(ScriptedEngine):
+    """As one on another machine: it may come back with nothing, and answers out of order."""
+
+    polls = 0
+
+    def poll(self, timeout=None, *, steps=None):
+        self.polls += 1
+        if self.polls % 3:
+            return []
+        return super().poll(timeout, steps=steps)[::-1]
+
+
+class Forgetful(ScriptedEngine):
+    """Loses what it was asked."""
+
+    def poll(self, timeout=None, *, steps=None):
+        self._queue.clear()
+        return []
+
+
+def test_an_engine_may_be_silent_for_a_while(play):
+    def script(e, k):
+        return reply(*["Up"] * (1 + e % 3))
+
+    plain = play(script, members=3, groups=2)
+    silent = play(script, members=3, groups=2, engine=Silent)
+    for episode in (*plain, *silent):
+        episode.env_seconds = 0.0
+    assert silent == plain
+
+
+def test_an_engine_that_has_nothing_left_to_answer_is_told(play):
+    with pytest.raises(RuntimeError, match="nothing left to answer although replies were requested"):
+        play(lambda e, k: reply("Up"), engine=Forgetful)

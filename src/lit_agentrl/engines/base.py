@@ -102,13 +102,18 @@ class Engine(Protocol):
     def num_steps(self) -> int:
         """Decode steps so far: the clock by which answers of slow games are due."""
 
+    @property
+    def num_pending(self) -> int:
+        """Requests that it has yet to answer."""
+
     def submit(self, request: TurnRequest) -> None:
         """Queue one reply; requests are served in order of submission."""
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """Replies that have finished.
 
-        None: waits for one; empty if nothing is queued.  Seconds: an empty list says that none finished in them.
+        None: waits for one; empty if nothing is queued, or if a remote engine was silent for a while.  Seconds: an
+        empty list says that none finished in them.
         ``steps``: also comes back after so many decode steps; an engine that writes replies whole takes more.
         """
 

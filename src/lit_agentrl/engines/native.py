@@ -93,6 +93,12 @@ class NativeEngine:
         return self._slower.num_steps if self._slower else self._num_steps
 
     @property
+    def num_pending(self) -> int:
+        if self._slower:
+            return self._slower.num_pending
+        return len(self._waiting) + len(self._refused) + int(self._rows.is_writing_S.sum())
+
+    @property
     def capacity(self) -> int:
         return self._rows.num_slots
 

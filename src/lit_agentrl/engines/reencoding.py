@@ -57,6 +57,10 @@ class ReencodingEngine:
         self.num_steps = 0
         self.capacity = num_slots
 
+    @property
+    def num_pending(self) -> int:
+        return len(self._waiting)
+
     def submit(self, request: TurnRequest) -> None:
         self._history.setdefault(request.episode, []).extend(request.prefix)
         self._waiting.append(request)

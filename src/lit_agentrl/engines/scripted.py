@@ -37,6 +37,10 @@ class ScriptedEngine:
         self.capacity = capacity
         self.num_steps = 0
 
+    @property
+    def num_pending(self) -> int:
+        return len(self._queue)
+
     def submit(self, request: TurnRequest) -> None:
         self._queue.append(request)
 

@@ -29,12 +29,11 @@ from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.collector import Collector
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
-from lit_agentrl.rollout.workers.base import Worker
-from lit_agentrl.rollout.workers.process import PlayingProcess
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
@@ -91,8 +90,8 @@ def build(
         worlds=parts.worlds,
     )  # fmt: skip
     check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
-    if settings.overlap:
-        rules.require_picklable()
+    if parts.worker is not None:
+        parts.worker.check(rules)
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
@@ -103,9 +102,13 @@ def build(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
         further_prompts=stream.wave, rewards=parts.rewards,
     )  # fmt: skip
+    players = Players(
+        rules, parts.worker,
+        (lambda i: collector.first_wave(stream.wave(i, wave=0))) if settings.overlap else None,
+    )  # fmt: skip
     rollouts = RolloutCallback(
-        collector=collector, first_prompts=partial(stream.wave, wave=0), val_params=parts.val_params,
-        test_params=parts.test_params, make_worker=make_worker(settings),
+        collector, players,
+        val=Evaluation("val", parts.val_params), test=Evaluation("test", parts.test_params),
     )  # fmt: skip
     levels = {
         name: (found.chance_success, found.oracle_success)
@@ -134,16 +137,6 @@ def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Call
     return partial(
         open_engine, instantiate(cfg.engine), structure=structure.needs, trusts_log_probs=trusts_log_probs
     )
-
-
-def make_worker(settings: RolloutSettings) -> Callable[..., Worker] | None:
-    """What plays ahead, of (rules, network, forward_context); None without overlap."""
-    if not settings.overlap:
-        return None
-    return partial(
-        PlayingProcess, device=settings.overlap_device, threads=settings.overlap_threads,
-        patience=settings.overlap_patience,
-    )  # fmt: skip
 
 
 def build_dict(section: DictConfig | None) -> list[Any]:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.entry import composition, ranks
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
-from lit_agentrl.entry.overlap import refuse_no_correction
+from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
 from lit_agentrl.entry.saved import run_folder_of, saved_config
 from lit_agentrl.entry.signatures import check_targets
@@ -150,7 +150,7 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
 
     checked: list[Checked] = []
     for job, cfg in zip(listed, jobs, strict=True):
-        refuse_no_correction(job, cfg)
+        refuse_contradictions(job, cfg)
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra chooses it when the run begins

@@ -180,6 +180,8 @@ def explain_composition(
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
     known = list(_keys(OmegaConf.to_container(base, resolve=False)))
     for override in parse(job):
+        if new := REMOVED.get(override.key_or_group):
+            return UserError(f"{override.key_or_group} is no option any more; write {new}")
         if not override.is_add() and override.key_or_group not in [*known, *groups]:
             return UserError(_unknown_key(override.key_or_group, known, base, search))
     return UserError(explain(error))

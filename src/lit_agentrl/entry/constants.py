@@ -24,7 +24,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 KEY = "constants"
-# options of earlier versions that only set constants of another one
+# options of earlier versions: those that only set constants of another one, and those that stand elsewhere
 REMOVED = {
     "algo/advantage=gae_token_mc": "algo/advantage=gae_token algo.advantage.gae_lambda=1.0",
     "algo/advantage=gae_token_raw": (
@@ -38,6 +38,9 @@ REMOVED = {
     "algo/entropy=bonus_a3c": "algo/entropy=bonus algo.entropy.coef=0.01",
     "algo/kl=reward_k1_small": "algo/kl=reward_k1 algo.kl.coef=0.001",
     "algo/rows=best": "algo/rows=abs_advantage algo.rows.threshold=1.0",
+    "rollout.overlap_device": "worker=process worker.device=…",
+    "rollout.overlap_threads": "worker=process worker.threads=…",
+    "rollout.overlap_patience": "worker=process worker.patience=…",
     "filter=top_std_half": "filter=top_std filter.ratio=0.5",
     "filter=top_std_quarter": "filter=top_std filter.ratio=0.25",
 }

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 from rich.table import Table
 
-from lit_agentrl.callbacks.rollout import Evaluation
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
@@ -23,6 +22,7 @@ from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import clustered_share_interval, mean_interval, normalised, pass_at_k
+from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
@@ -53,7 +53,7 @@ def evaluate(
     records = []
     for temperature in temperatures:
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
-        run.rollouts.set_test(Evaluation(cfg.split, params, cfg.members))
+        run.rollouts.test = Evaluation(cfg.split, params, cfg.members)
         run.trainer.test(
             run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),
             verbose=False, weights_only=True,
@@ -139,8 +139,7 @@ def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Pa
         if saved.trainer.get("accelerator") != "cpu":
             saved.trainer.accelerator = "auto"
         saved.rollout.overlap = False
-        for name in ("overlap_device", "overlap_threads", "overlap_patience"):
-            saved.rollout[name] = None
+        saved.worker = load_option("worker", "none")
     return build(saved, load_task)
 
 

@@ -1,4 +1,4 @@
-"""What ``rollout.overlap=true`` asks of an algorithm: a correction of weights that are one update old."""
+"""What ``rollout.overlap=true`` implies: a worker that plays ahead, and a correction of weights one update old."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 
 _NONE = "lit_agentrl.rl.correction.none"
+
+
+def add_worker(cfg: DictConfig) -> None:
+    """Choose ``worker=process`` where episodes are played ahead and no worker is chosen, in place."""
+    if cfg.rollout.get("overlap") is True and not cfg.worker:
+        with open_dict(cfg):
+            cfg.worker = OmegaConf.load(CONFIG_DIR / "worker" / "process.yaml")
 
 
 def add_correction(cfg: DictConfig) -> str:
@@ -33,16 +40,21 @@ def add_correction(cfg: DictConfig) -> str:
     )
 
 
-def refuse_no_correction(overrides: Sequence[str], cfg: DictConfig) -> None:
-    """Refuse ``algo/correction=none`` where it was asked for, rather than change it.
+def refuse_contradictions(overrides: Sequence[str], cfg: DictConfig) -> None:
+    """Refuse ``worker=none`` and ``algo/correction=none`` where they were asked for, rather than change them.
 
     Raises:
         UserError: naming the remedy.
     """
-    if cfg.rollout.get("overlap") is True and any(
-        override.key_or_group == "algo/correction" and override.value() == "none"
-        for override in parse(overrides)
-    ):
+    if cfg.rollout.get("overlap") is not True:
+        return
+    asked = {override.key_or_group for override in parse(overrides) if override.value() == "none"}
+    if "worker" in asked:
+        raise UserError(
+            "worker=none has nobody to play ahead (rollout.overlap=true) while the trainer trains; use "
+            "worker=process, or rollout.overlap=false"
+        )
+    if "algo/correction" in asked:
         raise UserError(
             "algo/correction=none leaves the episodes of rollout.overlap=true, one update old, without a correction; "
             "use algo/correction=truncated or masked, or rollout.overlap=false"

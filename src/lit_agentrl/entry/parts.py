@@ -15,7 +15,7 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.entry.overlap import add_correction
+from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.structure import build_algorithm, check_structure
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
@@ -27,6 +27,7 @@ from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
+from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
@@ -58,6 +59,7 @@ class Parts:
 
     algorithm: Objective
     structure: Structure
+    worker: WorkerSettings | None  # None: the trainer plays itself
     select_groups: Callable[..., Selection]
     rollout: RolloutSettings
     update: UpdateSettings
@@ -84,6 +86,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_whole("val.every", cfg.val.every, 1)
     require_whole("val.episodes", cfg.val.episodes, 1)
     require_whole("test.episodes", cfg.test.episodes, 0)
+    add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
     toy = TrajectoryBatch.toy().tensors()
@@ -115,6 +118,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         prompt=prompt,
         dialect=dialect,
         worlds=instantiate(cfg.worlds),
+        worker=instantiate(cfg.worker) if cfg.worker else None,
         context=build_context(cfg, algorithm),
         rewards=rewards,
     )

@@ -41,7 +41,7 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
 }
 
 # groups that an earlier version lacked, and the option that is what it did; and sections
-_ADDED = {"dialect": "answer"}
+_ADDED = {"dialect": "answer", "worker": "none"}
 _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.Worlds", "delay": 0, "wait": True}}
 
 
@@ -77,6 +77,7 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         raise UserError(f"{option}={folder}: {file} holds no config")
     found = _up_to_date(OmegaConf.to_container(cfg, resolve=False))
     _add_structure(found)
+    _add_worker(found)
     cfg = OmegaConf.create(found)
     cfg.run_dir = str(folder.resolve())
     for group, name in _ADDED.items():
@@ -142,6 +143,15 @@ def _add_structure(cfg: Any) -> None:
             "_target_": f"lit_agentrl.rollout.structures.{name}",
             "max_waves": max_waves if groups.get("target") is not None else None,  # else nothing reads it
         }
+
+
+def _add_worker(cfg: Any) -> None:
+    """Playing ahead of before ``worker``: its options stood among those of rollouts."""
+    rollout = cfg.get("rollout") or {}
+    names = [name for name in ("device", "threads", "patience") if f"overlap_{name}" in rollout]
+    options = {name: rollout.pop(f"overlap_{name}") for name in names}
+    if names and rollout.get("overlap") is True:
+        cfg["worker"] = {"_target_": "lit_agentrl.rollout.workers.process.ProcessSettings", **options}
 
 
 def _target(name: str) -> str:

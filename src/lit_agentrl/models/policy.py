@@ -17,6 +17,7 @@ from lit_agentrl.models.lora import LoRA, merged, save_adapter
 
 NANO_FOLDER = Path(__file__).parent / "nano"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ALIGNMENT = 64  # bytes; of the widest registers of CPUs
 
 
 @dataclass
@@ -55,6 +56,26 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
     own = named_weights(network)
     for name, tensor in weights.items():
         own[name].copy_(tensor)
+
+
+def offsets(network: nn.Module) -> dict[str, int]:
+    """Where each weight lies in memory, in bytes beyond a multiple of 64.
+
+    Weights read from a file lie where the file has them, and products of the same numbers differ in their last bits
+    with it.
+    """
+    return {name: tensor.data_ptr() % _ALIGNMENT for name, tensor in named_weights(network).items()}
+
+
+def place(network: nn.Module, where: Mapping[str, int]) -> None:
+    """Move the weights of a copy on the CPU to where `offsets` found those of the original: bits are then equal."""
+    weights = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    for name, tensor in weights.items():
+        raw = torch.empty(tensor.nbytes + _ALIGNMENT, dtype=torch.uint8)
+        start = (where[name] - raw.data_ptr()) % _ALIGNMENT
+        home = raw[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        home.copy_(tensor.detach())
+        tensor.data = home
 
 
 def load_pretrained(

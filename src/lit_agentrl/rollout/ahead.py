@@ -1,4 +1,4 @@
-"""The schedule of one-step overlap: what is trained on next is played while this iteration trains."""
+"""When a worker plays what: each iteration when it is trained on, or one ahead."""
 
 from __future__ import annotations
 
@@ -13,6 +13,31 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played, Worker, play
+
+
+class PlayNow:
+    """Plays an iteration when it is trained on, with the weights that it begins with.
+
+    Args:
+        worker: plays.
+        network: the trainer's.
+    """
+
+    def __init__(self, worker: Worker, network: nn.Module) -> None:
+        self._worker = worker
+        self._network = network
+        self._version: int | None = None  # of the weights that the worker has
+
+    def play(self, wave: Wave, version: int) -> Played:
+        """The episodes; ``version`` is that of the network's weights, which are sent once."""
+        if version != self._version:
+            self._worker.load(named_weights(self._network), version)
+            self._version = version
+        return play(self._worker, wave)
+
+    def stop(self) -> None:
+        """Stop playing."""
+        self._worker.stop()
 
 
 class PlayAhead:

@@ -71,7 +71,7 @@ class Rules:
                 pickle.dumps(part)
             except Exception as error:  # pickling runs the objects' own code, which may raise anything
                 raise ValueError(
-                    f"rollout.overlap=true plays in a process of its own, and {option} cannot be sent there "
+                    f"worker=process plays in a process of its own, and {option} cannot be sent there "
                     f"({type(error).__name__}: {error}); define it at the top level of a module, or set "
-                    "rollout.overlap=false"
+                    "worker=none rollout.overlap=false"
                 ) from error

@@ -87,8 +87,8 @@ class Scheduler:
             if self._due:
                 steps = min(self._due.values()) - self._clock if self._rules.worlds.wait else 1
             results = self._engine.poll() if steps is None else self._engine.poll(steps=steps)
-            if not results and steps is None:
-                raise RuntimeError("the engine returned nothing although replies were requested")
+            if not results and not self._engine.num_pending:
+                raise RuntimeError("the engine has nothing left to answer although replies were requested")
             for result in results:
                 self._hear(result, live)
         return [episode for episode in episodes if episode is not None]

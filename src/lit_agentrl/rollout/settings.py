@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
 
@@ -21,10 +19,7 @@ class RolloutSettings:
         allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
             recorded log-probs those of another distribution than the one sampled from.
         max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
-        overlap: play the next iteration in another process while this one trains; see `PlayAhead`.
-        overlap_device: of that process, such as ``cuda:1``; None for the trainer's.
-        overlap_threads: that it uses; None for half of the trainer's, which keeps the rest while it trains.
-        overlap_patience: seconds without a finished reply after which it counts as hung; None for 600.
+        overlap: have the worker play the next iteration while this one trains; see `PlayAhead`.
 
     Raises:
         ValueError: a value out of range, or one that nothing would read, naming the option.
@@ -40,9 +35,6 @@ class RolloutSettings:
     allow_truncated_sampling: bool = False
     max_failed_share: float = 0.1
     overlap: bool = False
-    overlap_device: str | None = None
-    overlap_threads: int | None = None
-    overlap_patience: float | None = None
 
     def __post_init__(self) -> None:
         require_whole("prompts", self.prompts, 1)
@@ -57,31 +49,7 @@ class RolloutSettings:
                 "rollout.allow_truncated_sampling=true to accept that"
             )
         require_number("max_failed_share", self.max_failed_share, "in [0, 1]", lambda share: 0 <= share <= 1)
-        self._check_overlap()
-
-    def _check_overlap(self) -> None:
         require(isinstance(self.overlap, bool), "overlap", self.overlap, "true or false")
-        given = {name: getattr(self, f"overlap_{name}") for name in ("device", "threads", "patience")}
-        given = {name: value for name, value in given.items() if value is not None}
-        if given and not self.overlap:
-            name, value = next(iter(given.items()))
-            raise ValueError(
-                f"overlap_{name}={value} has no effect without rollout.overlap=true; set it, or leave out "
-                f"rollout.overlap_{name}"
-            )
-        if self.overlap_threads is not None:
-            require_whole("overlap_threads", self.overlap_threads, 1)
-        if (patience := self.overlap_patience) is not None:
-            require_number("overlap_patience", patience, "a number > 0, in seconds", lambda value: value > 0)
-        if self.overlap_device is not None:
-            try:
-                torch.zeros(1, device=self.overlap_device).item()
-            except (RuntimeError, AssertionError, NotImplementedError) as error:
-                reason = str(error).splitlines()[0]
-                raise ValueError(
-                    f"overlap_device={self.overlap_device} cannot be used here ({reason}); null stands for the "
-                    "trainer's device"
-                ) from error
 
     @property
     def params(self) -> SamplingParams:

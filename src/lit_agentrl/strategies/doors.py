@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from lightning.pytorch.strategies import ParallelStrategy, Strategy
+from lightning.pytorch.strategies import (
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    ModelParallelStrategy,
+    ParallelStrategy,
+    Strategy,
+)  # fmt: skip
 
 from lit_agentrl.distributed import StrategyDoors
+
+_SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 
 
 @runtime_checkable
@@ -24,3 +32,16 @@ def doors_of(strategy: Strategy) -> StrategyDoors:
     if isinstance(strategy, ParallelStrategy):
         return StrategyDoors(barrier=strategy.barrier, block_backward_sync=strategy.block_backward_sync)
     return StrategyDoors(barrier=strategy.barrier)
+
+
+def require_whole_weights(strategy: Strategy) -> None:
+    """Refuse strategies that leave a process with a part of the weights, where a worker is to be given them.
+
+    Raises:
+        ValueError: naming the remedy.
+    """
+    if isinstance(strategy, _SHARDED):
+        raise ValueError(
+            f"worker: one that plays for the trainer needs all weights in each process, and "
+            f"{type(strategy).__name__} shards them; use strategy=single or ddp, or worker=none rollout.overlap=false"
+        )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 
 
@@ -24,7 +27,7 @@ class Worker(Protocol):
     """Plays one wave at a time with a snapshot of the weights; what comes out depends on these two alone.
 
     Attributes:
-        threads: that it keeps busy on this machine's cores while it plays.
+        threads: that it keeps busy while the trainer trains; 0 if it plays in this process, when asked.
     """
 
     threads: int
@@ -39,10 +42,36 @@ class Worker(Protocol):
         """What was submitted, once it is complete."""
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies of what in the snapshot is not equal to these weights: what training has moved since."""
+        """Copies of what in the snapshot is not equal to these weights; see `weights.differing`."""
 
     def stop(self) -> None:
         """Give back what it holds, whatever it is doing."""
+
+
+class WorkerSettings(ABC):
+    """What ``worker=NAME`` describes: options, which it checks when it is made, and how to open such a worker."""
+
+    def check(self, rules: Rules) -> None:
+        """Find what such a worker cannot play, before anything starts.
+
+        Raises:
+            ValueError: naming the option and the remedy.
+        """
+        return None
+
+    @abstractmethod
+    def open(
+        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
+    ) -> Worker:
+        """A worker, which is given weights before it plays.
+
+        Args:
+            rules: how episodes are played.
+            network: the trainer's, which is to stay as it is; its structure is the policy's.
+            forward_context: the strategy's precision context.
+            is_ahead: whether it plays while the trainer trains, which leaves it some cores; otherwise the trainer
+                waits, and what it plays is to be what this process would, to the bit where that is possible.
+        """
 
 
 def play(worker: Worker, wave: Wave) -> Played:

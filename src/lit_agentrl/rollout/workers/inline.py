@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
+from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.workers.base import Played
@@ -16,16 +17,23 @@ class Inline:
         rules: how episodes are played.
         network: the trainer's.
         forward_context: the strategy's precision context.
+        doors: of the strategy.
     """
 
-    def __init__(self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext) -> None:
+    def __init__(
+        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors
+    ) -> None:
+        self._network = network
+        self._gathered = doors.gathered
         self._engine = rules.open_engine(network, forward_context)
         self._scheduler = Scheduler(rules, self._engine)
 
     def play(self, wave: Wave, version: int) -> Played:
         """The episodes, played now; ``version`` is that of the weights."""
-        self._engine.load(None, version)  # the weights are the trainer's own
-        return Played(self._scheduler.play(wave))
+        # ranks decode different numbers of steps: no collective within
+        with self._gathered(self._network):
+            self._engine.load(None, version)  # the weights are the trainer's own
+            return Played(self._scheduler.play(wave))
 
     def stop(self) -> None:
         """Close the games that are kept for further episodes."""

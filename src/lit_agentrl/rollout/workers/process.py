@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import io
 import multiprocessing
-import os
 import signal
-import threading
-import time
-import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from multiprocessing import connection
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
-from lit_agentrl import seeds
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.models.policy import offsets
 from lit_agentrl.rollout.rules import ForwardContext, Rules
-from lit_agentrl.rollout.scheduler import Scheduler, Wave
-from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.workers.base import Played, WorkerSettings
+from lit_agentrl.rollout.workers.serve import serve
 from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
 
 _SLICE_S = 0.5  # how often a waiting parent looks whether the process still lives
+_PATIENCE_S = 600.0
 _STOP_S = 5.0  # after which a process that will not end is killed
 
 
@@ -36,6 +32,53 @@ class PlayingError(RuntimeError):
 
 class _Remote(Exception):
     """The stack of the other process, shown as the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(WorkerSettings):
+    """Another process of this machine.
+
+    Args:
+        device: of its copy of the network, such as ``cuda:1``; None for the trainer's.
+        threads: of torch in it; None for the trainer's, or half of them where it plays ahead.
+        patience: seconds without a finished reply after which it counts as hung; None for 600.
+
+    Raises:
+        ValueError: a value out of range, or a device that cannot be used here.
+    """
+
+    device: str | None = None
+    threads: int | None = None
+    patience: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            require_whole("threads", self.threads, 1)
+        if self.patience is not None:
+            require_number("patience", self.patience, "a number > 0, in seconds", lambda s: s > 0)
+        if self.device is None:
+            return
+        try:
+            torch.zeros(1, device=self.device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise ValueError(
+                f"device={self.device} cannot be used here ({str(error).splitlines()[0]}); null stands for the "
+                "trainer's device"
+            ) from error
+
+    def check(self, rules: Rules) -> None:
+        rules.require_picklable()
+
+    def open(
+        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
+    ) -> PlayingProcess:
+        threads = torch.get_num_threads()
+        if is_ahead:
+            threads = max(1, threads // 2)  # the trainer uses the others meanwhile
+        return PlayingProcess(
+            rules, network, forward_context, threads=self.threads or threads, device=self.device,
+            patience=self.patience or _PATIENCE_S, is_alike=not is_ahead,
+        )  # fmt: skip
 
 
 class PlayingProcess:
@@ -48,9 +91,10 @@ class PlayingProcess:
         rules: how episodes are played; a copy of them is sent over.
         network: structure of the policy; weights are those of :meth:`load`.
         forward_context: the strategy's precision context.
+        threads: that torch may use in it.
         device: where the process puts its copy of the network; None for that of ``network``.
-        threads: that torch may use in it; None for half of those of this process.
-        patience: seconds without any reply being finished after which it counts as hung; None for 600.
+        patience: seconds without any reply being finished after which it counts as hung.
+        is_alike: whether its weights are to lie in memory as the network's, which makes equal bits of equal weights.
 
     Raises:
         ValueError: something cannot be sent to another process, or shared memory is short.
@@ -62,33 +106,36 @@ class PlayingProcess:
         network: PreTrainedModel,
         forward_context: ForwardContext,
         *,
+        threads: int,
         device: str | None = None,
-        threads: int | None = None,
-        patience: float | None = None,
+        patience: float = _PATIENCE_S,
+        is_alike: bool = True,
     ) -> None:
         rules.require_picklable()
-        self.threads = threads or max(1, torch.get_num_threads() // 2)
+        self.threads = threads
         self._weights = SharedWeights(network)
         self._ticks = shared_bytes(8).view(torch.int64)
-        self._patience = patience or 600.0
+        self._patience = patience
         self._is_idle = True
         context = multiprocessing.get_context(
             "spawn"
         )  # a fork would inherit torch's threads in no usable state
         self._connection, theirs = context.Pipe()
         file = io.BytesIO()
+        is_on_cpu = network.device.type == "cpu" and device in (None, "cpu")
+        where = offsets(network) if is_alike and is_on_cpu else None
         try:
-            torch.save((rules, network, forward_context), file)
+            torch.save((rules, network, forward_context, where), file)
         except Exception as error:  # as in require_picklable()
             raise ValueError(
-                "rollout.overlap=true plays in a process of its own, and model or trainer.precision cannot be sent "
-                f"there ({type(error).__name__}: {error}); set rollout.overlap=false"
+                "worker=process plays in a process of its own, and model or trainer.precision cannot be sent there "
+                f"({type(error).__name__}: {error}); set worker=none rollout.overlap=false"
             ) from error
         # in shared memory: start() would wait until the process has read what its arguments hold
         payload = shared_bytes(file.getbuffer().nbytes)
         payload.copy_(torch.frombuffer(file.getbuffer(), dtype=torch.uint8))
         self._process = context.Process(
-            target=_serve, name="lit_agentrl-playing", daemon=True,
+            target=serve, name="lit_agentrl-playing", daemon=True,
             args=(theirs, payload, self._weights, self._ticks, device or network.device, self.threads),
         )  # fmt: skip
         self._process.start()
@@ -165,8 +212,8 @@ class PlayingProcess:
             if waited >= self._patience:
                 self.stop()
                 raise PlayingError(
-                    f"the process that plays ahead (rollout.overlap=true) finished no reply for {self._patience:g} s; "
-                    "a game may hang (rollout.overlap=false shows where), or raise rollout.overlap_patience"
+                    f"the playing process (worker=process) finished no reply for {self._patience:g} s; a game may "
+                    "hang (worker=none rollout.overlap=false shows where), or raise worker.patience"
                 )
         try:
             kind, value = self._connection.recv()
@@ -175,9 +222,9 @@ class PlayingProcess:
         if kind == "error":
             self.stop()
             summary, stack = value
-            raise PlayingError(
-                f"the process that plays ahead (rollout.overlap=true) failed: {summary}"
-            ) from _Remote(f"\n{stack}")
+            raise PlayingError(f"the playing process (worker=process) failed: {summary}") from _Remote(
+                f"\n{stack}"
+            )
         return value
 
     def _what_it_said_last(self) -> PlayingError:
@@ -193,60 +240,4 @@ class PlayingProcess:
         code = self._process.exitcode
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
         hint = "; the machine may be out of memory" if code == -signal.SIGKILL else ""
-        return PlayingError(f"the process that plays ahead (rollout.overlap=true) died ({how}){hint}")
-
-
-# ---------------------------------------------------------------------- the other process
-def _serve(
-    requests: Connection,
-    payload: Tensor,
-    weights: SharedWeights,
-    ticks: Tensor,
-    device: torch.device | str,
-    threads: int,
-) -> None:
-    """Answer requests until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        torch.set_num_threads(threads)
-        # weights_only is for files from elsewhere: these are the parent's own objects
-        rules, network, forward_context = torch.load(
-            io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
-        )
-        del payload
-
-        def ticking() -> AbstractContextManager[object]:
-            ticks[0] += 1
-            context: AbstractContextManager[object] = forward_context()
-            return context
-
-        engine = rules.open_engine(network, ticking)
-        scheduler = Scheduler(rules, engine)
-        while True:
-            try:
-                kind, value = requests.recv()
-            except EOFError:
-                return
-            if kind == "load":
-                engine.load(weights.views(), value)
-            else:
-                requests.send(("played", _played(rules.seed, scheduler, value)))
-    except BaseException as error:
-        lines = str(error).strip().splitlines() or [""]
-        summary = f"{type(error).__name__}: {lines[0]}"
-        requests.send(("error", (summary, traceback.format_exc())))
-
-
-def _played(seed: int, scheduler: Scheduler, wave: Wave) -> Played:
-    started = time.perf_counter()
-    # a game should draw from its keyed generator; one that draws from torch's does so repeatably
-    torch.manual_seed(seeds.key(seed, "ahead", wave.iteration, wave.number))
-    return Played(scheduler.play(wave), time.perf_counter() - started)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
+        return PlayingError(f"the playing process (worker=process) died ({how}){hint}")

@@ -23,8 +23,8 @@ def shared_bytes(size: int) -> Tensor:
         shared: Tensor = torch.zeros(max(size, 1), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ValueError(
-            f"rollout.overlap=true needs {size / 1e6:.0f} MB of shared memory for a copy of the weights "
-            f"({str(error).splitlines()[0]}); make /dev/shm larger, or set rollout.overlap=false"
+            f"worker=process needs {size / 1e6:.0f} MB of shared memory for a copy of the weights "
+            f"({str(error).splitlines()[0]}); make /dev/shm larger, or set worker=none rollout.overlap=false"
         ) from error
     return shared
 
@@ -75,9 +75,14 @@ class SharedWeights:
             views[name].copy_(tensor)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies of what in the snapshot is not equal to these weights: what training has moved since."""
-        return {
-            name: view.clone()
-            for name, view in self.views().items()
-            if not torch.equal(view, weights[name].cpu())
-        }
+        """See `differing`."""
+        return differing(self.views(), weights)
+
+
+def differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of what in a snapshot is not equal to these weights: what training has moved since."""
+    return {
+        name: mine.clone()
+        for name, mine in snapshot.items()
+        if not torch.equal(mine, weights[name].to(mine.device))
+    }

@@ -1,0 +1,112 @@
+"""Who plays the episodes of a run: this process, or a worker, now or one iteration ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.rollout.ahead import PlayAhead, PlayNow
+from lit_agentrl.rollout.rules import ForwardContext, Rules
+from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.workers.base import Played, WorkerSettings
+from lit_agentrl.rollout.workers.inline import Inline
+
+
+class Players:
+    """Evaluations are played here; training episodes by the worker, if there is one.
+
+    Args:
+        rules: how episodes are played.
+        worker: what plays training episodes; None: this process.
+        first_wave: what is played first in an iteration, for playing ahead; None: nothing is.
+    """
+
+    def __init__(
+        self, rules: Rules, worker: WorkerSettings | None, first_wave: Callable[[int], Wave] | None
+    ) -> None:
+        self._rules = rules
+        self._worker = worker
+        self._first_wave = first_wave
+        self._doors = StrategyDoors()
+        self._here: Inline | None = None
+        self._now: PlayNow | None = None
+        self._ahead: PlayAhead | None = None
+
+    @property
+    def have_a_worker(self) -> bool:
+        """Whether some of them need the weights sent."""
+        return self._worker is not None
+
+    @property
+    def are_ahead(self) -> bool:
+        """Whether the next iteration is played while this one trains."""
+        return self._ahead is not None
+
+    def open(self, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors) -> None:
+        """Make the engine of this process around the trainer's network."""
+        self.close()
+        self._network, self._context, self._doors = network, forward_context, doors
+        self._here = Inline(self._rules, network, forward_context, doors)
+
+    def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
+        """Open the worker.
+
+        Args:
+            last: number of iterations of the run; None for no end.
+            iteration: the first one now.
+            state: `state_dict` of a run that was interrupted before it.
+        """
+        self.stop()
+        if self._worker is None:
+            return
+        is_ahead = self._first_wave is not None
+        worker = self._worker.open(self._rules, self._network, self._context, is_ahead=is_ahead)
+        if self._first_wave is None:
+            self._now = PlayNow(worker, self._network)
+            return
+        self._ahead = PlayAhead(worker, self._network, self._first_wave, last=last)
+        if state is not None and iteration > 0:
+            self._ahead.resume(state, iteration)
+
+    def play(self, wave: Wave, version: int) -> Played:
+        """Episodes of an evaluation; ``version`` is that of the network's weights."""
+        assert self._here is not None, "open() comes before playing"
+        played = self._here.play(wave, version)
+        self._doors.barrier("played")  # a rank whose game hangs is named here
+        return played
+
+    def play_training(self, wave: Wave, version: int) -> Played:
+        """Episodes to train on."""
+        if self._now is not None:
+            return self._now.play(wave, version)
+        played = self._ahead.take(wave) if self._ahead is not None else None
+        return self.play(wave, version) if played is None else played
+
+    def update_begins(self, version: int, iteration: int) -> None:
+        """All of an iteration has been played: begin with the next, where that is wanted."""
+        if self._ahead is not None:
+            self._ahead.go_on(version, iteration)
+
+    def update_ends(self) -> None:
+        """Give the trainer its cores back."""
+        if self._ahead is not None:
+            self._ahead.update_is_over()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What the next iteration is played with, where that is not what the checkpoint has; None: nothing."""
+        return None if self._ahead is None else self._ahead.state_dict()
+
+    def stop(self) -> None:
+        """End the worker."""
+        for player in (self._now, self._ahead):
+            if player is not None:
+                player.stop()
+        self._now = self._ahead = None
+
+    def close(self) -> None:
+        """Close the games of this process; the next episodes make new ones."""
+        if self._here is not None:
+            self._here.stop()

@@ -1,0 +1,91 @@
+"""What runs in the process that plays episodes for another one."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from contextlib import AbstractContextManager
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+
+import torch
+from torch import Tensor
+
+import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
+from lit_agentrl import seeds
+from lit_agentrl.models.policy import place
+from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.weights import SharedWeights
+
+
+def serve(
+    requests: Connection,
+    payload: Tensor,
+    weights: SharedWeights,
+    ticks: Tensor,
+    device: torch.device | str,
+    threads: int,
+) -> None:
+    """Answer requests until the parent is gone.
+
+    Args:
+        requests: ``("load", version)`` and ``("play", wave)``; a wave is answered by ``("played", Played)``, and
+            whatever goes wrong by ``("error", (summary, stack))``.
+        payload: rules, network, forward context and places of weights, as written by ``torch.save``.
+        weights: what is loaded.
+        ticks: one number, which is counted up at each forward: a sign of life.
+        device: of the network.
+        threads: of torch.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        torch.set_num_threads(threads)
+        # weights_only is for files from elsewhere: these are the parent's own objects
+        rules, network, forward_context, where = torch.load(
+            io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
+        )
+        del payload
+        if where is not None:
+            place(network, where)
+
+        def ticking() -> AbstractContextManager[object]:
+            ticks[0] += 1
+            context: AbstractContextManager[object] = forward_context()
+            return context
+
+        engine = rules.open_engine(network, ticking)
+        scheduler = Scheduler(rules, engine)
+        while True:
+            try:
+                kind, value = requests.recv()
+            except EOFError:
+                return
+            if kind == "load":
+                engine.load(weights.views(), value)
+            else:
+                requests.send(("played", _played(rules.seed, scheduler, value)))
+    except BaseException as error:
+        lines = str(error).strip().splitlines() or [""]
+        summary = f"{type(error).__name__}: {lines[0]}"
+        requests.send(("error", (summary, traceback.format_exc())))
+
+
+def _played(seed: int, scheduler: Scheduler, wave: Wave) -> Played:
+    started = time.perf_counter()
+    # a game should draw from its keyed generator; one that draws from torch's does so repeatably
+    torch.manual_seed(seeds.key(seed, "ahead", wave.iteration, wave.number))
+    return Played(scheduler.play(wave), time.perf_counter() - started)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
