@@ -68,10 +68,12 @@ def unchanged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # which names the phase
     environ, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = children.read_text()  # such as a helper process of multiprocessing
     yield
     assert {**os.environ, "PYTEST_CURRENT_TEST": ""} == {**environ, "PYTEST_CURRENT_TEST": ""}
     assert signal.getsignal(signal.SIGINT) is handler
-    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    assert children.read_text() == before
 
 
 def launched(code: str, *arguments: str, processes: int = 2) -> None:

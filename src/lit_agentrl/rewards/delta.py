@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
 
@@ -46,8 +46,7 @@ class Delta(RewardPart):
         if self.at_iteration is None and self.patience is None and self.share is None:
             raise ValueError("at_iteration=null never switches; set at_iteration, patience or share")
         require_number("solved", self.solved, "> 0", lambda value: value > 0)
-        if not isinstance(self.keep_penalties, bool):
-            raise ValueError(f"keep_penalties={self.keep_penalties} must be true or false")
+        require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
     def is_binary(self, iteration: int) -> bool:
         """Whether the switch lies behind."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, ClassVar, Literal
 
-from lit_agentrl.checks import require_one_of
+from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage
 from lit_agentrl.rewards.moments import Moments
@@ -32,8 +32,7 @@ class Normalise(RewardPart):
 
     def __post_init__(self) -> None:
         require_one_of("by", self.by, ("batch", "group", "running", "none"))
-        if not isinstance(self.centre, bool):
-            raise ValueError(f"centre={self.centre} must be true or false")
+        require(isinstance(self.centre, bool), "centre", self.centre, "true or false")
         if self.centre and self.by == "none":
             raise ValueError("centre=true would be ignored with by=none; choose batch, group or running")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from lit_agentrl.checks import require_whole
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Turn
@@ -40,8 +40,7 @@ class Novelty(Shaping):
         super().__post_init__()
         if self.anneal_iterations is not None:
             require_whole("anneal_iterations", self.anneal_iterations, 1)
-        if not isinstance(self.normalise, bool):
-            raise ValueError(f"normalise={self.normalise} must be true or false")
+        require(isinstance(self.normalise, bool), "normalise", self.normalise, "true or false")
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
         """Refuse a game of one turn, in which nothing is ever arrived at."""

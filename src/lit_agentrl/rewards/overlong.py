@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lit_agentrl.checks import require_one_of, require_whole
+from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Shaping, at_end
 
@@ -32,8 +32,7 @@ class Overlong(Shaping):
         super().__post_init__()
         require_whole("max_tokens", self.max_tokens, 1)
         require_whole("buffer", self.buffer, 1)
-        if self.buffer > self.max_tokens:
-            raise ValueError(f"buffer={self.buffer} must be <= max_tokens={self.max_tokens}")
+        require(self.buffer <= self.max_tokens, "buffer", self.buffer, f"<= max_tokens={self.max_tokens}")
         require_one_of("per", self.per, ("turn", "episode"))
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lit_agentrl.checks import require_number
+from lit_agentrl.checks import require, require_number
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
@@ -59,8 +59,7 @@ class Potential(Shaping):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_number("discount", self.discount, "in (0, 1]", lambda value: 0 < value <= 1)
-        if not callable(self.of):
-            raise ValueError(f"of={self.of} must be a function of (env, observation)")
+        require(callable(self.of), "of", self.of, "a function of (env, observation)")
 
     @property
     def probe(self) -> Probe:

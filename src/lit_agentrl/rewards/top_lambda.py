@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from lit_agentrl.checks import require_number
+from lit_agentrl.checks import require, require_number
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
 
@@ -36,8 +36,7 @@ class TopLambda(RewardPart):
     def __post_init__(self) -> None:
         require_number("top_share", self.top_share, "in (0, 1]", lambda value: 0 < value <= 1)
         require_number("alpha", self.alpha, "in (0, 1]", lambda value: 0 < value <= 1)
-        if not isinstance(self.keep_penalties, bool):
-            raise ValueError(f"keep_penalties={self.keep_penalties} must be true or false")
+        require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
     def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
         """At the last turn of each episode."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.models.logprobs import at_least_float32, hidden_before
 from lit_agentrl.models.packing import Packing
@@ -53,12 +54,9 @@ class Critic(nn.Module):
         warmup_iterations: int = 0,
     ) -> None:
         super().__init__()
-        if not coef > 0:
-            raise ValueError(f"coef={coef} must be > 0; critic=separate learns without the policy")
-        if not grad_clip > 0:
-            raise ValueError(f"grad_clip={grad_clip} must be > 0")
-        if type(warmup_iterations) is not int or warmup_iterations < 0:  # a bool is no number here
-            raise ValueError(f"warmup_iterations={warmup_iterations} must be a whole number >= 0")
+        require(coef > 0, "coef", coef, "> 0; critic=separate learns without the policy")
+        require(grad_clip > 0, "grad_clip", grad_clip, "> 0")
+        require_whole("warmup_iterations", warmup_iterations, 0)
         self.trunk = trunk
         self.head = nn.Linear(hidden, 1)
         nn.init.zeros_(self.head.weight)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import SchedulerType, get_scheduler
 
+from lit_agentrl.checks import require, require_whole
+
 Optimizer = torch.optim.Optimizer
 
 
@@ -48,18 +50,15 @@ class UpdateSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value} must be a whole number >= 1")
-        if self.logits_chunk is not None and (type(self.logits_chunk) is not int or self.logits_chunk < 1):
-            raise ValueError(f"logits_chunk={self.logits_chunk} must be a whole number >= 1, or null")
-        if not isinstance(self.packing, bool) and self.packing not in ("auto", "shared"):
-            raise ValueError(f"packing={self.packing} is unknown; valid: auto, shared, true, false")
-        if not isinstance(self.checkpoint_activations, bool):
-            raise ValueError(f"checkpoint_activations={self.checkpoint_activations} must be true or false")
+            require_whole(name, getattr(self, name), 1)
+        if self.logits_chunk is not None:
+            require_whole("logits_chunk", self.logits_chunk, 1, beside=", or null")
+        is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")
+        require(is_known, "packing", self.packing, "auto, shared, true or false")
+        is_switch = isinstance(self.checkpoint_activations, bool)
+        require(is_switch, "checkpoint_activations", self.checkpoint_activations, "true or false")
         for name in ("grad_clip", "max_logp_gap"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be > 0")
+            require(getattr(self, name) > 0, name, getattr(self, name), "> 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +83,8 @@ class OptimSettings:
     schedule_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"lr={self.lr} must be > 0")
-        if self.warmup_iterations < 0:
-            raise ValueError(f"warmup_iterations={self.warmup_iterations} must be >= 0")
+        require(self.lr > 0, "lr", self.lr, "> 0")
+        require(self.warmup_iterations >= 0, "warmup_iterations", self.warmup_iterations, ">= 0")
         valid = [kind.value for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
         if self.schedule not in valid:
             raise ValueError(f"schedule={self.schedule} is unknown; valid: {', '.join(valid)}")
