@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -159,3 +160,18 @@ def test_size_of_the_embedded_policy(page: str) -> None:
         names = weights.keys()
         size = sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
     assert f"{size:,} parameters" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_chance_and_oracle_are_those_that_ship() -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    entries = json.loads((ROOT / "src/lit_agentrl/envs/levels.json").read_text(encoding="utf-8"))[
+        "entries"
+    ].values()
+    for entry in entries:
+        found = entry["levels"]
+        success, points = (
+            [f"{found[f'{who}_{what}']:.{digits}f}" for who in ("chance", "oracle")]
+            for what, digits in (("success", 3), ("return", 2))
+        )
+        row = f"| {entry['task']} | {entry['split']} | {success[0]} | {points[0]} | {success[1]} | {points[1]} |"
+        assert row in page, row

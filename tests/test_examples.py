@@ -25,6 +25,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.entry.assembly import check_prompts
 from lit_agentrl.entry.composition import compose_job, search_path
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
@@ -33,6 +34,7 @@ from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import load_nano, named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.rollout.workers.base import play
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
@@ -247,6 +249,7 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
 def test_a_loss_of_pairs_takes_the_steps_of_the_loss_written_out(budget: int) -> None:
     """Two steps on groups of four: nothing but the objective's own file and its YAML is needed."""
     cfg = OmegaConf.load(ROOT / "examples/own_objective/conf/algo/best_worst.yaml")
+    del cfg.defaults  # which the composition reads
     batch, policy, start = recorded()[1], tiny_policy(), tiny_policy()
     before = {name: weight.clone() for name, weight in policy.network.state_dict().items()}
     optimizer = torch.optim.SGD(policy.network.parameters(), lr=0.05)
@@ -276,5 +279,6 @@ def test_an_own_objective_is_chosen_by_name() -> None:
     folder = str(ROOT / "examples" / "own_objective" / "conf")
     cfg = compose_job("train", ["algo=best_worst"], search_path([folder]))
     assert cfg.algo._target_ == "examples.own_objective.best_worst.BestWorst"
-    objective = instantiate(cfg.algo)
+    objective, structure = build_algorithm(cfg)
+    assert isinstance(structure, Refill)
     assert (objective.unit, objective.requirements.min_members) == ("group_B", 2)

@@ -162,7 +162,7 @@ def test_constants_of_an_option_that_does_not_exist_are_refused(tmp_path):
         compose("train_test", overrides=[search, "algo=mine"])
 
 
-@pytest.mark.parametrize(("old", "new"), REMOVED.items())
+@pytest.mark.parametrize(("old", "new"), [each for each in REMOVED.items() if "…" not in each[1]])
 def test_removed_options_have_a_new_spelling(old, new):
     group, _, name = old.partition("=")
     assert not (CONF / group / f"{name}.yaml").exists()

@@ -73,3 +73,20 @@ def test_the_vocabulary_covers_the_batch():
     policy = {"logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
     critic = {"value_BT", "old_value_BT", "return_BT", "is_value_target_BT"}
     assert with_computed(TrajectoryBatch.toy().tensors()).keys() == columns().keys() | policy | critic
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda loss, low: (loss.sum(), low), r"loss_BT of shape \(\), expected \(4, 3\)"),
+        (lambda loss, low: (loss, low.float()), "is_clipped_low_BT of torch.float32, expected torch.bool"),
+        (lambda loss, low: (loss / 0 * 0, low), "loss_BT that is not finite"),
+    ],
+)
+def test_what_would_be_broadcast_or_spread_is_refused(change, message):
+    def rule(*, ratio_BT: Tensor, advantage_BT: Tensor) -> clipping.Clipped:
+        right = clipping.none(ratio_BT=ratio_BT, advantage_BT=advantage_BT)
+        return clipping.Clipped(*change(right.loss_BT, right.is_clipped_low_BT), right.is_clipped_high_BT)
+
+    with pytest.raises(ValueError, match=message):
+        try_out("clip", rule, clipping.Clipped, TrajectoryBatch.toy().tensors())

@@ -62,6 +62,8 @@ def _explain_instantiation(error: InstantiationException) -> str:
     if isinstance(cause, TypeError) and (
         missing := re.search(r"missing .* argument[s]?: '(\w+)'", str(cause))
     ):
+        if missing.group(1).endswith(("_BT", "_B", "_BK")):  # given when the part is used
+            return f"{key} has no _partial_; write _partial_: true into its YAML"
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
     return under(key, explain(cause)) if key else explain(cause)
 

@@ -22,9 +22,9 @@ from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rl.binding import try_out
+from lit_agentrl.rl.binding import try_out, with_computed
 from lit_agentrl.rl.filters import Selection
-from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.objective import Objective, try_loss
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
@@ -90,8 +90,13 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
     toy = TrajectoryBatch.toy().tensors()
+    if Objective not in type(algorithm).__mro__:
+        raise ValueError(
+            f"algo._target_={cfg.algo._target_} must be an Objective: inherit rl.objective.Objective"
+        )
     with named("algo"):
         algorithm.try_out(toy)
+        try_loss(algorithm, with_computed(toy))
     rollout: RolloutSettings = instantiate(cfg.rollout)
     update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
     check_needs(algorithm, rollout, update, list(cfg.reward))
@@ -135,8 +140,8 @@ def check_needs(
     asked = algorithm.requirements
     if rollout.members < asked.min_members:
         raise ValueError(
-            f"rollout.members={rollout.members}: algo.advantage of {algorithm.name} compares the members of "
-            f"a group; set rollout.members >= {asked.min_members} or algo/advantage=mc_return"
+            f"rollout.members={rollout.members}: algo={algorithm.name} compares the members of a group; set "
+            f"rollout.members >= {asked.min_members}, or an algorithm that does not, such as algo=reinforce"
         )
     if algorithm.needs("tree_B") or algorithm.needs("node_BT"):
         raise ValueError(

@@ -37,6 +37,8 @@ def check_structure(
         ValueError: naming part, need and remedy.
     """
     name = type(structure).__name__
+    if unknown := sorted(structure.needs - {"fork"}):
+        raise ValueError(f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: fork")
     if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
         raise ValueError(
             f"algo.advantage of {algorithm.name} takes off the points of a greedy episode of each prompt, and "

@@ -76,7 +76,7 @@ class Algorithm(Objective):
                 together.
         """
         for axis, part in self._parts():
-            try_out(axis, part, _RESULTS.get(axis, Tensor), rows)
+            try_out(axis, part, _RESULTS.get(axis, Tensor), rows, "B" if axis == "rows" else "BT")
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
             raise ValueError(
                 f"clip.{next(iter(idle))}={next(iter(idle.values()))} never acts, because this algo/ratio is always 1: "

@@ -6,6 +6,7 @@ constants, set by YAML.  Signatures are read through ``functools.partial``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -69,7 +70,9 @@ def bind(fn: Callable[..., Any], tensors: Mapping[str, Tensor]) -> Any:
     return fn(**arguments)
 
 
-def try_out(option: str, fn: Callable[..., Any], result: type, rows: Mapping[str, Tensor]) -> None:
+def try_out(
+    option: str, fn: Callable[..., Any], result: type, rows: Mapping[str, Tensor], shape: str = "BT"
+) -> None:
     """Calls ``fn`` once on a few small rows, so that a wrong constant fails at start-up, not after a rollout.
 
     Args:
@@ -78,10 +81,11 @@ def try_out(option: str, fn: Callable[..., Any], result: type, rows: Mapping[str
         result: the type it must return.
         rows: the columns of a batch, and so the closed vocabulary of tensors, with those of
             :func:`with_computed`.
+        shape: of a tensor that it returns: ``BT``, ``B`` or nothing for a scalar.
 
     Raises:
         ValueError: from ``fn`` itself, or if it asks for an unknown tensor, lacks or does not accept a
-            constant, or returns another type.
+            constant, or returns another type, shape, or numbers that are not finite.
     """
     toy = with_computed(rows)
     try:
@@ -101,6 +105,24 @@ def try_out(option: str, fn: Callable[..., Any], result: type, rows: Mapping[str
     if not isinstance(returned, result):
         got, expected = type(returned).__name__, result.__name__
         raise ValueError(f"{option}: {_name(fn)} returned {got}, expected {expected}")
+    given_back = vars(returned) if dataclasses.is_dataclass(returned) else {f"result_{shape}": returned}
+    for name, tensor in given_back.items():
+        if isinstance(tensor, Tensor):
+            _check_returned(f"{option}: {_name(fn)}", name, tensor, toy["is_action_BT"])
+
+
+def _check_returned(who: str, name: str, tensor: Tensor, is_action_BT: Tensor) -> None:
+    """Refuse what would be broadcast, or spread as NaN, without a word."""
+    shapes = {"BT": is_action_BT.shape, "B": is_action_BT.shape[:1], "": torch.Size()}
+    axes = name.rpartition("_")[2]
+    if axes in shapes and tensor.shape != shapes[axes]:
+        shown, expected = tuple(tensor.shape), tuple(shapes[axes])
+        raise ValueError(f"{who} returned {name} of shape {shown}, expected {expected} on rows of that many")
+    if name.startswith("is_") and tensor.dtype != torch.bool:
+        raise ValueError(f"{who} returned {name} of {tensor.dtype}, expected torch.bool")
+    seen = tensor[is_action_BT] if axes == "BT" and tensor.is_floating_point() else tensor
+    if seen.is_floating_point() and not bool(torch.isfinite(seen).all()):
+        raise ValueError(f"{who} returned {name} that is not finite")
 
 
 def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -54,7 +54,8 @@ class GroupLoss(Objective):
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         """As of `Algorithm`."""
         for axis, part in self._parts():
-            try_out(axis, part, Advantage if axis == "advantage" else Tensor, rows)
+            shape = {"rows": "B", "loss_of_groups": ""}.get(axis, "BT")
+            try_out(axis, part, Advantage if axis == "advantage" else Tensor, rows, shape)
 
     def _parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
         for axis in ("advantage", "rows", "loss_of_groups", "kl", "entropy"):

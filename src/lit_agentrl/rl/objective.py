@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -138,6 +138,46 @@ class Objective(Protocol):
     def terms(self) -> Sequence[Term]:
         """Its coefficients that move."""
         return ()
+
+
+def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> None:
+    """Runs `Objective.prepare`, `Objective.count` and `Objective.loss` once on small rows, before anything is played.
+
+    Args:
+        objective: to be tried.
+        rows: small ones, each column under its name, and what an update computes from them, as `binding.with_computed`.
+
+    Raises:
+        ValueError: one of them raises, or gives what an update cannot use; names the method.
+    """
+    if objective.unit is not None and objective.unit not in rows:
+        raise ValueError(f"unit={objective.unit} must be a column, such as group_B")
+    asked = ("ref_logp_BT", "value_BT", "old_value_BT")  # made for those that ask for them
+    tensors = {name: t for name, t in rows.items() if name not in asked or objective.needs(name)}
+    made = ("logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "is_value_target_BT")
+    tensors = {name: t for name, t in tensors.items() if name not in made}
+    with torch.no_grad():
+        found = _tried("prepare", objective.prepare, tensors)
+        tensors |= {name: t for name, t in found.items() if name != "keep_B"}
+        tensors |= _tried("count", objective.count, tensors)
+    scores = {name: rows[name].clone().requires_grad_() for name in ("logp_BT", "entropy_BT")}
+    with torch.enable_grad():
+        given = _tried("loss", objective.loss, tensors | scores)
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)):
+        raise ValueError(f"loss must return a scalar and its metrics, and returned a {type(given).__name__}")
+    loss, metrics = given
+    if loss.dim() or not bool(torch.isfinite(loss)) or not loss.requires_grad:
+        raise ValueError("loss must return a finite scalar through which gradient flows into logp_BT")
+    for name, value in metrics.items():
+        if value.shape != (torch.Size() if name.endswith("_max") else torch.Size([2])):
+            raise ValueError(f"loss: metric {name} must be [sum, weight], or a scalar where it ends in _max")
+
+
+def _tried(method: str, call: Callable[[Tensors], Any], tensors: Tensors) -> Any:
+    try:
+        return call(dict(tensors))
+    except Exception as error:  # the code of whoever wrote the objective
+        raise ValueError(f"{method} failed on small rows: {type(error).__name__}: {error}") from error
 
 
 def coefficients(objective: Objective) -> dict[str, float]:

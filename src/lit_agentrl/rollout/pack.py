@@ -57,6 +57,10 @@ def trajectory_id(episode: Episode) -> int:
 def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
     """What a row holds in each column, unpadded; ``turns`` begin with turn ``first`` of the episode."""
     of_turns = [_tokens(k, turn) for k, turn in enumerate(turns, start=first)]
+    for each in of_turns:
+        if wrong := [name for name, values in each.items() if len(values) != len(each["tokens_BT"])]:
+            sizes = f"{len(each[wrong[0]])} values for {len(each['tokens_BT'])} tokens"
+            raise ValueError(f"{wrong[0]} has {sizes} of a turn; see _tokens in rollout/pack.py")
     trajectory = trajectory_id(episode)
     return {
         **{name: np.concatenate([each[name] for each in of_turns]) for name in of_turns[0]},
