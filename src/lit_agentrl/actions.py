@@ -13,6 +13,7 @@ Format = Literal["names", "text", "tools"]
 FORMATS: tuple[Format, ...] = ("names", "text", "tools")
 
 _SHOWN = 200  # characters of a value that a message repeats
+_DEEPEST = 64  # objects and lists within each other: what reads a call later has less of the stack left
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,19 @@ class BadCall:
 def read_call(text: str, tools: Iterable[ToolSpec]) -> ToolCall | BadCall:
     """The call that a text writes as ``{"name": …, "arguments": {…}}``: strict JSON, checked by the tool's schema.
 
-    Linear in the length of the text and total: no text makes it raise.
+    Linear in the length of the text, and total: only a schema that cannot be applied makes it raise, never a text.
+
+    Raises:
+        ValueError: the schema of the tool refers to what is not there.
 
     >>> read_call('{"name": "go"}', [])
     BadCall(problem='malformed_call', message='a call has the keys name and arguments and no others')
     """
     try:
         call = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refuse)
+        _require_shallow(call)
+        # numbers beyond any float, and halves of characters, which no tokenizer reads
+        json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits and endless nesting
         return BadCall("malformed_call", f"its call is not JSON ({str(error) or 'nested too deeply'})")
     if not isinstance(call, dict) or set(call) != {"name", "arguments"}:
@@ -102,7 +109,7 @@ def read_call(text: str, tools: Iterable[ToolSpec]) -> ToolCall | BadCall:
     known = {tool.name: tool for tool in tools}
     if not isinstance(name, str) or name not in known:
         return BadCall(
-            "unknown_tool", f"there is no tool {json.dumps(name)}; the tools are {', '.join(known)}"
+            "unknown_tool", f"there is no tool {_short(json.dumps(name))}; the tools are {', '.join(known)}"
         )
     if reason := _why_not(arguments, known[name].schema):
         return BadCall("bad_arguments", f"{name} was called wrongly: {reason}")
@@ -116,13 +123,34 @@ def _why_not(arguments: Any, schema: Mapping[str, Any]) -> str:
         error = _library().exceptions.best_match(validator.iter_errors(arguments))
     except RecursionError:  # of a schema that refers to itself
         return "arguments are nested too deeply"
+    except ArithmeticError:  # multipleOf of what no float holds
+        return "a number is too large"
+    except Exception as error:  # a $ref to nothing: a fault of the game, whose episode fails
+        raise ValueError(f"the schema of a tool cannot be applied: {error}") from error
     return "" if error is None else _where(error)
 
 
 def _where(error: Any) -> str:
-    """Place and reason; a value of thousands of characters is cut."""
-    message = error.message if len(error.message) <= _SHOWN else f"{error.message[:_SHOWN]}…"
-    return f"arguments{error.json_path.removeprefix('$')}: {message}"
+    """Place and reason; those of thousands of characters are cut."""
+    return f"arguments{_short(error.json_path.removeprefix('$'))}: {_short(error.message)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _require_shallow(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, dict | list)
+        ]
+        level = [value for values in inside for value in values]
+        if not level:
+            return
+    raise ValueError("nested too deeply")
 
 
 @cache

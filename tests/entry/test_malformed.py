@@ -32,6 +32,16 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("algo/clp=none", "algo/clp", "algo/clip"),
     ("env=sokobann", "env=sokobann", "did you mean sokoban? valid: bandit, "),
     ("critic.grad_clip=2", "critic.grad_clip=2 has no effect", "algo/advantage=gae_token"),
+    (
+        "algo=gvpo algo/clip=symmetric",
+        "algo/clip=symmetric has no effect: algo=gvpo has no algo/clip",
+        "another algo",
+    ),
+    (
+        "strategy=ddp trainer.accelerator=gpu trainer.devices=auto",
+        "trainer.devices=auto is no device",
+        "accelerator=cpu",
+    ),
     ("critic.nosuch=2", "unknown option critic.nosuch", "critic.grad_clip"),
     ("algo/kl_controller=ziegler", "algo.kl_controller=Ziegler has no coefficient", "algo/kl=loss_k3"),
     ("algo=ppo_penalty update.minibatches=1", "algo.kl.coef never acts", "update=four_minibatches"),

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry import composition
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import build_parts
 from lit_agentrl.entry.saved import _up_to_date, saved_config
 from lit_agentrl.rl.group_loss import GroupLoss
@@ -55,6 +56,23 @@ def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
         isinstance(made, GroupLoss) and made.loss_of_groups.keywords == {"beta": 0.2} and made.name == "gvpo"
     )
     made.try_out(TrajectoryBatch.toy().tensors())
+
+
+@pytest.mark.parametrize(
+    ("axis", "target"), [("aggregate", "aggregation.token_sum"), ("correction", "correction.masked")]
+)
+def test_a_loss_that_is_no_more_is_not_resumed_as_another(tmp_path: Path, axis: str, target: str) -> None:
+    old = {
+        "advantage": {"_target_": "lit_agentrl.rl.gvpo.gvpo"},
+        axis: {"_target_": f"lit_agentrl.rl.{target}"},
+    }
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save({"algo": old}, tmp_path / ".hydra" / "config.yaml")
+    OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
+    with pytest.raises(
+        UserError, match=f"gvpo with algo.{axis}={target.split('.')[1]}, a loss that this version"
+    ):
+        saved_config(tmp_path, "resume")
 
 
 def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:

@@ -147,6 +147,18 @@ def test_constants_fall_away_with_the_option_that_they_belong_to():
     assert (config.algo.clip.low, config.algo.clip.high) == (3e-4, 0.3)
 
 
+def test_an_option_that_an_experiment_chooses_is_as_its_own_file_has_it(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    chosen = (
+        "# @package _global_\ndefaults:\n  - override /algo: gspo\n  - override /algo/clip: clip_higher\n"
+    )
+    (tmp_path / "experiment" / "mine.yaml").write_text(chosen, encoding="utf-8")
+    search = f"hydra.searchpath=[file://{tmp_path}]"
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        clip = compose("train", overrides=[search, "experiment=mine"]).algo.clip
+    assert (clip.low, clip.high) == (0.2, 0.28)
+
+
 def test_constants_of_an_option_that_does_not_exist_are_refused(tmp_path):
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo" / "mine.yaml").write_text(

@@ -31,6 +31,13 @@ class Own(Objective):
         return self.gives(tensors)
 
 
+class Unasked(Own):
+    """Its preparation reads a column that it does not ask for."""
+
+    def prepare(self, tensors: Any) -> Any:
+        return {"advantage_BT": tensors["success_B"]}
+
+
 class Misspelt(Own):
     unit = "grup_B"
 
@@ -47,6 +54,7 @@ def test_what_an_update_can_use_passes():
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
+        (Unasked(), "prepare failed on small rows: KeyError: 'success_B'"),
         (Misspelt(), "unit=grup_B must be a column"),
         (
             Own(gives=lambda t: (t["ref_logp_BT"].sum(), NOTHING)),

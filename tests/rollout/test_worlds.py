@@ -35,12 +35,6 @@ def test_tokens_depend_neither_on_where_nor_on_the_number_of_workers(delay: int)
         assert [e.env_calls for e in played] == [1 + TURNS] * EPISODES
 
 
-def test_more_workers_take_less_time() -> None:
-    worlds = Worlds(delay=32)
-    seconds = [play(Hosting(where="thread", workers=w), seconds=0.02, worlds=worlds)[1] for w in (1, 16)]
-    assert seconds[0] > 2 * seconds[1]
-
-
 def test_without_waiting_every_episode_is_played() -> None:
     played, _ = play(Hosting(where="thread", workers=4), seconds=0.001, worlds=Worlds(wait=False))
     assert [len(e.turns) for e in played] == [TURNS] * EPISODES

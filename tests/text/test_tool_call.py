@@ -132,3 +132,21 @@ def test_a_schema_that_is_none_is_refused(schema: dict[str, object], match: str)
 def test_a_complaint_repeats_no_more_than_a_line() -> None:
     long = json.dumps({"name": "pay", "arguments": {"to": "A" * 100_000, "amount": 1}})
     assert len(call(long)[1]) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"name": "pay", "arguments": {"to": "Ann", "amount": 1e999}}', "malformed_call"),
+        ('{"name": "pay", "arguments": {"to": "\\ud800", "amount": 1}}', "malformed_call"),
+        ('{"name": "done", "arguments": {"x": ' + "[" * 900 + "]" * 900 + "}}", "malformed_call"),
+        ('{"name": "' + "x" * 5000 + '", "arguments": {}}', "unknown_tool"),
+        ('{"name": "pay", "arguments": {"to": "Ann", "amount": 1' + "0" * 400 + "}}", "bad_arguments"),
+    ],
+)
+def test_hostile_calls_are_answered_shortly(text: str, problem: str) -> None:
+    tools = Actions("tools", tools=(ToolSpec("pay", "", {**SCHEMA, "properties": {
+        **SCHEMA["properties"], "amount": {"type": "number", "multipleOf": 0.01},  # type: ignore[dict-item]
+    }}), ToolSpec("done", "", {"type": "object", "additionalProperties": True})))  # fmt: skip
+    reply = ToolCalls().parse(f"<tool_call>{text}</tool_call>", tools, think=False)
+    assert reply.problem == problem and len(reply.complaint) < 500 and not reply.actions

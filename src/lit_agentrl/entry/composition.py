@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -177,6 +178,13 @@ def explain_composition(
     try:
         base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
     except Exception as cause:
+        if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
+            outer = missing[1].rpartition("/")[0]
+            given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
+            of = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
+            return UserError(
+                f"{given} has no effect: {of} has no {missing[1]}; leave it out, or choose another {outer}"
+            )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
     known = list(_keys(OmegaConf.to_container(base, resolve=False)))
     for override in parse(job):

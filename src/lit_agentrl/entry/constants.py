@@ -7,7 +7,7 @@ An algorithm's YAML lists them under ``constants``, by option::
       /filter/top_std: {ratio: 0.5}  # with a slash in front: a group outside of algo
 
 They are merged where the algorithm's own file is: over the option's file, under experiments and the command line. An
-option typed on the command line is taken as its own file has it, without them.
+option that the command line or an experiment chooses is taken as its own file has it, without them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import hydra._internal.hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
-from hydra.core.default_element import ResultDefault
+from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 KEY = "constants"
 # options of earlier versions: those that only set constants of another one, and those that stand elsewhere
 REMOVED = {
+    "algo/advantage=gvpo": "algo=gvpo",
     "algo/advantage=gae_token_mc": "algo/advantage=gae_token algo.advantage.gae_lambda=1.0",
     "algo/advantage=gae_token_raw": (
         "algo/advantage=gae_token algo.advantage.gae_lambda=1.0 algo.advantage.whiten=false"
@@ -58,10 +59,20 @@ class Loader(ConfigLoaderImpl):
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
+        told = set(self._typed)
+        for path in {str(d.config_path) for d in defaults if d.config_path}:
+            if not path.startswith(
+                ("algo/", "hydra/")
+            ):  # an algorithm's own choices are what its constants are for
+                found = repo.load_config(path)
+                given = (found.defaults_list or ()) if found else ()
+                told |= {
+                    str(each.group).lstrip("/")
+                    for each in given
+                    if isinstance(each, GroupDefault) and each.is_override()
+                }
         # an option that another one starts from is no choice, and has no key
-        self._chosen = {
-            d.config_path: d.package for d in defaults if d.override_key not in (None, *self._typed)
-        }
+        self._chosen = {d.config_path: d.package for d in defaults if d.override_key not in (None, *told)}
         return super()._compose_config_from_defaults_list(defaults, repo)
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
@@ -69,7 +80,7 @@ class Loader(ConfigLoaderImpl):
         path = str(default.config_path)
         if path.rpartition("/")[0] != "algo" or not isinstance(found.config, DictConfig):
             return found
-        constants = OmegaConf.select(found.config, default.package or "").pop(KEY, {})
+        constants = OmegaConf.select(found.config, default.package or "").pop(KEY, None) or {}
         for option, values in constants.items():
             option = option[1:] if option.startswith("/") else f"algo/{option}"
             if not repo.config_exists(option):

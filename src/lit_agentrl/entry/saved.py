@@ -44,6 +44,15 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
 _ADDED = {"dialect": "answer", "worker": "none"}
 _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.Worlds", "delay": 0, "wait": True}}
 
+# what stood beside algo.advantage=gvpo where its gradient was that of the loss of groups
+_OF_GVPO = {
+    "ratio": "ratios.none",
+    "clip": "clipping.none",
+    "aggregate": "aggregation.seq_mean_token_sum",
+    "tokens": "entropy.none",
+    "correction": "correction.none",
+}
+
 
 def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
     """The config that a run was started with, aimed at its folder as it lies now, and its config folders.
@@ -75,7 +84,13 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         ) from error
     if not isinstance(cfg, DictConfig):
         raise UserError(f"{option}={folder}: {file} holds no config")
-    found = _up_to_date(OmegaConf.to_container(cfg, resolve=False))
+    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    if option == "resume" and (other := _other_loss(raw)):
+        raise UserError(
+            f"{option}={folder} was trained by the advantage gvpo with {other}, a loss that this version does not "
+            "have; use the version that its summary.json names"
+        )
+    found = _up_to_date(raw)
     _add_structure(found)
     _add_worker(found)
     cfg = OmegaConf.create(found)
@@ -158,6 +173,20 @@ def _target(name: str) -> str:
     """A target as it is called today."""
     old = next((old for old in _MOVED if name.startswith(old)), None)
     return name if old is None else _MOVED[old] + name.removeprefix(old)
+
+
+def _other_loss(cfg: dict[str, Any]) -> str:
+    """What made an earlier version's gvpo another loss than that of groups; empty where nothing did."""
+    algo = cfg.get("algo") or {}
+    if (algo.get("advantage") or {}).get("_target_") != "lit_agentrl.rl.gvpo.gvpo":
+        return ""
+    if (cfg.get("rollout") or {}).get("overlap") is True:  # which implied a correction
+        return "rollout.overlap=true"
+    for axis, name in _OF_GVPO.items():
+        target = (algo.get(axis) or {}).get("_target_", f"lit_agentrl.rl.{name}")
+        if target != f"lit_agentrl.rl.{name}":
+            return f"algo.{axis}={target.rpartition('.')[2]}"
+    return ""
 
 
 def run_folder_of(path: Path) -> Path:

@@ -11,7 +11,7 @@ from rich.console import Console
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
-from lit_agentrl.entry.overlap import add_correction
+from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.parts import Parts, TaskLoader
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
@@ -45,6 +45,7 @@ def train(
     if is_first:
         record.require_writable(folder)
     totals = record.Totals()
+    add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
     if note and run.trainer.is_global_zero:

@@ -85,9 +85,9 @@ def _episode(
         action = choose(num_left)
         if action is None:
             break
-        _, reward, terminated, _, info = env.step(action)
+        _, reward, terminated, truncated, info = env.step(action)
         total += reward
-        if terminated:
+        if terminated or truncated:
             return float(info["success"]), total
     return 0.0, total
 

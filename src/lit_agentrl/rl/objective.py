@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # that every `Objective.prepare` is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,15 +158,16 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> None:
     made = ("logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "is_value_target_BT")
     tensors = {name: t for name, t in tensors.items() if name not in made}
     with torch.no_grad():
-        found = _tried("prepare", objective.prepare, tensors)
+        given = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}
+        found = _tried("prepare", objective.prepare, given)
         tensors |= {name: t for name, t in found.items() if name != "keep_B"}
         tensors |= _tried("count", objective.count, tensors)
     scores = {name: rows[name].clone().requires_grad_() for name in ("logp_BT", "entropy_BT")}
     with torch.enable_grad():
-        given = _tried("loss", objective.loss, tensors | scores)
-    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)):
-        raise ValueError(f"loss must return a scalar and its metrics, and returned a {type(given).__name__}")
-    loss, metrics = given
+        result = _tried("loss", objective.loss, tensors | scores)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
+        raise ValueError(f"loss must return a scalar and its metrics, and returned a {type(result).__name__}")
+    loss, metrics = result
     if loss.dim() or not bool(torch.isfinite(loss)) or not loss.requires_grad:
         raise ValueError("loss must return a finite scalar through which gradient flows into logp_BT")
     for name, value in metrics.items():

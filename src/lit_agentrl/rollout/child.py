@@ -18,6 +18,11 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out
 
 _START_S = 120.0  # for the imports of a new process
+_END_S = 2.0  # for one that has closed its connection, so that its own exit code is told
+_UNSENT = (
+    "hosting.where=process: the game cannot be sent to a process ({reason}); define it at the top level of a "
+    "module, or set hosting.where=thread"
+)
 _RUN = "import sys; sys.path[:] = {path!r}; from lit_agentrl.rollout.child import main; main({file})"
 
 
@@ -99,13 +104,17 @@ class Child:
                 return timed_out(call, limit)
             answer = Answer.from_plain(json.loads(self._connection.recv_bytes()))
         except (EOFError, OSError) as error:
-            code = self._replace()
+            code = self._replace(patience_s=_END_S)
             return Answer(error=f"WorkerDied: exit code {code} during {call.kind} ({type(error).__name__})")
-        if not answer.error:
-            self._seated.add(call.key)
+        self._seated.add(call.key)  # also where the game failed: it is to be closed
         return answer
 
     def _start(self) -> None:
+        try:
+            first = pickle.dumps((self._task, dict(self._probes), self._hosting.max_memory_mb))
+        except Exception as error:  # pickling runs the objects' own code, which may raise anything
+            self._broken = _UNSENT.format(reason=f"{type(error).__name__}: {error}")
+            return
         ours, theirs = socket.socketpair()
         command = _RUN.format(path=sys.path, file=theirs.fileno())
         self._process = subprocess.Popen(
@@ -114,22 +123,21 @@ class Child:
         )  # fmt: skip
         theirs.close()
         self._connection = Connection(ours.detach())
-        self._connection.send_bytes(
-            pickle.dumps((self._task, dict(self._probes), self._hosting.max_memory_mb))
-        )
+        self._connection.send_bytes(first)
         if not self._connection.poll(_START_S):
             raise EOFError
         if reason := self._connection.recv_bytes().decode():
-            self._broken = f"hosting.where=process: the game cannot be sent to a process ({reason})"
+            self._broken = _UNSENT.format(reason=reason)
 
-    def _replace(self) -> int | None:
-        """Kill what hangs or is dead; the next call starts another process.  Its exit code."""
+    def _replace(self, patience_s: float = 0.0) -> int | None:
+        """Kill what hangs or does not end by itself; the next call starts another process.  Its exit code."""
         code = None
         if self._process is not None:
-            code = self._process.poll()
-            self._process.kill()
-            died = self._process.wait()
-            code = died if code is None else code
+            try:
+                code = self._process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                code = self._process.wait()
         if self._connection is not None:
             self._connection.close()
         self._process = self._connection = None
@@ -156,7 +164,11 @@ def main(file: int) -> None:
     try:
         while True:
             answer = serve(seats, pickle.loads(connection.recv_bytes())) or Answer()
-            connection.send_bytes(json.dumps(answer.to_plain()).encode())
+            try:
+                text = json.dumps(answer.to_plain())
+            except (TypeError, ValueError) as error:  # a game that says what is no JSON fails alone
+                text = json.dumps(Answer(error=f"{type(error).__name__}: {error}").to_plain())
+            connection.send_bytes(text.encode())
     except (EOFError, ConnectionResetError, BrokenPipeError):
         seats.close()
 

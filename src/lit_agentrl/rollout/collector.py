@@ -127,8 +127,12 @@ class Collector:
         played = play(wave)
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
-        new = [e for e in batch.episodes if e.wave == wave.number]
-        stop_if_failing([*new, *batch.greedy_episodes], self.settings.max_failed_share)
+        if len({trajectory_id(episode) for episode in batch.episodes}) < len(batch.episodes):
+            raise ValueError(
+                f"algo.structure={type(self._structure).__name__} plays a member of a group twice; give each further "
+                "episode of a group a member of its own"
+            )
+        stop_if_failing(played.episodes, self.settings.max_failed_share)
         return played.seconds
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:

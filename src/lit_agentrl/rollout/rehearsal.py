@@ -30,6 +30,7 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4) -> Iterator[Episode]
             play = EpisodeInPlay(episode, rules)
             play.begin(seats.reset(0, "train", seed, seed))
             if play.is_over:
+                seats.release(0, is_broken=True)
                 yield episode
                 continue
             _, env = seats.envs[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -97,11 +98,11 @@ class Seats:
                 answer.observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
             finally:
                 answer.seconds = time.perf_counter() - started
-            self._shown[key] = answer.observation
+            self._shown[key] = answer.observation = _readable(answer.observation)
             answer.instance_id = str(info.get("instance_id", ""))
             answer.rules, answer.system_text = env.rules, env.system_text
             self._look(key, answer)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             answer.error = f"{type(error).__name__}: {error}"
         return answer
 
@@ -117,14 +118,18 @@ class Seats:
                     observation, reward, terminated, truncated, info = env.step(action)
                 finally:
                     answer.seconds += time.perf_counter() - started
-                answer.observation = self._shown[key] = observation
-                parts = dict(info.get("reward_parts", {"reward": reward}))
+                answer.observation = self._shown[key] = _readable(observation)
+                reward = _finite("reward", reward)
+                parts = {
+                    str(name): _finite(f"reward_parts.{name}", points)
+                    for name, points in info.get("reward_parts", {"reward": reward}).items()
+                }
                 answer.steps.append(Step(action, reward, parts, bool(info.get("action_is_valid", True))))
                 if terminated or truncated:
                     answer.ended, answer.success = True, bool(info["success"])
                     return answer
             self._look(key, answer)
-        except Exception as error:  # as in reset()
+        except (Exception, SystemExit) as error:  # as in reset()
             answer.error = f"{type(error).__name__}: {error}"
         return answer
 
@@ -139,10 +144,13 @@ class Seats:
         else:
             self._spare[split].append(env)
 
-    def forget(self, key: int) -> None:
-        """Leave an environment that hangs to itself."""
-        self.envs.pop(key)
-        self._shown.pop(key, None)
+    def without(self, key: int) -> Seats:
+        """All environments but one that hangs: what it does later is done to this object, and reaches no episode."""
+        others = Seats(self._task, self._probes)
+        others.envs, others._shown, others._spare = dict(self.envs), dict(self._shown), self._spare
+        others.envs.pop(key, None)  # it may hang before it is there, or when it is released
+        others._shown.pop(key, None)
+        return others
 
     def close(self) -> None:
         """Close all environments; the next episodes make new ones."""
@@ -156,11 +164,29 @@ class Seats:
 
     def _look(self, key: int, answer: Answer) -> None:
         split, env = self.envs[key]
-        answer.actions, answer.state_key = env.actions(), env.state_key()
+        answer.actions, answer.state_key = env.actions(), int(env.state_key())
         if split == "train":
             answer.probes = {
                 name: float(probe(env, self._shown[key])) for name, probe in self._probes.items()
             }
+
+
+def _readable(observation: str) -> str:
+    """As a tokenizer can take it.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    if not isinstance(observation, str):
+        raise ValueError(f"the observation must be a str, not {type(observation).__name__}")
+    return observation.encode("utf-8", "replace").decode()  # half a character is none
+
+
+def _finite(name: str, points: Any) -> float:
+    number = float(points)
+    if not math.isfinite(number):
+        raise ValueError(f"{name}={number} must be finite")
+    return number
 
 
 def _close(env: World) -> None:
@@ -188,8 +214,8 @@ def serve(seats: Seats, call: Call) -> Answer | None:
 
 
 def limit_of(hosting: Hosting, call: Call) -> float | None:
-    """Seconds that a call may take."""
-    return {"reset": hosting.reset_timeout_s, "step": hosting.step_timeout_s}.get(call.kind)
+    """Seconds that a call may take; closing a game that failed takes no longer than a step."""
+    return hosting.reset_timeout_s if call.kind == "reset" else hosting.step_timeout_s
 
 
 def timed_out(call: Call, limit: float) -> Answer:

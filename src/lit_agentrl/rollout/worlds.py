@@ -16,6 +16,7 @@ from lit_agentrl.rollout.child import Child
 from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out
 
 _SLICE_S = 0.02  # how often threads are asked whether they hang
+_END_S = 5.0  # for all workers together to end
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ class Inline:
         if (answer := serve(self._seats, call)) is not None:
             self._inbox.put((call.key, answer))
 
-    def check(self) -> None:
-        """Nothing to do: who calls is who would hang."""
+    def check(self) -> None: ...  # who calls is who would hang
 
     def close(self) -> None:
         self._seats.close()
@@ -120,8 +120,9 @@ class Workers:
     def close(self) -> None:
         for worker in self._workers:
             worker.calls.put(None)
+        ends = time.monotonic() + _END_S
         for worker in self._workers:
-            worker.join(timeout=5.0)
+            worker.join(timeout=max(0.0, ends - time.monotonic()))
             if worker.is_alive():
                 worker.host.abort()
         self._workers, self._of_key = [], {}
@@ -158,7 +159,7 @@ class _InThread:
         return serve(self._seats, call)
 
     def forget(self, key: int) -> None:
-        self._seats.forget(key)
+        self._seats = self._seats.without(key)
 
     def abort(self) -> None:
         """Nothing: a thread cannot be stopped."""
@@ -176,14 +177,9 @@ class _Broken:
     def __call__(self, call: Call) -> Answer | None:
         return None if call.kind == "release" else Answer(error=self._error)
 
-    def forget(self, key: int) -> None:
-        """Nothing is held."""
-
-    def abort(self) -> None:
-        """Nothing is held."""
-
-    def close(self) -> None:
-        """Nothing is held."""
+    def forget(self, key: int) -> None: ...  # nothing is held
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class _Worker(threading.Thread):
@@ -206,13 +202,15 @@ class _Worker(threading.Thread):
                 self._now = (call, time.monotonic())
             try:
                 answer = self.host(call)
-            except Exception as error:  # such as what cannot be sent to a process: nobody may wait for ever
+            except (
+                BaseException
+            ) as error:  # also CancelledError, or a panic of Rust: nobody may wait for ever
                 answer = Answer(error=f"{type(error).__name__}: {error}")
             with self._guard:
                 self._now = None
                 if self._is_given_up:
                     return
-                if answer is not None:
+                if answer is not None and call.kind != "release":  # of which nobody awaits an answer
                     self._inbox.put((call.key, answer))
         self.host.close()
 
@@ -227,7 +225,8 @@ class _Worker(threading.Thread):
                 return False
             self._is_given_up = True
         self.host.forget(call.key)
-        self._inbox.put((call.key, timed_out(call, limit)))
+        if call.kind != "release":
+            self._inbox.put((call.key, timed_out(call, limit)))
         return True
 
 
@@ -284,9 +283,10 @@ class Desk:
         self._inbox = queue.SimpleQueue()
 
     def _collect(self) -> None:
+        for pool in self._pools.values():  # an engine that goes on writing leaves no time to wait, below
+            pool.check()
         while not self._inbox.empty():
-            key, answer = self._inbox.get()
-            self._arrived[key] = answer
+            self._arrived.update([self._inbox.get()])
 
     def _wait(self, timeout: float | None) -> None:
         try:

@@ -48,13 +48,17 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
     """
     is_cuda = accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
     kind: type[CPUAccelerator | CUDAAccelerator] = CUDAAccelerator if is_cuda else CPUAccelerator
-    if devices == "auto":
-        return kind.auto_device_count()
     try:
-        found = kind.parse_devices(devices)  # type: ignore[arg-type] # which says what is wrong
-    except (TypeError, ValueError, MisconfigurationException) as error:
-        raise ValueError(f"devices={devices}: {error}") from error
-    return found if isinstance(found, int) else len(found or ())
+        found = kind.auto_device_count() if devices == "auto" else kind.parse_devices(devices)  # type: ignore[arg-type]
+    except (TypeError, ValueError, MisconfigurationException) as error:  # which says what is wrong, in lines
+        raise ValueError(f"devices={devices}: {' '.join(str(error).split())}") from error
+    count = found if isinstance(found, int) else len(found or ())
+    if count < 1:
+        raise ValueError(
+            f"devices={devices} is no device of trainer.accelerator={accelerator} here, which has "
+            f"{kind.auto_device_count()}; use another number, or trainer.accelerator=cpu"
+        )
+    return count
 
 
 def run_id(job: str) -> str:

@@ -11,7 +11,7 @@ from lit_agentrl import seeds
 from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.objective import Objective, Term, add_metrics, metric_values
+from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.update.critic import Critic, explained
 from lit_agentrl.update.microbatches import kept_rows
 from lit_agentrl.update.minibatches import minibatches
@@ -22,7 +22,6 @@ from lit_agentrl.update.settings import UpdateSettings
 from lit_agentrl.update.step import Stepper
 
 Tensors = dict[str, Tensor]
-_ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # columns that every objective is given
 
 
 class Updater:
@@ -110,7 +109,7 @@ class Updater:
 
     def _prepared(self, tensors: Tensors, loop: Loop, row: dict[str, float]) -> Tensors | None:
         """With the objective's columns, made from the rows of all ranks, of the kept rows; None where none is left."""
-        given = {name: t for name, t in tensors.items() if name in _ALWAYS or self.objective.needs(name)}
+        given = {name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)}
         everyone, mine = gather_rows(given, tensors["trajectory_B"])
         with torch.no_grad():
             found = self.objective.prepare(everyone)
