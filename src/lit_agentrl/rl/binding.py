@@ -71,7 +71,7 @@ def bind(fn: Callable[..., Any], tensors: Mapping[str, Tensor]) -> Any:
 
 
 def try_out(
-    option: str, fn: Callable[..., Any], result: type, rows: Mapping[str, Tensor], shape: str = "BT"
+    option: str, fn: Callable[..., Any], result: type, rows: Mapping[str, Tensor], shape: str | None = None
 ) -> None:
     """Calls ``fn`` once on a few small rows, so that a wrong constant fails at start-up, not after a rollout.
 
@@ -81,7 +81,7 @@ def try_out(
         result: the type it must return.
         rows: the columns of a batch, and so the closed vocabulary of tensors, with those of
             :func:`with_computed`.
-        shape: of a tensor that it returns: ``BT``, ``B`` or nothing for a scalar.
+        shape: of a tensor that it returns: ``BT``, ``B``, or empty for a scalar; None: any.
 
     Raises:
         ValueError: from ``fn`` itself, or if it asks for an unknown tensor, lacks or does not accept a
@@ -105,7 +105,7 @@ def try_out(
     if not isinstance(returned, result):
         got, expected = type(returned).__name__, result.__name__
         raise ValueError(f"{option}: {_name(fn)} returned {got}, expected {expected}")
-    given_back = vars(returned) if dataclasses.is_dataclass(returned) else {f"result_{shape}": returned}
+    given_back = vars(returned) if dataclasses.is_dataclass(returned) else {"result" if shape is None else f"result_{shape}": returned}
     for name, tensor in given_back.items():
         if isinstance(tensor, Tensor):
             _check_returned(f"{option}: {_name(fn)}", name, tensor, toy["is_action_BT"])
