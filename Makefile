@@ -15,7 +15,7 @@ PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test test-slow oracle lint bench bench-trl clean
+.PHONY: setup train test coverage test-slow oracle lint bench bench-trl clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,9 @@ train: $(STAMP)
 	$(BIN)/python train.py algo=grpo env=sokoban $(ARGS)
 
 test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+coverage: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
 # the sweeps side by side, since each of their tests is one process; then what measures, or starts processes of its own

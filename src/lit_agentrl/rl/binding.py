@@ -105,7 +105,11 @@ def try_out(
     if not isinstance(returned, result):
         got, expected = type(returned).__name__, result.__name__
         raise ValueError(f"{option}: {_name(fn)} returned {got}, expected {expected}")
-    given_back = vars(returned) if dataclasses.is_dataclass(returned) else {"result" if shape is None else f"result_{shape}": returned}
+    given_back = (
+        vars(returned)
+        if dataclasses.is_dataclass(returned)
+        else {"result" if shape is None else f"result_{shape}": returned}
+    )
     for name, tensor in given_back.items():
         if isinstance(tensor, Tensor):
             _check_returned(f"{option}: {_name(fn)}", name, tensor, toy["is_action_BT"])
