@@ -1,4 +1,4 @@
-"""Every named algorithm runs on every embedded game."""
+"""Every named algorithm runs over many turns; `test_learning` has each of them learn in one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("env", ["bandit", "frozen_lake", "sokoban"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_three_iterations(name: str, env: str, tmp_path: Path) -> None:
+def test_three_iterations(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     # what few episodes leave to train on may be nothing for the algorithms that drop uniform groups
-    main_train([*SMALL, f"algo={name}", f"env={env}", f"hydra.run.dir={folder}"])
+    main_train([*SMALL, f"algo={name}", "env=sokoban", f"hydra.run.dir={folder}"])
     assert reports.read(folder / "summary.json")["status"] == "completed"
     start, *iterations = rows(folder)
     assert len(iterations) == 3

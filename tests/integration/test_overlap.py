@@ -84,6 +84,7 @@ def test_the_correction_acts_and_its_cap_holds(tmp_path: Path) -> None:
     assert any(not torch.equal(weights_loose[name], weights_tight[name]) for name in weights_loose)
 
 
+@pytest.mark.slow
 def test_a_playing_process_that_fails_ends_the_run_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

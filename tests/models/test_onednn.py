@@ -120,6 +120,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the resident size is read from /proc")
 def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
     def growth(**variables: str) -> float:

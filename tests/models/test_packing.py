@@ -8,16 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.final_layer import (
-    computed_at,
-    final_feed_forward,
-    mark_run_again,
-    read_places,
-)
-from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
+from lit_agentrl.models.logprobs import hidden_before, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
 from lit_agentrl.update.microbatches import Form, micro_batches, split_shared
 from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
@@ -201,45 +194,3 @@ def test_rows_that_begin_alike_on_cuda(dtype: torch.dtype) -> None:
         found.append(gradient(network, logp_BT, torch.zeros((), device="cuda")))
     assert torch.equal(*found)
     assert (found[0] - expected).norm() <= (0.1 if dtype == torch.bfloat16 else 1e-4) * expected.norm()
-
-
-@pytest.mark.parametrize("make", [llama, gpt2_double])
-def test_the_last_layer_computes_what_is_read(make: Any) -> None:
-    network, tokens = make(), torch.randint(3, 50, (1, 12), generator=torch.Generator().manual_seed(0))
-    module = final_feed_forward(network)
-    assert module is not None
-    seen: list[int] = []
-    next(iter(module.children())).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
-    whole = network(tokens, use_cache=False).logits
-    for places in (torch.tensor([7, 2]), slice(9, None)):
-        with computed_at(module, places):
-            found = network(tokens, use_cache=False).logits
-        torch.testing.assert_close(found[:, places], whole[:, places], rtol=1e-12, atol=1e-12)
-        assert not torch.allclose(found, whole)
-    assert seen == [12, 2, 3] and "forward" not in vars(module)
-
-
-def test_places_that_are_read() -> None:
-    found = read_places(torch.tensor([5, 2, 5]), 10)
-    assert found is not None and found.tolist() == [2, 5]
-    assert read_places(torch.arange(8), 10) is None  # most
-    many = read_places(torch.arange(100, 150), 300)  # filled up to a number that is met often
-    assert (
-        many is not None
-        and len(many) == 64 == len(many.unique())
-        and set(range(100, 150)) <= set(many.tolist())
-    )
-
-
-def test_a_last_layer_that_cannot_be_told_is_left_alone() -> None:
-    assert final_feed_forward(torch.nn.Linear(2, 2)) is None
-    network = llama()
-    last = network.model.layers[-1]
-    assert final_feed_forward(network) is last.mlp
-    with recomputed(network):
-        assert final_feed_forward(network) is None
-    mark_run_again(last)
-    assert final_feed_forward(network) is None
-    wrapped = llama()
-    wrapped.model.layers[-1] = checkpoint_wrapper(wrapped.model.layers[-1])
-    assert final_feed_forward(wrapped) is None

@@ -50,6 +50,7 @@ def assert_one_run(folder: Path, printed: str) -> None:
     assert (folder / ".hydra" / "config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_single_refuses_devices_that_it_would_leave_idle() -> None:
     done = subprocess.run(
         command("trainer.devices=2", "trainer.accelerator=cpu", "hydra.run.dir=unused"), cwd=ROOT,

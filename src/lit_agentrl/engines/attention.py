@@ -78,7 +78,6 @@ class Reading:
         chunks: the tokens before the last.
         num_padding: tokens before all others that belong to no episode.
         copies: (source slot, target slots, length), to be done in order after the writes of a layer.
-        final_layer: index of the last layer, of which only the last tokens are read; None: it is not known.
     """
 
     slot_N: Tensor
@@ -92,7 +91,6 @@ class Reading:
     chunks: Sequence[Chunk] = ()
     num_padding: int = 0
     copies: Sequence[tuple[int, Tensor, int]] = ()
-    final_layer: int | None = None
 
     def __post_init__(self) -> None:
         self._places: dict[tuple[int, int], Tensor] = {}
@@ -134,16 +132,14 @@ def slot_attention(
         if others.get(name) is not None:
             raise UnusualAttentionError(f"its attention uses {name}")
     if query.device.type != "cpu":
-        return _over_slots(module, query, key, value, reading, scaling)[None], None
+        return _over_slots(query, key, value, reading, scaling)[None], None
     # the store is float32 where the network computes in half precision
     with torch.autocast("cpu", enabled=False):
-        out_NHD = _over_slots(module, query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
+        out_NHD = _over_slots(query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
     return out_NHD.to(query.dtype)[None], None
 
 
-def _over_slots(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None
-) -> Tensor:
+def _over_slots(query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
     """(N, heads, dim)."""
     heads, kv_heads = query.shape[1], key.shape[1]
     groups = heads // kv_heads
@@ -154,14 +150,7 @@ def _over_slots(
     out_NHD[: reading.num_padding] = 0.0
     last = query_NHD[total - reading.num_last :]
     out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
-    chunks = reading.chunks
-    if (
-        chunks
-        and reading.final_layer is not None
-        and getattr(module, "layer_idx", None) == reading.final_layer
-    ):
-        out_NHD[: total - reading.num_last], chunks = 0.0, ()  # nobody reads what this layer makes of them
-    for chunk in chunks:
+    for chunk in reading.chunks:
         rows_P, tokens_M = chunk.index_PM.shape
         queries = query_NHD[chunk.index_PM].view(rows_P, tokens_M, kv_heads, groups, -1)
         seen = slice(0, chunk.length)

@@ -11,8 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.engines.cache import SlotCache
 from lit_agentrl.engines.ragged import Packed
-from lit_agentrl.models.final_layer import computed_at, final_feed_forward
-from lit_agentrl.models.onednn import padding_for, quick_linears
+from lit_agentrl.models.onednn import quick_linears
 
 
 class Inference:
@@ -29,9 +28,6 @@ class Inference:
         self._configs = list({id(config): config for config in configs}.values()) if attention else []
         self._attention = attention
         self._network = network
-        self._final = final_feed_forward(network)
-        count = getattr(network.config.get_text_config(), "num_hidden_layers", None)
-        self._final_layer = None if count is None else count - 1
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -55,17 +51,14 @@ class Inference:
 
         Inside the context only.
         """
-        reading, total = packed.reading, packed.token_1N.shape[1]
-        reading.final_layer, cache.reading = self._final_layer, reading
-        read = reading.num_last + padding_for(reading.num_last)
-        with computed_at(self._final, slice(total - read, None) if 2 * read < total else None):
-            output = self._network(
-                input_ids=packed.token_1N,
-                position_ids=packed.position_1N,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=reading.num_last,
-                reading=reading,
-            )
+        cache.reading = reading = packed.reading
+        output = self._network(
+            input_ids=packed.token_1N,
+            position_ids=packed.position_1N,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=reading.num_last,
+            reading=reading,
+        )
         logits: Tensor = output.logits[0, -reading.num_last :]
         return logits

@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.final_layer import computed_at, final_feed_forward, read_places
 from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
 from lit_agentrl.models.patched import Forward, patched
 
@@ -108,10 +107,7 @@ def hidden_before(
     inputs = _inputs(network, tokens_BT, torch.nonzero(chosen, as_tuple=True), packing)
     trunk: Any = getattr(network, "base_model", network)
     kept: list[Tensor] = []
-    with (
-        trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)),
-        inputs.trimmed(network),
-    ):
+    with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):
         network(**inputs.arguments, **({} if trunk is network else {"logits_to_keep": 1}))
     return inputs.at_chosen(kept[0])
 
@@ -121,10 +117,6 @@ class _Inputs(NamedTuple):
 
     arguments: dict[str, Any]
     at_chosen: Callable[[Tensor], Tensor]
-    places: Tensor | None = None  # of the packed tokens, those whose hidden states are read
-
-    def trimmed(self, network: nn.Module) -> AbstractContextManager[None]:
-        return computed_at(final_feed_forward(network), self.places)
 
 
 def _inputs(network: Any, tokens_BT: Tensor, place: tuple[Tensor, ...], packing: Packing | None) -> _Inputs:
@@ -135,7 +127,6 @@ def _inputs(network: Any, tokens_BT: Tensor, place: tuple[Tensor, ...], packing:
     return _Inputs(
         {**segments.inputs(tokens_BT[:, :-1]), "use_cache": False},
         lambda hidden: pick(hidden[0], place_A),
-        read_places(place_A, len(segments.token_N)),
     )
 
 
@@ -170,8 +161,7 @@ def _forward(
 
     handle = head.register_forward_pre_hook(gather)
     try:
-        with inputs.trimmed(network):
-            logits = network(**inputs.arguments).logits
+        logits = network(**inputs.arguments).logits
     finally:
         handle.remove()
     if not read:

@@ -17,7 +17,6 @@ from lit_agentrl.models.lora import LoRA, merged, save_adapter
 
 NANO_FOLDER = Path(__file__).parent / "nano"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_ALIGNMENT = 64  # bytes; of the widest registers of CPUs
 
 
 @dataclass
@@ -58,24 +57,15 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
         own[name].copy_(tensor)
 
 
-def offsets(network: nn.Module) -> dict[str, int]:
-    """Where each weight lies in memory, in bytes beyond a multiple of 64.
+def own_memory(network: nn.Module) -> None:
+    """Move weights on a CPU to memory that torch gave out, which begins at a multiple of 64 bytes.
 
-    Weights read from a file lie where the file has them, and products of the same numbers differ in their last bits
-    with it.
+    Weights read from a file lie where the file has them, at another place in each process, and the last bits of
+    products depend on it.
     """
-    return {name: tensor.data_ptr() % _ALIGNMENT for name, tensor in named_weights(network).items()}
-
-
-def place(network: nn.Module, where: Mapping[str, int]) -> None:
-    """Move the weights of a copy on the CPU to where `offsets` found those of the original: bits are then equal."""
-    weights = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    for name, tensor in weights.items():
-        raw = torch.empty(tensor.nbytes + _ALIGNMENT, dtype=torch.uint8)
-        start = (where[name] - raw.data_ptr()) % _ALIGNMENT
-        home = raw[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        home.copy_(tensor.detach())
-        tensor.data = home
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 def load_pretrained(
@@ -102,6 +92,7 @@ def load_pretrained(
             f"name={name} could not be loaded ({reason}); give a folder with config.json, safetensors "
             "weights and a tokenizer, or a hub id that this machine can reach"
         ) from error
+    own_memory(network)
     with named("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     network.train(False)

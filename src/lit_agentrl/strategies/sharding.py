@@ -14,8 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from lit_agentrl.models.final_layer import mark_run_again
-
 State = dict[str, Any]
 
 
@@ -65,7 +63,6 @@ def shard(
     for block in blocks_of(network):
         if recompute_activations:
             checkpoint(block)
-            mark_run_again(block)
         fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard_after_forward)
     fully_shard(network, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
 

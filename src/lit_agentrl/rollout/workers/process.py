@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.models.policy import offsets
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played, WorkerSettings
@@ -77,7 +76,7 @@ class ProcessSettings(WorkerSettings):
             threads = max(1, threads // 2)  # the trainer uses the others meanwhile
         return PlayingProcess(
             rules, network, forward_context, threads=self.threads or threads, device=self.device,
-            patience=self.patience or _PATIENCE_S, is_alike=not is_ahead,
+            patience=self.patience or _PATIENCE_S,
         )  # fmt: skip
 
 
@@ -94,7 +93,6 @@ class PlayingProcess:
         threads: that torch may use in it.
         device: where the process puts its copy of the network; None for that of ``network``.
         patience: seconds without any reply being finished after which it counts as hung.
-        is_alike: whether its weights are to lie in memory as the network's, which makes equal bits of equal weights.
 
     Raises:
         ValueError: something cannot be sent to another process, or shared memory is short.
@@ -109,7 +107,6 @@ class PlayingProcess:
         threads: int,
         device: str | None = None,
         patience: float = _PATIENCE_S,
-        is_alike: bool = True,
     ) -> None:
         rules.require_picklable()
         self.threads = threads
@@ -122,10 +119,8 @@ class PlayingProcess:
         )  # a fork would inherit torch's threads in no usable state
         self._connection, theirs = context.Pipe()
         file = io.BytesIO()
-        is_on_cpu = network.device.type == "cpu" and device in (None, "cpu")
-        where = offsets(network) if is_alike and is_on_cpu else None
         try:
-            torch.save((rules, network, forward_context, where), file)
+            torch.save((rules, network, forward_context), file)
         except Exception as error:  # as in require_picklable()
             raise ValueError(
                 "worker=process plays in a process of its own, and model or trainer.precision cannot be sent there "

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
 from lit_agentrl import seeds
-from lit_agentrl.models.policy import place
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.weights import SharedWeights
@@ -37,7 +36,7 @@ def serve(
     Args:
         requests: ``("load", version)`` and ``("play", wave)``; a wave is answered by ``("played", Played)``, and
             whatever goes wrong by ``("error", (summary, stack))``.
-        payload: rules, network, forward context and places of weights, as written by ``torch.save``.
+        payload: rules, network and forward context, as written by ``torch.save``.
         weights: what is loaded.
         ticks: one number, which is counted up at each forward: a sign of life.
         device: of the network.
@@ -48,12 +47,10 @@ def serve(
     try:
         torch.set_num_threads(threads)
         # weights_only is for files from elsewhere: these are the parent's own objects
-        rules, network, forward_context, where = torch.load(
+        rules, network, forward_context = torch.load(
             io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
         )
         del payload
-        if where is not None:
-            place(network, where)
 
         def ticking() -> AbstractContextManager[object]:
             ticks[0] += 1
