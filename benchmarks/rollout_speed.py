@@ -94,7 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     policy = load_nano()
     chat = ChatRenderer(policy.tokenizer)
-    task: Task = instantiate(OmegaConf.load(ROOT / "conf" / "env" / "sokoban.yaml"))
+    task: Task = instantiate(OmegaConf.load(ROOT / "src/lit_agentrl/conf/env/sokoban.yaml"))
     engine = make_engine(policy, chat, arguments.episodes)
     members = arguments.members
     ours(engine, task, chat, arguments.episodes, 0, members)  # warm-up

@@ -58,7 +58,7 @@ def row(file: Path, axes: Sequence[str]) -> str:
 
 def table() -> str:
     """The whole table."""
-    folder = ROOT / "conf" / "algo"
+    folder = ROOT / "src/lit_agentrl/conf/algo"
     files = sorted(folder.glob("[!_]*.yaml"))
     # axes that no named algorithm uses would be empty columns
     axes = [

@@ -220,7 +220,7 @@ def make_demonstrations(
 
 
 def load_task(name: str) -> Task:
-    config = OmegaConf.load(ROOT / "conf" / "env" / f"{name}.yaml")
+    config = OmegaConf.load(ROOT / "src/lit_agentrl/conf/env" / f"{name}.yaml")
     if name == "sokoban":
         config.game.lengths = "uniform"  # long solutions have more to teach
     task: Task = instantiate(config)

@@ -41,7 +41,7 @@ def load_script(name: str) -> Any:
 
 def load_task_yaml(name: str) -> Task:
     """A game of ``conf/env`` with its shipped settings."""
-    task: Task = instantiate(OmegaConf.load(ROOT / "conf" / "env" / f"{name}.yaml"))
+    task: Task = instantiate(OmegaConf.load(ROOT / "src/lit_agentrl/conf/env" / f"{name}.yaml"))
     return task
 
 

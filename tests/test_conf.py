@@ -41,7 +41,7 @@ OPENING: dict[str, Any] = {
     "name": "sokoban", "rules": "", "actions": Actions("names", ("Up",)), "observation": "P _", "max_turns": 5,
     "max_actions": 10, "max_actions_per_turn": 5,
 }  # fmt: skip
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf"
 
 
 def find_options() -> dict[str, list[str]]:

@@ -70,7 +70,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
         (folder / name).write_text(text, encoding="utf-8")
     configs = {}
     search = f"hydra.searchpath=[file://{folder}/my_conf]"
-    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "src/lit_agentrl/conf")):
         for command in COMMANDS:
             overrides = shlex.split(command.removeprefix("--config-dir my_conf "))
             configs[overrides[-1].split("=")[0]] = compose("train", overrides=[*overrides, search])
@@ -150,7 +150,7 @@ def test_reward_of_the_page(composed: dict[str, DictConfig]) -> None:
 
 def test_every_reward_part_is_on_its_page() -> None:
     page = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
-    options = {file.stem for file in (ROOT / "conf" / "reward").glob("*.yaml")} - {"none"}
+    options = {file.stem for file in (ROOT / "src/lit_agentrl/conf/reward").glob("*.yaml")} - {"none"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
 
 
 def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from lit_agentrl.rollout.workers.process import ProcessSettings
 from lit_agentrl.strategies.doors import require_whole_weights
 from tests.conftest import ROOT
 
-ALGORITHMS = sorted(file.stem for file in (ROOT / "conf" / "algo").glob("[!_]*.yaml"))
+ALGORITHMS = sorted(file.stem for file in (ROOT / "src/lit_agentrl/conf/algo").glob("[!_]*.yaml"))
 
 
 @pytest.fixture(autouse=True)
 def hydra() -> Iterator[None]:
-    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "src/lit_agentrl/conf")):
         yield
 
 

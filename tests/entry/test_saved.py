@@ -35,8 +35,12 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     )  # a group of later versions
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
-    OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
-    found, _ = saved_config(tmp_path, "resume")
+    kinds = ("main", "command-line")  # another installation's, and the user's
+    sources = [{"path": str(tmp_path), "schema": "file", "provider": kind} for kind in kinds]
+    recorded = {"hydra": {"runtime": {"config_sources": sources}}}
+    OmegaConf.save(recorded, tmp_path / ".hydra" / "hydra.yaml")
+    found, folders = saved_config(tmp_path, "resume")
+    assert folders == [str(tmp_path)]
     assert found.worlds.delay == 0 and "hosting" not in found.env
     assert found.dialect._target_ == "lit_agentrl.text.dialects.answer.Answer"
     assert "seed" not in found.reward.rnd and found.reward.rnd.features == cfg.reward.rnd.features

@@ -13,7 +13,7 @@ INDEPENDENT = "algo/structure=independent"
 
 
 def built(*overrides: str) -> Parts:
-    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "src/lit_agentrl/conf")):
         cfg = compose("train", overrides=["env=bandit", *overrides])
         cfg.run_dir = "."
         return build_parts(cfg, task_loader())

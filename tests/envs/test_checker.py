@@ -20,7 +20,7 @@ from lit_agentrl.envs.frozen_lake import FrozenLake
 from lit_agentrl.envs.sokoban import Sokoban
 from lit_agentrl.envs.world import World
 
-CONF = Path(__file__).parents[2] / "conf" / "env"
+CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
 FILES = sorted(CONF.glob("*.yaml"))
 
 

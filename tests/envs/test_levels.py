@@ -16,7 +16,7 @@ from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
 from lit_agentrl.envs.sokoban import Sokoban
 from tests.conftest import load_script
 
-CONF = Path(__file__).parents[2] / "conf" / "env"
+CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
 NAMES = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
 
 

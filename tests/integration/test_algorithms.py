@@ -11,7 +11,8 @@ import pytest
 from lit_agentrl.entry.cli import main_train
 from lit_agentrl.report import summary as reports
 
-ALGORITHMS = sorted(file.stem for file in (Path(__file__).parents[2] / "conf" / "algo").glob("[!_]*.yaml"))
+CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
+ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))
 SMALL = [
     "rollout.prompts=4", "rollout.members=4", "rollout.max_context_tokens=400", "val.episodes=4", "val.every=3",
     "test.episodes=0", "engine.num_slots=16", "trainer.max_epochs=3", "update.minibatches=2",

@@ -11,7 +11,8 @@ import torch
 
 from lit_agentrl.entry.cli import main_train
 
-ALGORITHMS = sorted(file.stem for file in (Path(__file__).parents[2] / "conf" / "algo").glob("[!_]*.yaml"))
+CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
+ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))
 DEFAULT = 20  # iterations of 16 groups of 8 episodes
 ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter of the groups
 RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start

@@ -21,7 +21,8 @@ from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.ratios import sequence
 
-CONF = Path(__file__).parents[2] / "conf"
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "src/lit_agentrl/conf"
 ALGORITHMS = sorted(f.stem for f in (CONF / "algo").glob("*.yaml") if not f.stem.startswith("_"))
 # structures are not of the loss: they have their own tests, in tests/rollout
 AXES = sorted(f.name for f in (CONF / "algo").iterdir() if f.is_dir() and f.name != "structure")
@@ -224,7 +225,7 @@ def test_no_filter_refuses_a_ratio(algo):
 
 def test_the_page_lists_nothing_that_is_not_there():
     """Every row of the axes' tables is an option; a new option needs no row."""
-    page = (CONF.parent / "docs" / "algorithms.md").read_text()
+    page = (ROOT / "docs" / "algorithms.md").read_text()
     rows = re.findall(r"^\| (\w*) ?\| `(\w+)` \| `", page.split("\n## Axes")[1], flags=re.MULTILINE)
     axis, listed = "", set()
     for first, stem in rows:
@@ -235,9 +236,7 @@ def test_the_page_lists_nothing_that_is_not_there():
 
 
 def test_the_table_of_the_page_is_current():
-    spec = importlib.util.spec_from_file_location(
-        "algorithm_table", CONF.parent / "scripts" / "algorithm_table.py"
-    )
+    spec = importlib.util.spec_from_file_location("algorithm_table", ROOT / "scripts" / "algorithm_table.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     page = script.PAGE.read_text()

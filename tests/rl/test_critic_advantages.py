@@ -298,7 +298,7 @@ def test_nothing_carries_gradient_and_the_dtype_is_that_of_the_reward(valued, fn
 @pytest.mark.parametrize("fn", FNS)
 def test_the_yaml_says_what_the_function_defaults_to(fn):
     name = fn.__name__
-    text = (Path(__file__).parents[2] / f"conf/algo/advantage/{name}.yaml").read_text()
+    text = (Path(__file__).parents[2] / f"src/lit_agentrl/conf/algo/advantage/{name}.yaml").read_text()
     part = instantiate(OmegaConf.create(text))
     assert part.func is getattr(critic_advantages, name)
     assert part.keywords == {

@@ -72,7 +72,9 @@ def module_of(name: str) -> PolicyModule:
     config, kind = parts_of(name)
     algorithm = instantiate(config.algo)
     critic = (
-        OmegaConf.load(ROOT / "conf" / "critic" / f"{kind}.yaml") if algorithm.needs("value_BT") else None
+        OmegaConf.load(ROOT / f"src/lit_agentrl/conf/critic/{kind}.yaml")
+        if algorithm.needs("value_BT")
+        else None
     )
     module = PolicyModule(
         Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm,  # type: ignore[arg-type]

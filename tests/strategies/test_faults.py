@@ -53,7 +53,7 @@ def _config(folder: Path) -> list[str]:
     """A folder of configs with the game ``trouble``."""
     (folder / "conf" / "env").mkdir(parents=True)
     (folder / "trouble.py").write_text(TROUBLE)
-    task = OmegaConf.load(ROOT / "conf" / "env" / "bandit.yaml")
+    task = OmegaConf.load(ROOT / "src/lit_agentrl/conf/env/bandit.yaml")
     task.game._target_ = "trouble.Trouble"
     OmegaConf.save(task, folder / "conf" / "env" / "trouble.yaml")
     return ["--config-dir", str(folder / "conf")]

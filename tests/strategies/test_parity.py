@@ -92,7 +92,7 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
     algorithm = instantiate(config.algo)
     critic = None
     if algorithm.needs("value_BT"):
-        section = OmegaConf.load(ROOT / "conf" / "critic" / "separate.yaml")
+        section = OmegaConf.load(ROOT / "src/lit_agentrl/conf/critic/separate.yaml")
         section.optim.lr = 0.01
         critic = instantiate(section)
     adamw = partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.0)

@@ -12,7 +12,7 @@ from lit_agentrl.text.prompts import Prompt
 
 NAMES = Actions("names", ("Up", "Down"))
 TEXT = Actions("text")
-CONF = Path(__file__).parents[2] / "conf" / "prompt"
+CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/prompt"
 
 
 def opening(prompt: Prompt, **changes: Any) -> list[dict[str, str]]:

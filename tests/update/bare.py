@@ -83,7 +83,7 @@ def build(
     make_critic = None
     if algorithm.needs("value_BT"):
         if isinstance(critic, str):
-            critic = OmegaConf.load(ROOT / "conf" / "critic" / f"{critic}.yaml")
+            critic = OmegaConf.load(ROOT / "src/lit_agentrl/conf/critic" / f"{critic}.yaml")
             critic.grad_clip = 1e9
         make_critic = instantiate(critic)
     module = BareModule(

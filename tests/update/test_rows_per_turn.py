@@ -18,7 +18,7 @@ from lit_agentrl.rollout.pack import pack
 from tests.conftest import ROOT
 from tests.update.conftest import algorithm, recorded, step
 
-FOLDER = ROOT / "conf" / "algo"
+FOLDER = ROOT / "src/lit_agentrl/conf/algo"
 
 
 def load(file: Path):

@@ -92,8 +92,7 @@ def _train(argv: list[str]) -> int:
     failed: list[str] = []
 
     def job(cfg: DictConfig) -> None:
-        sources = HydraConfig.get().runtime.config_sources
-        folders = [source.path for source in sources if source.schema == "file"]
+        folders = composition.own_folders(HydraConfig.get().runtime.config_sources)
         with _told_at_interrupt(cfg):
             try:
                 _fit(cfg, folders, is_resume=False, parts=_parts_of(cfg, checked))

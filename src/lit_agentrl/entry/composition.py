@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from lit_agentrl.entry.constants import REMOVED
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest
 from lit_agentrl.entry.overrides import parse
 
-CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"
+CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 # sections whose entries are arguments of any class: keys may be added and removed
 OPEN = (
     "trainer",
@@ -59,6 +59,11 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
             raise UserError(f"--config-dir {folder} is not a folder")
     paths = ",".join(f"'file://{Path(folder).resolve()}'" for folder in folders)
     return [f"hydra.searchpath=[{paths}]"] if folders else []
+
+
+def own_folders(sources: Iterable[Any]) -> list[str]:
+    """Those of the folders of configs that Hydra records which are the user's, and not of this package."""
+    return [source.path for source in sources if source.schema == "file" and source.provider != "main"]
 
 
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:

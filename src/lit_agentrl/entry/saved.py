@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_agentrl.entry.composition import CONFIG_DIR, check_sections, load_option
+from lit_agentrl.entry.composition import check_sections, load_option, own_folders
 from lit_agentrl.entry.errors import UserError, explain, first_line
 from lit_agentrl.entry.signatures import check_targets
 
@@ -109,8 +109,7 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         ) from error
     OmegaConf.resolve(cfg)
     OmegaConf.set_struct(cfg, True)
-    found = [source.path for source in sources if source.schema == "file"]
-    return cfg, [path for path in found if Path(path) != CONFIG_DIR and Path(path).is_dir()]
+    return cfg, [path for path in own_folders(sources) if Path(path).is_dir()]
 
 
 def _up_to_date(node: Any) -> Any:
