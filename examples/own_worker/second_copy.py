@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.policy import named_weights, offsets, place
+from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
@@ -26,8 +26,6 @@ class SecondCopy(WorkerSettings):
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Worker:
         twin: PreTrainedModel = copy.deepcopy(network).to(self.device)  # type: ignore[arg-type]
-        if network.device.type == twin.device.type == "cpu" and not is_ahead:
-            place(twin, offsets(network))  # its bits are then those of the trainer's own playing
         return Copy(rules, twin, forward_context)
 
 
