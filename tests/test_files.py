@@ -91,6 +91,8 @@ def test_whole_lines_split_off_a_torn_one_inside_a_character(tmp_path: Path) -> 
     with open(path, "ab") as file:
         file.write("x é".encode()[:-1])
     assert whole_lines(path) == (["é", ""], True)
+    path.write_bytes(b"a\xff\n")  # a flipped bit
+    assert whole_lines(path) == (["a\ufffd"], False)
 
 
 def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

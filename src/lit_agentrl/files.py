@@ -36,7 +36,7 @@ def write_atomic(path: str | Path, text: str) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = _temporary(path)
     with _naming(path), open(temporary, "w", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
@@ -65,14 +65,23 @@ def append_durable(path: str | Path, text: str) -> None:
 def whole_lines(path: str | Path) -> tuple[list[str], bool]:
     """The complete lines of a file (without their ends), and whether a torn one follows them.
 
-    A missing file has no lines.
+    A missing file has no lines.  Damaged bytes are read as the replacement character.
     """
     path = Path(path)
     if not path.exists():
         return [], False
     *lines, tail = path.read_bytes().split(b"\n")
     # a torn tail may end inside a character, so it is split off before decoding
-    return [line.decode("utf-8") for line in lines], tail != b""
+    return [line.decode("utf-8", "replace") for line in lines], tail != b""
+
+
+def remove_leftover(path: str | Path) -> None:
+    """Remove what a killed :func:`write_atomic` of ``path`` left beside it."""
+    _temporary(Path(path)).unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
 
 
 def recover_folder(folder: str | Path) -> None:

@@ -139,10 +139,13 @@ def test_a_full_disk_names_the_file_and_the_next_launch_heals_it(
     assert again.path.read_text() == "iteration,a\n0,1.0\n"
 
 
-def test_rewind_removes_a_torn_line_alone(tmp_path: Path) -> None:
+def test_rewind_removes_a_torn_line_alone_and_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "metrics.csv.tmp").write_text("half")
     (tmp_path / "metrics.csv").write_text("iteration,a\n0,1.0\n1,0.")
     CSVLog(tmp_path).rewind(0)
     assert (tmp_path / "metrics.csv").read_text() == "iteration,a\n0,1.0\n"
+    assert caplog.messages == [f"{tmp_path}/metrics.csv: dropped what a killed write left of a line"]
+    assert os.listdir(tmp_path) == ["metrics.csv"]
 
 
 def test_deterministic_columns_leave_out_clocks() -> None:

@@ -59,15 +59,24 @@ def test_another_schema_is_refused() -> None:
         from_line('{"schema": 2}')
 
 
-def test_rewind_drops_later_and_torn_lines(tmp_path: Path, make_episode: Make) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_text("".join(to_line(make_episode(i), i, "train") for i in range(4)) + '{"schema": 1, "it')
+def test_rewind_drops_later_and_broken_lines_and_tells(
+    tmp_path: Path, make_episode: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    transcripts, path = Transcripts(tmp_path), tmp_path / "train.jsonl"
+    lines = [to_line(make_episode(i), i, "train") for i in range(4)]
+    path.write_text("".join(lines) + '{"schema": 1, "it')
     assert len(list(read(path))) == 4
-    Transcripts.rewind(path, 2)
-    assert [iteration for iteration, _ in read(path)] == [0, 1, 2]
-    assert path.read_text().endswith("}\n")
-    Transcripts.rewind(tmp_path / "none.jsonl", 2)
-    assert not (tmp_path / "none.jsonl").exists()
+    transcripts.rewind(2)
+    assert path.read_text() == "".join(lines[:3]) and len(caplog.messages) == 1
+    (tmp_path / "train.jsonl.tmp").write_text("half")
+    transcripts.rewind(2)
+    assert path.read_text() == "".join(lines[:3]) and len(caplog.messages) == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"train.jsonl"}
+    path.write_bytes((lines[0] + lines[1][:30] + lines[1]).encode() + b"\xff\x00\n" + lines[2].encode())
+    transcripts.rewind(9)  # an earlier version wrote on behind a torn line
+    assert path.read_text() == lines[0] + lines[2] and len(caplog.messages) == 2
+    transcripts.rewind(-1)
+    assert path.read_text() == ""
 
 
 def test_an_episode_reads_turn_by_turn_with_its_roles(make_episode: Make) -> None:
@@ -175,7 +184,7 @@ def test_each_game_of_a_validation_is_shown_once_each_time(tmp_path: Path, make_
     writer = SimpleNamespace(add_text=lambda tag, text, step: shown.append((tag, step)))
     trainer: Any = SimpleNamespace(
         current_epoch=4, is_global_zero=True, loggers=[SimpleNamespace(experiment=writer)],
-        state=SimpleNamespace(fn="validate"),
+        state=SimpleNamespace(fn="validate"), ckpt_path=None,
     )  # fmt: skip
 
     def batch_of(episodes: list[Episode]) -> Any:
@@ -193,3 +202,18 @@ def test_each_game_of_a_validation_is_shown_once_each_time(tmp_path: Path, make_
     assert shown == [(tag, 4) for tag in tags] + [(tag, 5) for tag in tags]
     names = [(iteration, e.task_name) for iteration, e in read(tmp_path / "val.jsonl")]
     assert names == [(i, name) for i in (4, 5) for name in "aabbc"]
+    # the last weights, validated once more when training has ended; then the best ones, of another iteration
+    before = (tmp_path / "val.jsonl").read_text()
+    trainer.current_epoch, trainer.state.fn, shown[:] = 5, "validate", []
+    later = Transcripts(tmp_path, episodes=2)  # of a launch that resumes
+    for again, path in ((callback, None), (later, None), (later, "best.ckpt")):
+        trainer.ckpt_path = path
+        again.on_validation_start(trainer, SimpleNamespace())
+        again.on_validation_batch_end(trainer, SimpleNamespace(), None, mixed, 0)
+    assert not shown and (tmp_path / "val.jsonl").read_text() == before
+    changed = batch_of([make_episode(9, task_name="a")])  # as a kill left it: not the whole of it
+    trainer.ckpt_path = None
+    later.on_validation_start(trainer, SimpleNamespace())
+    later.on_validation_batch_end(trainer, SimpleNamespace(), None, changed, 0)
+    names = [(iteration, e.task_name, e.group) for iteration, e in read(tmp_path / "val.jsonl")]
+    assert names[5:] == [(5, "b", 0), (5, "b", 1), (5, "c", 0), (5, "a", 9)] and len(shown) == 1

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from transformers.utils.logging import disable_progress_bar
 
 from lit_agentrl.entry.cli import main_evaluate, main_train
 from lit_agentrl.entry.parts import Parts, build_parts
+from tests.entry.conftest import SMALL, Refused, contents, files
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = (
-    "env=bandit rollout.prompts=2 rollout.members=2 rollout.max_reply_tokens=8 rollout.max_context_tokens=128"
-    " trainer.max_epochs=2 trainer.accelerator=cpu val.every=2 val.episodes=1 test.episodes=0 "
-    "~callbacks.progress"
-)
+pytestmark = pytest.mark.usefixtures("in_empty_folder")
 
 MALFORMED = [  # command, what the message names, what it tells to do
     # keys, groups and options that do not exist
@@ -188,37 +182,6 @@ MALFORMED_EVALUATIONS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cwd"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-Refused = Callable[..., str]
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must fail; returns its message."""
-    disable_progress_bar()  # of loading weights, which transformers writes beside the message
-
-    def run(command: str, main: Callable[[list[str]], None] = main_train) -> str:
-        with pytest.raises(SystemExit) as stopped:
-            main(shlex.split(command))
-        assert stopped.value.code == 1
-        printed = capsys.readouterr().err
-        assert printed.startswith("error: ") and printed.count("\n") == 1, printed
-        return printed
-
-    return run
-
-
 @pytest.mark.parametrize(("command", "named", "remedy"), MALFORMED, ids=[case[0] for case in MALFORMED])
 def test_training(refused: Refused, in_empty_folder: Path, command: str, named: str, remedy: str) -> None:
     message = refused(command)
@@ -271,24 +234,6 @@ def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr().err
     assert "Traceback (most recent call last)" in printed
     assert printed.splitlines()[-1].startswith("error: filter.ratio=1.3")
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    main_train(shlex.split(f"{SMALL} model=hf model.name={tiny_model_folder} hydra.run.dir={folder}"))
-    assert (folder / "checkpoints" / "last.ckpt").exists()
-    return folder
-
-
-@pytest.fixture
-def run_copy(finished_run: Path) -> Path:
-    shutil.copytree(finished_run, "run")
-    return Path("run")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in files(folder)}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,23 @@ import pytest
 from tests.integration.conftest import assert_equal_runs, command, environment, launch, outcome, run
 
 KILLS = 10
+TORN = """
+import os, runpy, signal, sys
+from lit_agentrl.callbacks import transcripts
+
+append, left = transcripts.append_durable, int(os.environ["TORN"])
+
+def torn(path, text):
+    global left
+    left -= 1
+    append(path, text if left else text[: len(text) // 2])
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+transcripts.append_durable = torn
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize(
@@ -90,3 +107,27 @@ def _kill_once(
         return None
     kind = "inside a checkpoint write" if in_write else "at a random instant"
     return f"{kind}, {time.monotonic() - started:.2f} s after launch"
+
+
+@pytest.mark.slow
+def test_killed_within_a_transcript_write_and_resumed(tmp_path: Path) -> None:
+    """Half of a write is on disk: the first of all, one of training, one of validation, one after training."""
+    reference = tmp_path / "reference"
+    options = ["trainer.max_epochs=3"]
+    done = run(launch(reference, *options))
+    assert done.returncode == 0, done.stderr
+    for number in (1, 2, 4, 5):
+        folder = tmp_path / f"torn{number}"
+        python, program, *arguments = launch(folder, *options)
+        killed = subprocess.run(
+            [python, "-c", TORN, program, *arguments], cwd=Path(__file__).parents[2], capture_output=True,
+            env={**environment(), "TORN": str(number)}, timeout=600,
+        )  # fmt: skip
+        assert killed.returncode == -signal.SIGKILL
+        resumed = run(command(f"resume={folder}"))
+        assert resumed.returncode == 0, resumed.stderr
+        assert resumed.stderr.count("dropped what a killed write left of a line") == 1
+        assert_equal_runs(reference, folder)
+        for split in ("train", "val"):
+            ours, theirs = (each / "transcripts" / f"{split}.jsonl" for each in (folder, reference))
+            assert ours.read_text() == theirs.read_text()

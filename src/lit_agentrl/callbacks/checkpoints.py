@@ -10,13 +10,16 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.checks import require, require_one_of, require_whole
+from lit_agentrl.distributed import gather_objects
 from lit_agentrl.files import recover_folder, replace_folder
 from lit_agentrl.strategies.checkpoint_io import (
     LEFTOVERS,
     CheckpointError,
+    checkpoint_exists,
     remove_checkpoint,
 )
 from lit_agentrl.strategies.doors import doors_of
@@ -109,9 +112,12 @@ class BestCheckpoint(Checkpoint):
         return {"best_score": self.best_score, "best_iteration": self.best_iteration}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved best."""
+        """Continue from a saved best; one whose checkpoint is gone is forgotten, which is told."""
         self.best_score = state_dict["best_score"]
         self.best_iteration = state_dict["best_iteration"]
+        if self.best_iteration is not None and not gather_objects([checkpoint_exists(self.path)])[0]:
+            rank_zero_warn(f"{self.path} is gone: the best from here on will be kept")
+            self.best_score = self.best_iteration = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Finish or undo an export that a kill interrupted."""

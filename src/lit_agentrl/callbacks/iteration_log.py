@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
+
+
+@runtime_checkable
+class Rewinds(Protocol):
+    """A log that forgets what it holds beyond a checkpoint: a logger, or a callback that writes one."""
+
+    def rewind(self, iterations: int) -> None:
+        """Drop everything after ``iterations`` completed iterations; −1 drops all."""
+
+
+def rewind(trainer: Trainer, iterations: int) -> None:
+    """Cut the logs of a run back, as an earlier launch has left them, before anything is added to them.
+
+    Args:
+        trainer: its loggers, and those of its callbacks that write logs.
+        iterations: that are completed; −1 before the start is measured.
+    """
+    for log in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
+        if isinstance(log, Rewinds):
+            log.rewind(iterations)
 
 
 def measured(pl_module: LightningModule) -> dict[str, float]:
@@ -34,7 +56,7 @@ class IterationLog(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop what an earlier launch logged beyond the checkpoint that training continues from."""
         for logger in trainer.loggers:
-            if hasattr(logger, "rewind"):
+            if isinstance(logger, Rewinds):
                 logger.rewind(trainer.current_epoch)
             elif trainer.current_epoch > 0:
                 name = type(logger).__name__

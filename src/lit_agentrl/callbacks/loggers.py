@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard.summary import hparams
 
-from lit_agentrl.files import append_durable, whole_lines, write_atomic
+from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
 
+_log = logging.getLogger(__name__)
 CLOCK_PREFIXES = ("time/", "speed/")
 
 
@@ -110,8 +112,11 @@ class CSVLog(Logger):
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Drop the rows after ``iterations`` completed iterations, and a torn last line; −1 drops all."""
+        """Drop the rows after ``iterations`` completed iterations, and torn ones, which is told; −1 drops all."""
         self._load()
+        remove_leftover(self.path)
+        if self._is_damaged:
+            _log.warning("%s: dropped what a killed write left of a line", self.path)
         kept = {i: row for i, row in self._rows.items() if i <= iterations}
         if len(kept) < len(self._rows) or self._is_damaged:
             self._rows = kept

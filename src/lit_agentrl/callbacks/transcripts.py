@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +13,18 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.markup import Decode, episode_markdown
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
-from lit_agentrl.files import append_durable, whole_lines, write_atomic
+from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 
+_log = logging.getLogger(__name__)
 SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
 
 
@@ -71,9 +75,9 @@ class Transcripts(Callback):
     """Writes a few episodes of a batch to ``train.jsonl`` and ``val.jsonl``, and to TensorBoard's TEXT tab.
 
     Training batches: the first and every ``every``-th iteration.  Validation: of each game the first batch
-    that it occurs in, every time.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0 is the
-    start.  The files are rewound on resume.  If the module has a ``tokenizer``, the text of forced tokens is
-    shown; otherwise they are counted.
+    that it occurs in, once for each iteration.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0
+    is the start.  The best weights, which are measured again at the end, are not shown again.  The files are rewound on
+    resume.  If the module has a ``tokenizer``, the text of forced tokens is shown; otherwise they are counted.
 
     Args:
         dirpath: the run's transcript folder.
@@ -92,20 +96,27 @@ class Transcripts(Callback):
         self.episodes = episodes
         self._dialect = dialect
         self._games_seen: set[str] = set()  # in the validation under way
+        self._written: set[tuple[int, str]] | None = None  # what the files hold: iterations and their tags
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the lines of iterations that the run will repeat."""
-        if trainer.is_global_zero:
-            for split in ("train", "val"):
-                self.rewind(self.folder / f"{split}.jsonl", trainer.current_epoch)
+        self.rewind(trainer.current_epoch)
 
-    @staticmethod
-    def rewind(path: Path, iterations: int) -> None:
-        """Drop every line after ``iterations`` completed iterations, and a torn last line."""
-        lines, is_torn = whole_lines(path)
-        kept = [line for line in lines if json.loads(line)["iteration"] <= iterations]
-        if is_torn or len(kept) < len(lines):
-            write_atomic(path, "".join(f"{line}\n" for line in kept))
+    @rank_zero_only
+    def rewind(self, iterations: int) -> None:
+        """Drop every line after ``iterations`` completed iterations, and broken ones, which is told; −1 drops all."""
+        self._written = set()
+        for split in ("train", "val"):
+            path = self.folder / f"{split}.jsonl"
+            lines, is_torn = whole_lines(path)
+            kept = [(line, about) for line in lines if (about := _about(line)) is not None]
+            if is_torn or len(kept) < len(lines):
+                _log.warning("%s: dropped what a killed write left of a line", path)
+            kept = [(line, about) for line, about in kept if about[0] <= iterations]
+            if is_torn or len(kept) < len(lines):
+                write_atomic(path, "".join(f"{line}\n" for line, _ in kept))
+            remove_leftover(path)
+            self._written |= {about for _, about in kept}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
@@ -126,7 +137,10 @@ class Transcripts(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Write episodes of each game that this validation has not shown yet."""
-        iteration = trainer.current_epoch + int(trainer.state.fn == TrainerFn.FITTING)
+        is_fitting = trainer.state.fn == TrainerFn.FITTING
+        if trainer.ckpt_path and not is_fitting:  # weights of another iteration
+            return
+        iteration = trainer.current_epoch + int(is_fitting)
         for game in sorted({outcome.task_name for outcome in batch.outcomes} - self._games_seen):
             self._games_seen.add(game)
             episodes = [episode for episode in batch.episodes if episode.task_name == game]
@@ -142,11 +156,8 @@ class Transcripts(Callback):
         tag: str,
     ) -> None:
         picked = pick(episodes, self.episodes)
-        split = tag.split("/")[0]
-        if not trainer.is_global_zero or not picked:
+        if not trainer.is_global_zero or not picked or not self._put(picked, iteration, tag):
             return
-        lines = "".join(to_line(episode, iteration, split) for episode in picked)
-        append_durable(self.folder / f"{split}.jsonl", lines)
         tokenizer = getattr(pl_module, "tokenizer", None)
         decode: Decode | None = tokenizer.decode if tokenizer is not None else None
         text = "\n\n---\n\n".join(episode_markdown(episode, decode, self._dialect) for episode in picked)
@@ -154,3 +165,37 @@ class Transcripts(Callback):
             experiment = getattr(logger, "experiment", None)
             if experiment is not None and hasattr(experiment, "add_text"):
                 experiment.add_text(f"transcripts/{tag}", text, iteration)
+
+    def _put(self, episodes: Sequence[Episode], iteration: int, tag: str) -> bool:
+        """Write lines, in place of those of the same iteration; False if they stand there already.
+
+        The last weights are validated when training has ended, also where its last iteration did, and whenever a
+        finished run is resumed.
+        """
+        if self._written is None:
+            self.rewind(sys.maxsize)  # a torn line at most
+        assert self._written is not None
+        split = tag.split("/")[0]
+        path = self.folder / f"{split}.jsonl"
+        lines = [to_line(episode, iteration, split) for episode in episodes]
+        if (iteration, tag) not in self._written:
+            append_durable(path, "".join(lines))
+            self._written.add((iteration, tag))
+            return True
+        old = [(f"{line}\n", _about(line) == (iteration, tag)) for line in whole_lines(path)[0]]
+        if [line for line, is_same in old if is_same] == lines:
+            return False
+        write_atomic(path, "".join([*(line for line, is_same in old if not is_same), *lines]))
+        return True
+
+
+def _about(line: str) -> tuple[int, str] | None:
+    """The iteration and the tag of a line; None if it is broken."""
+    try:
+        record = json.loads(line)
+        split = record["split"]
+        return int(
+            record["iteration"]
+        ), split if split == "train" else f"{split}/{record['episode']['task_name']}"
+    except (ValueError, KeyError, TypeError):
+        return None

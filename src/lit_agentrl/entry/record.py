@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,6 +21,7 @@ from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.parts import Games
 from lit_agentrl.episode import Outcome
+from lit_agentrl.files import whole_lines
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 
@@ -180,6 +182,37 @@ def ending_told(folder: Path, *, is_writing: bool) -> Iterator[None]:
     except Exception as error:
         tell("failed", first_line(error))
         raise
+
+
+def require_not_lost(folder: Path, every: int) -> None:
+    """Refuse to start a run over whose checkpoints are gone: its logs would be emptied.
+
+    One that was stopped before its first checkpoint is none of these.
+
+    Args:
+        folder: of a run that has no ``last.ckpt``.
+        every: iterations between the checkpoints that it saved; 0 if it saved none.
+
+    Raises:
+        ValueError: naming the folder.
+    """
+    done = [0]
+    for line in whole_lines(folder / "metrics.csv")[0]:
+        iteration = line.partition(",")[0]
+        done.append(int(iteration) if iteration.isdigit() else 0)
+    for split in ("train", "val"):
+        for line in whole_lines(folder / "transcripts" / f"{split}.jsonl")[0][-1:]:
+            with suppress(ValueError, KeyError, TypeError):  # a broken line
+                done.append(int(json.loads(line)["iteration"]))
+    with suppress(OSError, ValueError):
+        summary = reports.read(folder / "summary.json")
+        every = 0 if summary["status"] == "completed" else every  # and then its last weights were saved
+        done.append(summary["iterations"])
+    if max(done) > every:
+        raise ValueError(
+            f"{folder} has no checkpoints/last.ckpt to continue from, though it has logged {max(done)} iterations; put "
+            "the checkpoint back, or begin another run"
+        )
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:

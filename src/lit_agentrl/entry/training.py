@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 from rich.console import Console
 
-from lit_agentrl.callbacks.checkpoints import BestCheckpoint
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lit_agentrl.callbacks.iteration_log import rewind
 from lit_agentrl.entry import ranks, record
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.overlap import add_correction, add_worker
@@ -16,6 +17,9 @@ from lit_agentrl.entry.parts import Parts, TaskLoader
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
+
+_T = TypeVar("_T")
+KILLED = "killed before the end"  # what the summary says from the start on, in case it comes so
 
 
 # long: a straight list of what a run does, in order
@@ -33,11 +37,11 @@ def train(
         cfg: the composed config.
         load_task: finds the config of a game by name.
         command: how the run was started, for the record.
-        is_resume: continue from ``checkpoints/last.ckpt``; without one the run starts over.
+        is_resume: continue from ``checkpoints/last.ckpt``; a run that was stopped before its first one starts over.
         parts: of this config, where they are made already.
 
     Raises:
-        ValueError: an option that makes no sense, before anything is played.
+        ValueError: an option that makes no sense, or a run whose checkpoints are gone, before anything is played.
         CheckpointError: no intact checkpoint, or one that cannot be written.
     """
     folder = Path(cfg.run_dir)
@@ -56,11 +60,17 @@ def train(
     )
     last = folder / "checkpoints" / "last.ckpt"
     can_continue = is_resume and checkpoint_exists(last)
+    done = -1
     if can_continue:
-        _require_iterations_left(last, totals, planned)
+        done = _iterations_done(last, totals, planned)
+        tracker.restore()
+    elif is_resume:
+        saves = _first(run, LastCheckpoint)
+        record.require_not_lost(folder, saves.every if saves else 0)
+    rewind(run.trainer, done)
     try:
         if can_continue:
-            tracker.restore()
+            tracker.finish("stopped", error=KILLED)
         else:
             _measure_start(run, tracker)
         for logger in run.loggers:
@@ -89,21 +99,21 @@ def train(
     return result
 
 
-def _require_iterations_left(last: Path, totals: record.Totals, planned: int) -> None:
-    """Look into the checkpoint before the summary of the earlier launch is touched."""
-    done = progress_of(last)["callbacks"][totals.state_key]["counts"]["iterations"]
+def _iterations_done(last: Path, totals: record.Totals, planned: int) -> int:
+    """Look into the checkpoint, and take its totals over, before anything of the earlier launch is touched."""
+    state = progress_of(last)["callbacks"][totals.state_key]
+    done: int = state["counts"]["iterations"]
     if planned < done:
         raise ValueError(
             f"trainer.max_epochs={planned} is less than the {done} iterations that this run has behind it; "
             f"give at least {done}"
         )
+    totals.load_state_dict(state)
+    return done
 
 
 def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     """Row 0: the untrained policy on val; the same on test for the closing table."""
-    for logger in run.loggers:
-        if hasattr(logger, "rewind"):
-            logger.rewind(-1)
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
@@ -114,14 +124,14 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test_outcomes)
-    tracker.finish("stopped", error="killed before the end")  # what a killed run leaves
+    tracker.finish("stopped", error=KILLED)
 
 
 def _measure_end(run: Run, tracker: record.RunRecord) -> None:
     """The last weights, then the best ones, on equal instances."""
     iterations = run.trainer.current_epoch
     _measure(run, tracker, "last", iterations)
-    best = next((c for c in run.trainer.callbacks if isinstance(c, BestCheckpoint)), None)  # type: ignore[attr-defined]
+    best = _first(run, BestCheckpoint)
     if best is None or best.best_iteration is None:
         return
     if best.best_iteration == iterations:
@@ -139,3 +149,8 @@ def _measure(
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test_outcomes)
+
+
+def _first(run: Run, kind: type[_T]) -> _T | None:
+    """The run's callback of this kind."""
+    return next((c for c in run.trainer.callbacks if isinstance(c, kind)), None)  # type: ignore[attr-defined]
