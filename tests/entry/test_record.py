@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from lit_agentrl.entry.record import git_revision, hyperparameters, peak_memory_bytes, require_writable
+from lit_agentrl.entry.record import git_revision, hyperparameters, peak_memory_bytes
 
 
 def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_not_affect_learning() -> None:
@@ -25,14 +21,6 @@ def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_no
         "seed": 1, "algo": "grpo", "algo.clip": "symmetric", "algo.clip.epsilon": 0.2,
         "filter": "top_std", "filter.ratio": 0.5, "val.episodes": 8,
     }  # fmt: skip
-
-
-def test_a_folder_below_a_file_is_not_writable(tmp_path: Path) -> None:
-    require_writable(tmp_path / "new" / "run")
-    assert not list((tmp_path / "new" / "run").iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written .*hydra.run.dir=FOLDER"):
-        require_writable(tmp_path / "file" / "run")
 
 
 def test_facts_of_this_process() -> None:

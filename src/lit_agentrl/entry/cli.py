@@ -10,7 +10,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition, ranks
+from lit_agentrl.entry import composition, ranks, run_folder
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
@@ -28,7 +28,7 @@ from lit_agentrl.entry.signatures import check_targets
 if TYPE_CHECKING:
     from lit_agentrl.entry.parts import Parts
 
-    Checked = tuple[dict[str, Any], Parts]  # a job, as `_described`, and what was made of it
+    Checked = tuple[dict[str, Any], Parts, tuple[str, Path]]  # a job, as `_described`; its parts; its place
 
 # what may be changed when a run is continued: its length, and the processes it runs in
 RESUMABLE = ("trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback")
@@ -89,21 +89,30 @@ def _train(argv: list[str]) -> int:
         ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
     is_printing = any(flag in _ONLY_PRINT for flag in flags)
     checked = [] if is_printing else _check(flags, overrides, is_multirun=is_multirun)
+    command = _command([*flags, *overrides])
     failed: list[str] = []
 
     def job(cfg: DictConfig) -> None:
-        folders = composition.own_folders(HydraConfig.get().runtime.config_sources)
+        of_hydra = HydraConfig.get()
+        folders = composition.own_folders(of_hydra.runtime.config_sources)
         with _told_at_interrupt(cfg):
             try:
-                _fit(cfg, folders, is_resume=False, parts=_parts_of(cfg, checked))
+                run_folder.require_untouched(Path(cfg.run_dir), of_hydra.output_subdir)
+                _fit(cfg, folders, command, is_resume=False, parts=_parts_of(cfg, checked))
             except Exception as error:  # the other runs of a sweep still have their turn
                 failed.append(cfg.run_dir)
                 _tell(error, cfg.traceback, f"{cfg.run_dir}: " if is_multirun else "")
-                _remove_unused(Path(cfg.run_dir))
+                run_folder.discard_unused(Path(cfg.run_dir))
 
-    with _command_line([*flags, *overrides]):
+    if place := checked[0][2] if checked else None:
+        overrides = run_folder.pinned(overrides, *place)
+    with run_folder.begun(*place) if place else nullcontext(), _command_line([*flags, *overrides]):
         hydra.main(version_base="1.3", config_path=str(composition.CONFIG_DIR), config_name="train")(job)()
     return len(failed)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    return shlex.join(["python", "train.py", *arguments])
 
 
 @contextmanager
@@ -142,9 +151,12 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
     search = composition.search_path(folders)
     listed = expand(overrides) if is_multirun else [list(overrides)]
     jobs = [composition.compose_job("train", job, search) for job in listed]
-    composition.check_run_folder(jobs[0], is_multirun=is_multirun)
     if flag_values(flags, "--cfg", "-c", "--info", "-i") or "--info" in flags or "-i" in flags:
         return []
+    place = run_folder.chosen(jobs[0], is_multirun=is_multirun)
+    run_folder.require_new(*place)
+    if is_multirun:
+        run_folder.require_apart(jobs)
     from lit_agentrl.entry.parts import build_parts
 
     checked: list[Checked] = []
@@ -154,9 +166,9 @@ def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra chooses it when the run begins
         check_targets(cfg)
-        checked.append((_described(cfg), build_parts(cfg, composition.task_loader(folders))))
+        checked.append((_described(cfg), build_parts(cfg, composition.task_loader(folders)), place))
     idle = next((option for option in overrides if option.startswith("critic.")), None)
-    if idle is not None and all(parts.critic is None for _, parts in checked):
+    if idle is not None and all(parts.critic is None for _, parts, _ in checked):
         raise UserError(
             f"{idle} has no effect: the advantage asks for no values, so there is no critic; leave it out, or choose "
             "an estimator such as algo/advantage=gae_token"
@@ -174,14 +186,15 @@ def _described(cfg: DictConfig) -> dict[str, Any]:
 def _parts_of(cfg: DictConfig, checked: list[Checked]) -> Parts | None:
     """Those that were made when this job was checked, given out once; None where one depends on the run folder."""
     OmegaConf.resolve(cfg)
-    place = next((i for i, (config, _) in enumerate(checked) if config == _described(cfg)), None)
+    place = next((i for i, (config, *_) in enumerate(checked) if config == _described(cfg)), None)
     return None if place is None else checked.pop(place)[1]
 
 
-def _fit(cfg: DictConfig, folders: Sequence[str], *, is_resume: bool, parts: Parts | None = None) -> None:
+def _fit(
+    cfg: DictConfig, folders: Sequence[str], command: str, *, is_resume: bool, parts: Parts | None = None
+) -> None:
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
-    command = shlex.join(["python", "train.py", *sys.argv[1:]])
     job = ranks.describe(folders, cfg, command, is_resume=is_resume)
     ranks.share(job, cfg.trainer.num_nodes)
     _take_part(cfg, job, parts)
@@ -192,12 +205,15 @@ def _take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> N
     if ranks.are_started(cfg):
         from lit_agentrl.entry.training import train
 
-        train(
-            cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume, parts=parts
-        )  # fmt: skip
+        with run_folder.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
+            train(
+                cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume,
+                parts=parts,
+            )  # fmt: skip
         return
     from lit_agentrl.entry.record import ending_told
 
+    run_folder.give_up(cfg.run_dir)  # to the first of those that are started
     with ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)
 
@@ -213,15 +229,6 @@ def _join(job: ranks.Job | None) -> int:
         _tell(error, cfg.traceback, f"rank {number}: " if number and not hasattr(error, "is_told") else "")
         return 1
     return 0
-
-
-def _remove_unused(folder: Path) -> None:
-    """Take back the folder of a run that failed before it wrote anything of its own."""
-    if [path.name for path in folder.iterdir()] == [".hydra"]:
-        for file in (folder / ".hydra").iterdir():
-            file.unlink()
-        (folder / ".hydra").rmdir()
-        folder.rmdir()
 
 
 def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> None:
@@ -252,8 +259,9 @@ def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[st
         else:
             OmegaConf.update(cfg, key, override.value())
     check_targets(cfg)
-    with _command_line([*resumed, *overrides]), _told_at_interrupt(cfg):
-        _fit(cfg, folders, is_resume=True)
+    arguments = [*resumed, *overrides]
+    with run_folder.owned(folder), _command_line(arguments), _told_at_interrupt(cfg):
+        _fit(cfg, folders, _command(arguments), is_resume=True)
 
 
 def _evaluate(argv: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -260,23 +259,3 @@ def _keys(node: Any, prefix: str = "") -> Iterator[str]:
         for key, child in node.items():
             yield f"{prefix}{key}"
             yield from _keys(child, f"{prefix}{key}.")
-
-
-def check_run_folder(cfg: DictConfig, *, is_multirun: bool) -> None:
-    """Fail before Hydra writes anything.
-
-    Raises:
-        UserError: the folder cannot be created or written, or holds another run.
-    """
-    option = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
-    folder = Path(str(OmegaConf.select(cfg, option)))
-    marker = folder / ("multirun.yaml" if is_multirun else ".hydra")
-    if marker.exists():
-        otherwise = "" if is_multirun else f", or continue it with resume={folder}"
-        raise UserError(f"{option}={folder} is in use already; choose a new folder{otherwise}")
-    above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        reason = "is not writable" if above.is_dir() else "is not a folder"
-        raise UserError(
-            f"{option}={folder} cannot be created: {above} {reason}; choose another with {option}=FOLDER"
-        )

@@ -17,6 +17,7 @@ from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import TaskLoader, eval_params
+from lit_agentrl.entry.run_folder import owned, require_idle
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Outcome
@@ -44,19 +45,20 @@ def evaluate(
         normalised success, pass@k.
 
     Raises:
-        UserError: an option out of range or a checkpoint that is not there.
+        UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
     """
+    require_idle("run", folder)
     checkpoint = find_checkpoint(cfg, folder)
     temperatures = _as_list(cfg.temperature)
     _check_options(cfg, temperatures)
     run = _build(cfg, saved, load_task, folder)
     records = []
-    for temperature in temperatures:
+    for number, temperature in enumerate(temperatures):
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
         run.rollouts.test = Evaluation(cfg.split, params, cfg.members)
         run.trainer.test(
-            run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),
-            verbose=False, weights_only=True,
+            run.module, run.stream, verbose=False, weights_only=True,
+            ckpt_path=None if checkpoint is None or number else str(checkpoint),  # the same weights for all
         )  # fmt: skip
         for spec in run.games.test:
             task = run.games.tasks[spec.task]
@@ -66,8 +68,9 @@ def evaluate(
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     written = {"config": OmegaConf.to_container(cfg), "results": records}
-    target = _target(folder / "evaluations", name, written["config"])
-    write_atomic(target, json.dumps(written, indent=2) + "\n")
+    with owned(folder / "evaluations"):  # others may evaluate the run beside this process
+        target = _target(folder / "evaluations", name, written["config"])
+        write_atomic(target, json.dumps(written, indent=2) + "\n")
     console = Console()
     console.print(_table(stage, records))
     console.print(f"written to {target}", soft_wrap=True)

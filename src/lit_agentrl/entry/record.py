@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -20,6 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.parts import Games
+from lit_agentrl.entry.run_folder import FolderInUse, owned
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import whole_lines
 from lit_agentrl.report import summary as reports
@@ -165,14 +164,17 @@ class RunRecord:
 def ending_told(folder: Path, *, is_writing: bool) -> Iterator[None]:
     """Around other processes of a run, which may die before they have written how it ended: the summary says it.
 
-    A summary that they have not touched, of an earlier launch, stays.
+    A summary that they have not touched, of an earlier launch, stays; so does one that another process has come to own.
     """
     path = folder / "summary.json"
     before = path.read_bytes() if path.exists() else None
 
     def tell(status: Status, error: str) -> None:
-        if is_writing and path.exists() and path.read_bytes() != before:
-            reports.write(path, {**reports.read(path), "status": status, "error": error})
+        if not is_writing:
+            return
+        with suppress(FolderInUse), owned(folder):
+            if path.exists() and path.read_bytes() != before:
+                reports.write(path, {**reports.read(path), "status": status, "error": error})
 
     try:
         yield
@@ -261,19 +263,3 @@ def git_revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None
-
-
-def require_writable(folder: Path) -> None:
-    """Fail before the first rollout, not at the first checkpoint.
-
-    Raises:
-        ValueError: the folder cannot be created or written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ValueError(f"the run folder {os.fspath(folder)} cannot be written ({reason}); choose another "
-                         "with hydra.run.dir=FOLDER") from error  # fmt: skip

@@ -31,7 +31,7 @@ def train(
     is_resume: bool = False,
     parts: Parts | None = None,
 ) -> reports.Summary:
-    """Run or continue a training run in ``cfg.run_dir``.
+    """Run or continue a training run in ``cfg.run_dir``, which this process, or the first of several, owns.
 
     Args:
         cfg: the composed config.
@@ -46,8 +46,6 @@ def train(
     """
     folder = Path(cfg.run_dir)
     is_first = ranks.is_first()
-    if is_first:
-        record.require_writable(folder)
     totals = record.Totals()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
