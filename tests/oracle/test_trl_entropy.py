@@ -43,7 +43,7 @@ def test_adaptive_coefficient(agree):
                 for one in (plain, made)
             )
             agree(without - weight * mean, found, seed=seed, pair=pair, tolerance=EXACT)
-            rule.update(mean)
+            rule.update(mean, num_tokens=int(batch["is_action_BT"].sum()))
             one = {"entropy_BT": torch.ones(1, 1), "is_action_BT": torch.ones(1, 1, dtype=torch.bool)}
             weight = -float(rule(**one))
             agree(

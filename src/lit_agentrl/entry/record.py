@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.callbacks.iteration_log import measured
@@ -47,11 +48,12 @@ Status = Literal["completed", "stopped", "collapsed", "failed"]
 
 
 class Totals(Callback):
-    """Sums over the iterations of a run, saved in its checkpoints so that a resumed run counts each once."""
+    """Sums over the iterations of a run, saved in its checkpoints so that a resumed run counts each once; and torch's threads."""
 
     def __init__(self) -> None:
         self.counts = {"iterations": 0, "episodes": 0, "action_tokens": 0, "prefilled_tokens": 0}
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.threads = torch.get_num_threads()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         row = measured(pl_module)
@@ -63,7 +65,7 @@ class Totals(Callback):
             self.seconds[phase] += row.get(f"time/{phase}", 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": dict(self.counts), "seconds": dict(self.seconds)}
+        return {"counts": dict(self.counts), "seconds": dict(self.seconds), "threads": self.threads}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.counts = dict(state_dict["counts"])

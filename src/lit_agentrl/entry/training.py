@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import rewind
-from lit_agentrl.entry import ranks, record
+from lit_agentrl.entry import ranks, record, threads
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.parts import Parts, TaskLoader
@@ -107,6 +108,10 @@ def _iterations_done(last: Path, totals: record.Totals, planned: int) -> int:
             f"give at least {done}"
         )
     totals.load_state_dict(state)
+    note = threads.restore(state.get("threads", totals.threads))  # earlier versions do not say
+    totals.threads = torch.get_num_threads()
+    if note and ranks.is_first():
+        print(note)
     return done
 
 
