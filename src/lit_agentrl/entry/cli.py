@@ -18,7 +18,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition, ranks, run_folder
+from lit_agentrl.entry import composition, ranks, run_folder, threads
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
@@ -47,6 +47,7 @@ def main_evaluate(argv: Sequence[str] | None = None) -> None:
 
 
 def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
+    threads.spin_briefly()
     try:
         num_failed = command(argv)
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ Status = Literal["completed", "stopped", "collapsed", "failed"]
 
 
 class Totals(Callback):
-    """Sums over the iterations of a run, saved in its checkpoints so that a resumed run counts each once; and torch's threads."""
+    """Sums over a run's iterations, in its checkpoints so that a resumed run counts each once; and torch's threads."""
 
     def __init__(self) -> None:
         self.counts = {"iterations": 0, "episodes": 0, "action_tokens": 0, "prefilled_tokens": 0}
