@@ -27,7 +27,15 @@ SMALL = ("trainer.max_epochs=4", "val.episodes=16", "test.episodes=0")
 
 
 def start(folder: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "train.py", "algo=grpo", "env=sokoban", f"hydra.run.dir={folder}", *SMALL, *arguments]
+    command = [
+        sys.executable,
+        "train.py",
+        "algo=grpo",
+        "env=sokoban",
+        f"hydra.run.dir={folder}",
+        *SMALL,
+        *arguments,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **variables}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -61,7 +69,9 @@ def measure(
 
 def main() -> None:
     parser = parser_for(__file__, __doc__, repeats=5)
-    parser.add_argument("--compare", action="store_true", help="also a run whose threads wait as is OpenMP's default")
+    parser.add_argument(
+        "--compare", action="store_true", help="also a run whose threads wait as is OpenMP's default"
+    )
     parser.add_argument("arguments", nargs="*", help="more options of train.py, after --")
     options = parse(parser)
     if options.threads is not None:
