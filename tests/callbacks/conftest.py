@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
 from lit_agentrl.batch import StepBatch
@@ -133,6 +134,12 @@ def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(needle)] ^= 1
     path.write_bytes(content)
+
+
+@pytest.fixture(autouse=True)
+def _event_files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of one second are read in the order of their names, and the process counts them: 100 comes before 99."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(10**6))
 
 
 @pytest.fixture(autouse=True)

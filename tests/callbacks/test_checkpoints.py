@@ -84,7 +84,7 @@ def test_keep_one_has_no_predecessor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [1, 2])
 @pytest.mark.parametrize("kind", ["killed", "full"])
-@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("before", [1, 2])  # without and with a predecessor
 def test_a_fault_at_any_call_leaves_an_intact_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, kind: str, keep: int
 ) -> None:
