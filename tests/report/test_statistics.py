@@ -18,6 +18,7 @@ from lit_agentrl.report.statistics import (
     mean_interval,
     normalised,
     pass_at_k,
+    shares_interval,
     t_quantile,
     wilson_interval,
 )
@@ -114,6 +115,20 @@ def test_an_all_successful_validation_is_not_certain() -> None:
     assert interval.mean == interval.high == 1.0 and 0.5 < interval.low < 0.7
 
 
+def test_shares_stay_within_0_and_1_and_cover() -> None:
+    for shares in ([1.0] * 15 + [0.5], [0.0] * 30 + [0.02], [0.99, 1.0]):
+        interval = shares_interval(shares, 8 * len(shares))
+        assert 0 <= interval.low < interval.mean < interval.high <= 1 and interval.n == len(shares)
+        assert mean_interval(shares).high > 1 or mean_interval(shares).low < 0  # as Student's does not
+
+    def best_of_two(noise: random.Random) -> tuple[Interval, float]:
+        # Beta(1, 1) difficulties: pass@2 is 1 - E (1 - p)^2 = 2 / 3
+        solved = [sum(noise.random() < p for _ in range(4)) for p in (noise.random() for _ in range(24))]
+        return shares_interval([pass_at_k(4, each, 2) for each in solved], 96), 2 / 3
+
+    assert coverage(best_of_two, 600) == pytest.approx(0.95, abs=0.03)
+
+
 def test_group_means_count_each_prompt_once() -> None:
     assert group_means([1.0, 0.0, 0.0, 5.0], [7, 3, 7, 3]) == [0.5, 2.5]
     with pytest.raises(ValueError):
@@ -188,6 +203,9 @@ def test_normalised_stands_between_chance_and_oracle() -> None:
         (lambda: mean_interval([]), "at least one"),
         (lambda: mean_interval([1.0], 0.0), "confidence=0.0"),
         (lambda: clustered_share_interval([], []), "at least one"),
+        (lambda: shares_interval([], 0), "at least one"),
+        (lambda: shares_interval([0.5, 1.5], 4), "2 shares from 0.5 to 1.5"),
+        (lambda: shares_interval([0.5, 0.5], 1), "num_episodes=1 of 2"),
         (lambda: t_quantile(0.95, 0), "freedom=0"),
         (lambda: pass_at_k(3, 1, 4), "k=4"),
         (lambda: pass_at_k(3, 1, 0), "k=0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,14 @@ from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import write_atomic
-from lit_agentrl.report.statistics import clustered_share_interval, mean_interval, normalised, pass_at_k
+from lit_agentrl.report.statistics import (
+    clustered_mean_interval,
+    clustered_share_interval,
+    normalised,
+    pass_at_k,
+    shares_interval,
+)
+from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
@@ -41,8 +48,8 @@ def evaluate(
         folder: the run folder.
 
     Returns:
-        One record per game and temperature: success and return with 95 % intervals, chance, oracle,
-        normalised success, pass@k.
+        One record per game and temperature: success, return and pass@k with 95 % intervals over instances, chance,
+        oracle, normalised success.
 
     Raises:
         UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
@@ -72,7 +79,7 @@ def evaluate(
         target = _target(folder / "evaluations", name, written["config"])
         write_atomic(target, json.dumps(written, indent=2) + "\n")
     console = Console()
-    console.print(_table(stage, records))
+    console.print(_table(stage, cfg, records))
     console.print(f"written to {target}", soft_wrap=True)
     return records
 
@@ -158,47 +165,60 @@ def _record(
         raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
     groups = [e.group for e in played]
     success = clustered_share_interval([e.success for e in played], groups)
-    returns = mean_interval([e.total_reward for e in played])
+    returns = clustered_mean_interval([e.total_reward for e in played], groups)
     record = {
         "env": env,
         "split": cfg.split,
         "temperature": temperature,
         "episodes": len(played),
         "failed": len(outcomes) - len(played),
-        "success": success._asdict(),
-        "return": returns._asdict(),
+        "success": estimate(success),
+        "return": estimate(returns),
         "normalised": _normalised(success.mean, levels),
         "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
         "levels": levels,
         # in the order of instances, for paired comparisons; null where the game failed
         "solved": [None if e.failed else e.success for e in outcomes],
     }
+    counts: dict[int, list[bool]] = {}
+    for episode in played:
+        counts.setdefault(episode.group, []).append(episode.success)
     for k in cfg.pass_k:
-        counts: dict[int, list[bool]] = {}
-        for episode in played:
-            counts.setdefault(episode.group, []).append(episode.success)
-        values = [pass_at_k(len(c), sum(c), k) for c in counts.values() if len(c) >= k]
-        record[f"pass@{k}"] = mean_interval(values)._asdict()
+        enough = [
+            solved for solved in counts.values() if len(solved) >= k
+        ]  # failed episodes may leave too few
+        shares = [pass_at_k(len(solved), sum(solved), k) for solved in enough]
+        record[f"pass@{k}"] = estimate(shares_interval(shares, sum(map(len, enough)))) if shares else None
     return record
 
 
-def _table(stage: str, records: Sequence[dict[str, Any]]) -> Table:
+def _table(stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]]) -> Table:
+    """One line a score, so that a terminal of 80 columns shows any number of them."""
+    each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
     table = Table(
-        title=f"{stage} weights", caption="95 % intervals; normalised: 0 is chance, 1 is the oracle"
+        title=f"{stage} weights, split {cfg.split}{each}",
+        caption="n: instances; normalised: 0 is chance, 1 is the oracle",
     )
-    extra = [key for key in records[0] if key.startswith("pass@")]
-    columns = ("game", "split", "T", "n", "success", "return", "normalised", "chance", "oracle", *extra)
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("game", "split") else "right")
+    for column in ("game", "T", "n", "score", "value", "95 % interval"):
+        table.add_column(column, justify="left" if column in ("game", "score") else "right")
     for record in records:
-        levels = record["levels"]
-        table.add_row(
-            record["env"], record["split"], f"{record['temperature']:g}", str(record["episodes"]),
-            _shown(record["success"]), _shown(record["return"]), _number(record["normalised"], 2),
-            _number(levels["chance_success"], 3), _number(levels["oracle_success"], 3),
-            *(_shown(record[key]) for key in extra),
-        )  # fmt: skip
+        names = [record["env"], f"{record['temperature']:g}"]
+        for score, cells in _scores(record):
+            table.add_row(*names, *cells[:1], score, *cells[1:])
+            names = ["", ""]
+        table.add_section()
     return table
+
+
+def _scores(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Name of each score of a record, and its n, value and interval as they are shown."""
+    levels = record["levels"]
+    yield "success", _shown(record["success"])
+    for level in ("chance", "oracle"):
+        yield f"  {level}", ("", _number(levels[f"{level}_success"], 3), "")
+    yield "  normalised", ("", _number(record["normalised"], 2), "")
+    for score in ("return", *(key for key in record if key.startswith("pass@"))):
+        yield score, _shown(record[score])
 
 
 def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
@@ -213,5 +233,9 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _shown(interval: dict[str, float]) -> str:
-    return f"{interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+def _shown(scored: Estimate | None) -> tuple[str, str, str]:
+    if scored is None:
+        return "0", "–", ""
+    low, high = scored["low"], scored["high"]
+    bounds = "" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
+    return str(scored["n"]), f"{scored['mean']:.3f}", bounds

@@ -72,7 +72,8 @@ def _wilson_bounds(share: float, n: float, z: float) -> tuple[float, float]:
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     # at the ends the bound is the end itself, which rounding would miss by an ulp
-    return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
@@ -153,23 +154,43 @@ def clustered_mean_interval(
 def clustered_share_interval(
     successes: Sequence[bool], groups: Sequence[int], confidence: float = 0.95
 ) -> Interval:
-    """Interval of a success share over episodes, some of which share a prompt.
+    """Interval of a success share over episodes, some of which share a prompt: `shares_interval` of the prompts'.
 
-    Wilson's interval at the effective sample size (Dean & Pagano, J. Surv. Stat. Methodol. 2015) with the
-    t quantile of the groups: n_eff = p (1−p) / var(p), where p is the mean of the G group shares and var(p)
-    their variance / G; at most the number of episodes.  With one member a group it is Wilson's
-    interval itself.  ``n`` is the number of groups.
+    ``n`` is the number of groups.  With one member a group it is Wilson's interval itself.
 
     Raises:
         ValueError: no episodes, lengths that differ, or a confidence outside (0, 1).
     """
-    _check_confidence(confidence)
     shares = group_means([float(success) for success in successes], groups)
+    return shares_interval(shares, len(successes), confidence)
+
+
+def shares_interval(shares: Sequence[float], num_episodes: int, confidence: float = 0.95) -> Interval:
+    """Interval of the mean of independent shares, such as the pass@k of each instance; within [0, 1].
+
+    Wilson's interval at the effective sample size (Dean & Pagano, J. Surv. Stat. Methodol. 2015) with the
+    t quantile of the G shares: n_eff = p (1−p) / var(p), where p is their mean and var(p) their variance / G; at
+    most the number of episodes.  ``n`` is G.  Shares of one episode each give Wilson's interval itself.
+
+    Args:
+        shares: each in [0, 1], of one instance.
+        num_episodes: that they rest on, all together.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: no share, one outside [0, 1], fewer episodes than shares, or a confidence outside (0, 1).
+    """
+    _check_confidence(confidence)
     if not shares:
         raise ValueError("an interval needs at least one value")
-    num_groups, num_episodes, share = len(shares), len(successes), fmean(shares)
+    num_groups, share = len(shares), fmean(shares)
+    if num_episodes < num_groups or min(shares) < 0 or max(shares) > 1:
+        raise ValueError(
+            f"num_episodes={num_episodes} of {num_groups} shares from {min(shares)} to {max(shares)}: impossible; "
+            "valid: shares in [0, 1], each of one episode or more"
+        )
     if num_groups == num_episodes:
-        return wilson_interval(sum(map(bool, successes)), num_episodes, confidence)
+        return wilson_interval(round(sum(shares)), num_episodes, confidence)
     # all alike, or one group: the groups say nothing of how much members differ, so each counts once
     effective = float(num_groups)
     if 0 < share < 1 and num_groups > 1:

@@ -1,0 +1,91 @@
+"""The record and the table of an evaluation, from made-up outcomes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from lit_agentrl.entry.evaluation import _record, _table
+from lit_agentrl.episode import EndReason, Outcome
+
+LEVELS = {"chance_success": 0.035, "oracle_success": 1.0, "chance_return": None, "oracle_return": None}
+
+
+def outcomes(solved: Sequence[Sequence[bool]], failed: int = 0) -> list[Outcome]:
+    """Episodes of each instance, of which the first ``failed`` have failed."""
+    flat = [(group, member, each) for group, row in enumerate(solved) for member, each in enumerate(row)]
+    return [
+        Outcome(
+            wave=0, group=group, member=member, end=EndReason.ERROR if number < failed else EndReason.SUCCESS,
+            success=each, total_reward=10.0 * group, turns=1, taken=1, actions=1, invalid=0, surplus=0, tokens=2,
+            entropy=0.1, task_name="sokoban", error="",
+        )
+        for number, (group, member, each) in enumerate(flat)
+    ]  # fmt: skip
+
+
+def recorded(solved: Sequence[Sequence[bool]], failed: int = 0, **options: Any) -> tuple[Any, dict[str, Any]]:
+    cfg = OmegaConf.create({"split": "test", "members": len(solved[0]), "pass_k": [1, 4], **options})
+    return cfg, _record(cfg, "sokoban", 1.0, outcomes(solved, failed), LEVELS)
+
+
+def test_pass_at_k_lies_within_0_and_1_and_rests_on_instances() -> None:
+    nearly = [[True] * 8] * 11 + [[True] * 4 + [False] * 4]
+    for solved, name in ((nearly, "pass@4"), ([[not each for each in row] for row in nearly], "pass@1")):
+        _, record = recorded(solved)
+        found = record[name]
+        assert 0 <= found["low"] < found["mean"] < found["high"] <= 1 and found["n"] == 12
+        assert record["pass@1"] == record["success"]
+    certain = recorded([[True] * 4] * 3)[1]["pass@4"]
+    assert certain["high"] == certain["mean"] == 1 and certain["low"] < 0.6
+
+
+def test_returns_are_of_instances_not_of_episodes() -> None:
+    by_member = recorded([[True, False] * 8] * 3)[1]["return"]
+    alone = recorded([[True]] * 3, pass_k=[])[1]["return"]
+    assert by_member == alone and by_member["n"] == 3
+    # 0, 10, 20: s = 10, t_2 = 4.303
+    assert by_member["high"] - 10 == pytest.approx(4.303 * 10 / 3**0.5, rel=1e-3)
+
+
+def test_what_cannot_be_known_is_null_and_a_dash() -> None:
+    cfg, record = recorded([[True] * 4], failed=1)
+    assert record["pass@4"] is None and record["pass@1"]["n"] == 1
+    assert record["return"]["low"] is None and "Infinity" not in json.dumps(record)
+    assert "–" in shown(cfg, [record])
+
+
+def shown(cfg: Any, records: list[dict[str, Any]], width: int = 80) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(_table("best", cfg, records))
+    return console.export_text()
+
+
+def test_the_table_is_readable_at_80_columns() -> None:
+    cfg, record = recorded([[True, False] * 4] * 4, pass_k=[1, 2, 4, 8])
+    text = shown(cfg, [record | {"env": "bandit_reversed"}, record])
+    assert max(map(len, text.splitlines())) <= 80
+    for score in (
+        "success",
+        "chance",
+        "oracle",
+        "normalised",
+        "return",
+        "pass@1",
+        "pass@2",
+        "pass@4",
+        "pass@8",
+    ):
+        [line, other] = [
+            each for each in text.splitlines() if each.split("│")[4:5] and score in each.split("│")[4]
+        ]
+        assert line.count("│") == other.count("│") == 7
+    interval = record["pass@4"]
+    assert f"{interval['mean']:.3f} │   [{interval['low']:.3f}, {interval['high']:.3f}]" in text
+    assert text.count("bandit_reversed") == 1 and "8 episodes of each instance" in text
