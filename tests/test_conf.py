@@ -22,7 +22,6 @@ from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.parts import build_games, build_parts, build_rewards, try_games
 from lit_agentrl.entry.signatures import check_targets
-from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
@@ -48,12 +47,13 @@ def find_options() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for file in sorted(CONF.rglob("*.yaml")):
         group = file.parent.relative_to(CONF).as_posix()
-        if group != "." and not file.stem.startswith("_") and not group.startswith("hydra"):
+        if group != "." and not file.stem.startswith("_") and not group.startswith(("hydra", "experiment/")):
             found.setdefault(group, []).append(file.stem)
     return found
 
 
 OPTIONS = find_options()
+PAPERS = sorted(file.stem for file in (CONF / "experiment" / "paper").glob("*.yaml"))
 
 
 def is_axis(group: str) -> bool:
@@ -64,9 +64,11 @@ def is_axis(group: str) -> bool:
 def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
     """The config with the ``round_``-th option of every group, since composing each alone takes long.
 
-    The axes of an algorithm have their own rounds, in which the algorithm is the default one.
+    The axes of an algorithm have their own rounds.  The algorithm is the default one:
+    `test_the_settings_of_a_paper` has the others.
     """
-    choices = {g: names[min(round_, len(names) - 1)] for g, names in OPTIONS.items() if is_axis(g) == of_axes}
+    groups = [group for group in OPTIONS if is_axis(group) == of_axes and group != "algo"]
+    choices = {g: OPTIONS[g][min(round_, len(OPTIONS[g]) - 1)] for g in groups}
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if choices.get("model") == "hf":
         overrides.append(f"model.name={tiny}")
@@ -83,11 +85,6 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
     elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         try_out(f"algo.{axis}", part, results.get(axis, Tensor), TrajectoryBatch.toy().tensors())
-
-
-def make_algorithm(cfg: DictConfig) -> None:
-    algorithm = build_algorithm(cfg)[0]
-    assert algorithm.name and algorithm.requirements.min_members >= 1
 
 
 def make_callbacks(cfg: DictConfig) -> None:
@@ -182,7 +179,6 @@ def make_trainer(cfg: DictConfig) -> None:
 
 
 MAKERS: dict[str, Callable[[DictConfig], None]] = {
-    "algo": make_algorithm,
     "callbacks": make_callbacks,
     "context": make_context,
     "critic": make_critic,
@@ -204,7 +200,9 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 }
 
 
-@pytest.mark.parametrize(("group", "option"), [(g, name) for g, names in OPTIONS.items() for name in names])
+@pytest.mark.parametrize(
+    ("group", "option"), [(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names]
+)
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
     axis = group.removeprefix("algo/") if is_axis(group) else ""
     cfg = composed(OPTIONS[group].index(option), bool(axis), tiny_model_folder).copy()
@@ -216,6 +214,48 @@ def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path
     else:
         MAKERS[group](cfg)
     assert not list(tmp_path.iterdir()), "making things must not write"
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_settings_of_a_paper(name: str) -> None:
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
+    cfg.run_dir = "."
+    check_sections(cfg, "train")
+    check_targets(cfg)
+    parts = build_parts(cfg, task_loader())
+    update = parts.update
+    groups = f"{parts.rollout.prompts} x {parts.rollout.members}"
+    row = [groups, str(update.epochs), str(update.minibatches), str(update.grad_clip), "none"]
+    assert cfg.algo.name == name and runs_told(name)["experiment"] == row
+
+
+def runs_told(name: str) -> dict[str, list[str]]:
+    """The table in the header of an algorithm: groups, epochs, minibatches, gradient norm, KL stop of each run."""
+    lines = (CONF / "algo" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    cells = [
+        [cell.strip() for cell in line.strip("# |").split(" | ")] for line in lines if line.startswith("# | ")
+    ]
+    assert cells[0] == ["run", "groups", "epochs", "minibatches", "gradient norm", "KL stop"]
+    return {run: row for run, *row in cells[1:]}
+
+
+@pytest.mark.parametrize("name", OPTIONS["algo"])
+def test_every_algorithm_says_how_it_is_run(name: str) -> None:
+    told, train = runs_told(name), OmegaConf.load(CONF / "train.yaml").rollout
+    chosen = OmegaConf.load(CONF / "algo" / f"{name}.yaml").defaults
+    choice = next((c["override /update@_global_.update"] for c in chosen if "update" in str(c)), "default")
+    files = [OmegaConf.load(CONF / "update" / f"{option}.yaml") for option in ("default", choice)]
+    update = OmegaConf.merge(*files)
+    groups = f"{train.prompts} x {train.members}"
+    assert told["here"] == [
+        groups,
+        str(update.epochs),
+        str(update.minibatches),
+        str(update.grad_clip),
+        "none",
+    ]
+    assert set(told) == {"here", "paper", "experiment"} and all(told["paper"]) and name in PAPERS
 
 
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,9 @@ class TrajectoryBatch:
     )
     success_B: Tensor = column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
     end_B: Tensor = column(torch.int8, says="`EndReason`")
+    is_truncated_B: Tensor = column(
+        torch.bool, says="a limit cut off a reply of the trajectory, or left no room for the next message"
+    )
     state_key_BK: Tensor = column(
         torch.int64, toy=[[0], [1], [2], [3]], says="hash of the game's state before each turn of the row"
     )

@@ -175,6 +175,12 @@ class Episode:
         return self.end in FAILED
 
     @property
+    def is_truncated(self) -> bool:
+        """Whether a limit cut off a reply, or left no room for the next message."""
+        limits = (FinishReason.LENGTH, FinishReason.CONTEXT)
+        return self.end == EndReason.CONTEXT_LIMIT or any(turn.finish in limits for turn in self.turns)
+
+    @property
     def total_reward(self) -> float:
         """Undiscounted return in environment points, shaping excluded."""
         return sum(turn.reward for turn in self.turns)

@@ -84,6 +84,7 @@ def ragged(
         "return_B": torch.where(is_end_BT, reward_BT, 0.0).sum(1),
         "success_B": torch.rand(B, generator=draw) < 0.5,
         "end_B": torch.zeros(B, dtype=torch.int8),
+        "is_truncated_B": torch.arange(B) % 5 == 4,
         "state_key_BK": torch.randint(0, 3, (B, K), generator=draw),
         "sampler_entropy_BT": at_actions(0.2, 1.0).abs(),
         "baseline_B": torch.randn(B, generator=draw, dtype=torch.float64),

@@ -166,7 +166,7 @@ def test_single_precision_returns_give_single_precision(batch):
     [
         (advantages.group_mean_std, {"ddof": 2}, r"ddof=2 must be 0 or 1"),
         (advantages.group_mean_std, {"singleton": "one"}, r"singleton=one must be"),
-        (advantages.group_mean_std, {"eps": -1}, r"eps=-1 must be >= 0"),
+        (advantages.group_mean_std, {"eps": -1}, r"eps=-1 must be finite and >= 0"),
         (advantages.mc_return, {"discount": 1.5}, r"discount=1\.5 must be in \[0, 1\]"),
     ],
 )

@@ -49,5 +49,5 @@ def test_coefficients_must_be_positive(batch, coef):
     for cls in (kl.KLInLoss, kl.KLInReward):
         with pytest.raises(ValueError, match=rf"coef={coef} must be finite and > 0; algo/kl=none"):
             cls(estimator=kl.k1, coef=coef)
-    with pytest.raises(ValueError, match=rf"coef={coef} must be > 0; algo/entropy=none"):
+    with pytest.raises(ValueError, match=rf"coef={coef} must be finite and > 0; algo/entropy=none"):
         bind(partial(entropy.bonus, coef=coef), batch | {"entropy_BT": batch["logp_BT"]})

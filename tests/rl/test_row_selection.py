@@ -10,7 +10,8 @@ import torch
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind, try_out
-from lit_agentrl.rl.row_selection import CPPO, abs_advantage, keep_all
+from lit_agentrl.rl.row_selection import CPPO, abs_advantage, keep_all, mask_truncated
+from tests.rl.ragged import advantages_of, loss_of, mix, ragged
 
 NAN = float("nan")
 SELECTIONS = [keep_all, abs_advantage, CPPO(), CPPO(prune=0.3)]
@@ -184,3 +185,25 @@ def test_cppo_needs_each_trajectory_in_one_group(scored):
         bind(CPPO(), scored | {"group_B": scored["group_B"][:5]})
     with pytest.raises(ValueError, match="group_B differs between rows of one trajectory"):
         bind(CPPO(), scored | {"trajectory_B": torch.tensor([0, 1, 2, 0, 4, 5])})
+
+
+def test_truncated_trajectories_are_dropped_with_all_their_rows():
+    batch = {
+        "trajectory_B": torch.tensor([7, 3, 7, 5]),
+        "is_truncated_B": torch.tensor([False, False, True, False]),
+    }
+    assert bind(mask_truncated, batch).tolist() == [False, True, False, True]
+    assert bind(mask_truncated, batch | {"is_truncated_B": torch.zeros(4, dtype=torch.bool)}).all()
+    empty = {name: tensor[:0] for name, tensor in batch.items()}
+    assert bind(mask_truncated, empty).tolist() == []
+
+
+def test_a_truncated_trajectory_counts_in_its_group_and_carries_no_gradient():
+    """The advantages of the others are those with it; the loss is that of the batch without its row."""
+    batch = ragged(0)
+    masked = mix("dapo", "rows=mask_truncated")
+    found = advantages_of(masked, batch)
+    assert torch.equal(found["advantage_BT"], advantages_of(mix("dapo"), batch)["advantage_BT"])
+    assert found["keep_B"].tolist() == (~batch["is_truncated_B"]).tolist() and not found["keep_B"].all()
+    _, grad_BT = loss_of(masked, batch)
+    assert (grad_BT[batch["is_truncated_B"]] == 0).all() and grad_BT.abs().sum() > 0

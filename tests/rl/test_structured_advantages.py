@@ -270,10 +270,10 @@ def test_runs_on_the_toy_batch(fn):
         (gigpo, {"omega": float("inf")}, r"omega=inf must be >= 0 and finite"),
         (gigpo, {"norm": "std"}, r"norm=std must be mean or mean_std"),
         (gigpo, {"norm": "mean", "eps": 1e-6}, r"eps=1e-06 has no effect with .*norm=mean"),
-        (gigpo, {"eps": -1.0}, r"eps=-1\.0 must be >= 0"),
+        (gigpo, {"eps": -1.0}, r"eps=-1\.0 must be finite and >= 0"),
         (gigpo, {"episode_stats": "turn"}, r"episode_stats=turn must be trajectory or row"),
-        (tree, {"eps": -1.0}, r"eps=-1\.0 must be >= 0"),
-        (branch_hard, {"eps": -1.0}, r"eps=-1\.0 must be >= 0"),
+        (tree, {"eps": -1.0}, r"eps=-1\.0 must be finite and >= 0"),
+        (branch_hard, {"eps": -1.0}, r"eps=-1\.0 must be finite and >= 0"),
         (indicator, {"min_return": float("nan")}, r"min_return=nan must be a number"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.rollout.pack import pack
 from tests.rollout.conftest import reply
 
@@ -57,6 +57,14 @@ def test_turns_that_start_rows_by_hand():
     trajectories = batch.trajectory_B.tolist()
     assert trajectories[0] == trajectories[1] != trajectories[2] and batch.group_B.tolist() == [5, 5, 5]
     assert batch.member_B.tolist() == [0, 0, 1] and batch.node_BT.unique().numel() == 21
+
+
+def test_a_trajectory_is_truncated_where_a_limit_cut_it_off():
+    whole, cut, full = (by_hand(m, [([7], [1, 2], 0.5, 1), ([9], [3], 0.0, 2)]) for m in range(3))
+    cut.turns[0].finish = FinishReason.LENGTH
+    cut.turns[1].starts_row = True
+    full.end = EndReason.CONTEXT_LIMIT
+    assert pack([whole, cut, full]).is_truncated_B.tolist() == [False, True, True, True]
 
 
 def test_select_and_trim():

@@ -20,7 +20,12 @@ from tests.update.bare import BareModule, build, float64, gradient, off_policy, 
 RANKS = {2: [[0], [1, 2, 3, 4, 5]], 4: [[0], [1, 2], [3], [4, 5]]}  # groups of each rank: 1 row, or many
 VARIANTS = [(name,) for name in ALGORITHMS]
 VARIANTS += [("ppo", "critic=shared"), ("grpo", "entropy=adaptive", "entropy.target=20.0")]
-VARIANTS += [("grpo", "tokens=top_entropy"), ("grpo", "correction=truncated"), ("grpo", "kl=loss_k3")]
+VARIANTS += [
+    ("dapo", "rows=mask_truncated"),
+    ("grpo", "tokens=top_entropy"),
+    ("grpo", "correction=truncated"),
+    ("grpo", "kl=loss_k3"),
+]
 every_algorithm = pytest.mark.parametrize("mixed", VARIANTS, ids=" ".join)
 
 

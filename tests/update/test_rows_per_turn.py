@@ -55,6 +55,7 @@ def tensors_of(batch):
         tensors[name] = torch.full(batch.tokens_BT.shape, 9.0).masked_scatter(batch.is_action_BT, values)
     tensors["old_logp_BT"] = batch.sampler_logp_BT
     tensors["success_B"] = batch.member_B % 2 == 0
+    tensors["is_truncated_B"] = batch.member_B == 3
     tensors["baseline_B"] = batch.member_B.float()
     # one trajectory cannot be scored
     first = batch.trajectory_B == batch.trajectory_B[0]

@@ -34,6 +34,7 @@ OPEN = (
     "hydra",
 )
 LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
+FOLDERS = ("experiment",)  # groups with options in folders, such as experiment=paper/dapo
 CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
 
 
@@ -242,7 +243,9 @@ def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozens
 def _options(group: str, search: Sequence[str]) -> list[str]:
     loader = GlobalHydra.instance().config_loader()
     found = loader.get_group_options(group, ObjectType.CONFIG, None, list(search))
-    return [option for option in found if not option.startswith("_")]
+    inner = loader.get_group_options(group, ObjectType.GROUP, None, list(search)) if group in FOLDERS else []
+    nested = [f"{folder}/{option}" for folder in inner for option in _options(f"{group}/{folder}", search)]
+    return [*(option for option in found if not option.startswith("_")), *nested]
 
 
 def _groups(parent: str, search: Sequence[str]) -> Iterator[str]:

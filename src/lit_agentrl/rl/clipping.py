@@ -178,3 +178,26 @@ def rollback(*, ratio_BT: Tensor, advantage_BT: Tensor, epsilon: float = 0.2, al
     is_low_BT = (ratio_BT < 1 - epsilon) & (advantage_BT < 0)
     is_high_BT = (ratio_BT > 1 + epsilon) & (advantage_BT > 0)
     return Clipped(loss_BT, is_low_BT, is_high_BT)
+
+
+def soft_gate(
+    *, ratio_BT: Tensor, advantage_BT: Tensor, tau_positive: float = 1.0, tau_negative: float = 1.05
+) -> Clipped:
+    """``-f(rho) A`` with ``f(rho) = 4 / tau * sigmoid(tau (rho - 1))``: SAPO, arXiv 2511.20347.
+
+    ``tau`` is ``tau_positive`` where A > 0, else ``tau_negative``.  The gradient of ``f`` is 1 at ``rho = 1`` and falls
+    smoothly on both sides.  There is no bound: the flags mark tokens that keep less than half of that gradient, above
+    and below 1.  Shapes (B, T); gradient through ``ratio_BT`` only.
+
+    Raises:
+        ValueError: if shapes disagree or a temperature is not finite and positive.
+    """
+    check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT)
+    for name, tau in (("tau_positive", tau_positive), ("tau_negative", tau_negative)):
+        require(0 < tau < math.inf, name, tau, f"finite and > 0; {_REMEDY}")
+    advantage_BT = advantage_BT.detach()
+    tau_BT = torch.where(advantage_BT > 0, tau_positive, tau_negative).to(ratio_BT.dtype)
+    share_BT = torch.sigmoid(tau_BT * (ratio_BT - 1))
+    is_faded_BT = (4 * share_BT * (1 - share_BT) < 0.5) & (advantage_BT != 0)
+    loss_BT = -4 / tau_BT * share_BT * advantage_BT
+    return Clipped(loss_BT, is_faded_BT & (ratio_BT < 1), is_faded_BT & (ratio_BT > 1))

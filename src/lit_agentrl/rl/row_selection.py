@@ -1,10 +1,10 @@
 """Row selection: which rows to train on, decided after their advantages are known.
 
 Every function returns ``keep_B``, bool of shape (B,): the rows that stay.  All rows of one trajectory stand
-or fall together, by the largest ``|advantage|`` of its sampled tokens; values elsewhere may be anything.
+or fall together; by the largest ``|advantage|`` of its sampled tokens where advantages decide.
 Advantages are not changed: their statistics come from all rows.  Shapes: ``advantage_BT``, ``is_action_BT``
-(B, T); ``group_B``, ``trajectory_B`` (B,).  No gradient.  All raise ValueError when shapes disagree or an
-advantage at a sampled token is NaN.
+(B, T); ``group_B``, ``trajectory_B``, ``is_truncated_B`` (B,).  No gradient.  All raise ValueError when shapes
+disagree or an advantage at a sampled token is NaN.
 """
 
 from __future__ import annotations
@@ -34,6 +34,21 @@ def abs_advantage(
     require(0 < threshold < math.inf, "threshold", threshold, "> 0 and finite; algo/rows=none keeps all")
     index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
     return (largest_S >= threshold)[index_B]
+
+
+def mask_truncated(*, is_truncated_B: Tensor, trajectory_B: Tensor) -> Tensor:
+    """Drops trajectories that a limit cut off: DAPO's overlong filtering, arXiv 2503.14476, section 3.4.
+
+    Their returns stay in the statistics of their group, as where the loss of such replies is masked.
+
+    Args:
+        is_truncated_B: a limit cut off a reply, or left no room for the next message.
+        trajectory_B: rows with the same number stand or fall together.
+    """
+    check_shapes(is_truncated_B=is_truncated_B, trajectory_B=trajectory_B)
+    index_B, num = trajectory_index(trajectory_B)
+    is_cut_S = index_B.new_zeros(num).scatter_reduce_(0, index_B, is_truncated_B.to(index_B.dtype), "amax")
+    return (is_cut_S == 0)[index_B]
 
 
 @dataclass(frozen=True, kw_only=True)
