@@ -14,6 +14,19 @@ from contextlib import contextmanager
 _OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # how a message about an option begins
 
 
+class NotFinite(ValueError):
+    """Weights, logits or gradients are NaN or infinite; all ranks raise it alike.
+
+    Args:
+        message: one line.
+        version: checkpoints of so many optimizer steps, or more, are of no use.
+    """
+
+    def __init__(self, message: str, *, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+
+
 def under(key: str, message: str) -> str:
     """The message about a part, with the key at which the part stands."""
     return f"{key}.{message}" if _OPTION.match(message) else f"{key}: {message}"
@@ -52,6 +65,16 @@ def require_number(
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     require(is_number and is_valid(value), option, value, valid)  # type: ignore[arg-type]
+
+
+def require_positive(option: str, value: object) -> None:
+    """Checks a number > 0; ``inf`` is one, and stands for no limit.
+
+    Raises:
+        ValueError: it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(is_number and value > 0, option, value, "a number > 0")  # type: ignore[operator]
 
 
 def require_whole(option: str, value: object, low: int, high: int | None = None, beside: str = "") -> None:

@@ -211,3 +211,24 @@ def test_a_game_that_always_fails_stops_the_run_with_its_cause(
     assert stop.value.code == 1
     assert "the power went out" in error and "rollout.max_failed_share" in error and "Traceback" not in error
     assert reports.read(tmp_path / "r" / "summary.json")["status"] == "failed"
+
+
+BROKEN = [  # 1e60 of each weight is taken off it
+    "optim.lr=1e30", "optim.optimizer._target_=torch.optim.SGD", "~optim.optimizer.betas",
+    "optim.optimizer.weight_decay=1e30",
+]  # fmt: skip
+
+
+def test_weights_that_are_not_finite_end_the_run_as_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit", *BROKEN])
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 1 and error.count("\n") == 0
+    assert (
+        "the weights after 1 optimizer steps are not finite" in error and "no checkpoint of before" in error
+    )
+    summary = reports.read(tmp_path / "r" / "summary.json")
+    assert summary["status"] == "failed" and summary["error"] in error and summary["iterations"] == 0
+    assert not (tmp_path / "r" / "checkpoints").exists()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from lit_agentrl.models.policy import Policy, load_nano, load_pretrained, named_weights
-from tests.conftest import tiny_network
+from tests.conftest import tiny_network, tiny_policy
 
 
 def lies_evenly(network: nn.Module) -> bool:
@@ -33,3 +34,15 @@ def test_weights_and_their_copies_begin_at_multiples_of_64_bytes(family: str, tm
     assert named_weights(sent).keys() == named_weights(policy.network).keys()
     tied = policy.network.get_output_embeddings().weight is policy.network.get_input_embeddings().weight
     assert tied == policy.network.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    policy = tiny_policy()
+    with torch.no_grad():
+        policy.network.model.layers[1].mlp.up_proj.weight[0, 0] = value
+    policy.save(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"weights that are not finite, in model\.layers\.1\.mlp\.up_proj\.weight"
+    ):
+        load_pretrained(str(tmp_path))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.checks import NotFinite
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.rl import aggregation, clipping, kl, ratios
 from lit_agentrl.rl.algorithm import Algorithm
@@ -107,18 +109,36 @@ def test_kl_in_loss_pulls_towards_the_frozen_start():
         assert torch.equal(fresh, frozen) and not frozen.requires_grad
 
 
-def test_gradients_that_are_not_finite_skip_the_step_and_then_stop():
+def test_gradients_that_are_not_finite_stop_the_run_and_leave_the_weights():
     batch = recorded()[1]
     broken = replace(batch, return_B=torch.full_like(batch.return_B, float("inf")))
     alg = Algorithm(
         name="t", advantage=partial(_raw_return), ratio=partial(ratios.token), clip=partial(clipping.none),
         aggregate=partial(aggregation.token_mean),
     )  # fmt: skip
-    module, change = step(broken, alg=alg)
-    assert module.row["train/skipped_steps"] == 1 and module.version == 0
-    assert all(float(c.abs().max()) == 0 for c in change.values())
-    with pytest.raises(ValueError, match="not finite in 2 consecutive steps"):
-        step(broken, alg=alg, iterations=2, max_bad_steps=2)
+    policy = tiny_policy()
+    with pytest.raises(
+        NotFinite, match=r"^the gradient of optimizer step 1 is not finite \(norm (nan|inf)\)"
+    ) as stop:
+        step(broken, alg=alg, policy=policy)
+    assert stop.value.version == 1
+    for now, fresh in zip(policy.network.parameters(), tiny_policy().network.parameters(), strict=True):
+        assert torch.equal(now, fresh)
+
+
+def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved():
+    saved = []
+
+    class Save(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            saved.append(trainer.current_epoch)
+
+    too_much = OptimSettings(
+        optimizer=partial(torch.optim.SGD, weight_decay=1e30), lr=1e30
+    )  # 1e60 of each weight
+    with pytest.raises(NotFinite, match="^the weights after 1 optimizer steps are not finite") as stop:
+        step(optim=too_much, inspect=[Save()])
+    assert stop.value.version == 2 and not saved
 
 
 def _raw_return(*, return_B, is_action_BT):
@@ -135,7 +155,6 @@ def test_gradient_clipping_scales_to_the_norm():
 
 def test_warm_up_starts_above_zero_and_reaches_the_peak():
     lrs = []
-    import lightning.pytorch as pl
 
     class Watch(pl.Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):

@@ -20,7 +20,8 @@ def example() -> Any:
     start = score([True] * 4 + [False] * 6, returns=[0.5] * 10, iteration=0)
     game |= {"start": start, "best": score([True] * 7 + [False] * 3, iteration=30), "last": None}
     return {
-        "version": 1, "status": "stopped", "error": None, "command": "train.py algo=grpo", "seed": 0,
+        "version": 1, "status": "stopped", "error": None, "warnings": [],
+        "command": "train.py algo=grpo", "seed": 0,
         "versions": {"torch": "2.13"}, "git_revision": None, "games": [game], "iterations": 42,
         "planned_iterations": 100, "episodes": 1000, "action_tokens": 10_000, "prefilled_tokens": 5_000,
         "seconds": {"rollout": 1.5, "update": 2}, "peak_memory_bytes": 1 << 30,
@@ -102,8 +103,8 @@ def test_score_builds_its_intervals() -> None:
     json.dumps([one, shared], allow_nan=False)
 
 
-def rendered(summary: Any) -> list[list[str]]:
-    console = Console(width=160, record=True, file=io.StringIO())
+def rendered(summary: Any, width: int = 80) -> list[list[str]]:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(closing_table(summary))
     rows = [line for line in console.export_text().splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
@@ -111,12 +112,16 @@ def rendered(summary: Any) -> list[list[str]]:
 
 def test_the_table_shows_what_is_known() -> None:
     chance, start, best, last, oracle = rendered(example())
-    assert chance[:4] == ["sokoban", "val", "chance", "–"] and chance[5].startswith("0.100 [")
-    assert start[:5] == ["", "", "start", "0", "10"]
-    assert start[5].startswith("0.400 [0.168, 0.687]") and start[6] == "0.33"
-    assert best[2:5] == ["best", "30", "10"] and best[6] == "0.67"
-    assert last[2:7] == ["last", "–", "–", "–", "–"]
-    assert oracle[2] == "oracle" and oracle[5].startswith("1.000 [") and oracle[6] == "1.00"
+    assert chance[:3] == ["sokoban", "chance", "–"] and chance[4].startswith("0.100 [")
+    assert start == ["val", "start", "0", "10", "0.400 [0.168, 0.687]", "0.33"]
+    assert best[:4] == ["", "best", "30", "10"] and best[5] == "0.67"
+    assert last == ["", "last", "–", "–", "–", "–"]
+    assert oracle[1] == "oracle" and oracle[4].startswith("1.000 [") and oracle[5] == "1.00"
+
+
+def test_the_table_fits_80_columns() -> None:
+    long = change("games.0.name", "bandit_reversed")
+    assert rendered(long) == rendered(long, width=160)
 
 
 def test_the_table_of_a_run_that_failed_at_once(tmp_path: Path) -> None:
@@ -124,7 +129,7 @@ def test_the_table_of_a_run_that_failed_at_once(tmp_path: Path) -> None:
     summary["games"][0] |= dict.fromkeys(("chance", "oracle", "start", "best", "last"))
     summary |= {"error": "boom", "iterations": 0}
     write(tmp_path / "summary.json", summary)
-    assert all(cell == "–" for cell in rendered(summary)[0][3:])
+    assert all(cell == "–" for cell in rendered(summary)[0][2:])
     summary["games"] = []
     validate(summary)
     assert rendered(summary) == []
@@ -133,4 +138,11 @@ def test_the_table_of_a_run_that_failed_at_once(tmp_path: Path) -> None:
 def test_no_scale_is_no_normalised_score() -> None:
     summary = example()
     summary["games"][0]["oracle"] = summary["games"][0]["chance"]
-    assert rendered(summary)[0][6] == "–"
+    assert rendered(summary)[0][5] == "–"
+
+
+def test_a_summary_of_before_there_were_warnings_is_read(tmp_path: Path) -> None:
+    old = example()
+    del old["warnings"]
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    assert read(tmp_path / "summary.json") == example()

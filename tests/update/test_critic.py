@@ -119,7 +119,7 @@ def test_an_iteration_without_rows_is_skipped_counted_and_in_the_end_stops_the_r
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grad_clip": 0}, r"grad_clip=0 must be > 0"),
+        ({"grad_clip": 0}, r"grad_clip=0 must be a number > 0"),
         ({"warmup_iterations": -1}, r"warmup_iterations=-1 must be a whole number >= 0"),
         ({"loss": partial(value_loss.clipped, clip=0)}, r"clip=0 must be > 0"),
         ({"model": "/no/such"}, r"model=/no/such could not be loaded"),
@@ -131,9 +131,9 @@ def test_mistakes_name_the_option(options, message):
 
 
 def test_other_mistakes():
-    with pytest.raises(ValueError, match=r"^lr=0 must be > 0"):
+    with pytest.raises(ValueError, match=r"^lr=0 must be finite, > 0"):
         OptimSettings(optimizer=torch.optim.SGD, lr=0)
-    with pytest.raises(ValueError, match=r"^coef=0 must be > 0"):
+    with pytest.raises(ValueError, match=r"^coef=0 must be finite and > 0"):
         shared(tiny_policy(), coef=0, **OPTIONS)
 
 

@@ -35,7 +35,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         require_number(
-            "temperature", self.temperature, "a number >= 0; 0 is greedy", lambda value: value >= 0
+            "temperature", self.temperature, "a finite number >= 0; 0 is greedy", lambda value: value >= 0
         )
         require_number("top_p", self.top_p, "in (0, 1]; 1 keeps all tokens", lambda value: 0 < value <= 1)
         require_whole("top_k", self.top_k, 0, beside="; 0 keeps all tokens")

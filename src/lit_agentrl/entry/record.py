@@ -82,16 +82,18 @@ class RunRecord:
         command: how the run was started.
         seed: run seed.
         planned: iterations asked for.
+        warnings: lines told while it runs; read when the summary is written.
         is_writing: whether this process writes the file; of several, only the first does.
     """
 
     def __init__(
         self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int,
-        is_writing: bool = True,
+        warnings: Sequence[str] = (), is_writing: bool = True,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"
         self._totals = totals
+        self._warnings = warnings
         self._fixed: dict[str, Any] = {
             "command": command,
             "seed": seed,
@@ -150,6 +152,7 @@ class RunRecord:
             "version": reports.VERSION,
             "status": status,
             "error": error,
+            "warnings": list(self._warnings),
             **self._fixed,
             "games": list(self._games.values()),
             **self._totals.counts,

@@ -10,11 +10,14 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lit_agentrl.callbacks.collapse import CollapseWatch
 from lit_agentrl.callbacks.iteration_log import rewind
+from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, threads
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.parts import Parts, TaskLoader
+from lit_agentrl.entry.recovery import name_good_checkpoint
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
@@ -43,19 +46,27 @@ def train(
 
     Raises:
         ValueError: an option that makes no sense, or a run whose checkpoints are gone, before anything is played.
+        NotFinite: weights, logits or gradients are NaN or infinite; names the last good checkpoint.
         CheckpointError: no intact checkpoint, or one that cannot be written.
     """
     folder = Path(cfg.run_dir)
     is_first = ranks.is_first()
-    totals = record.Totals()
+    totals, watch = record.Totals(), CollapseWatch()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
-    run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
+    run = build(cfg, load_task, parts=parts, extra_callbacks=[totals, watch])
     if note and run.trainer.is_global_zero:
         print(note)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
-        folder, run.games, totals, command=command, seed=cfg.seed, planned=planned, is_writing=is_first
+        folder,
+        run.games,
+        totals,
+        command=command,
+        seed=cfg.seed,
+        planned=planned,
+        warnings=watch.warnings,
+        is_writing=is_first,
     )
     last = folder / "checkpoints" / "last.ckpt"
     can_continue = is_resume and checkpoint_exists(last)
@@ -88,6 +99,8 @@ def train(
         raise KeyboardInterrupt from error
     except Exception as error:
         cause = doors_of(run.trainer.strategy).failed(error)
+        if isinstance(error, NotFinite):
+            name_good_checkpoint(cause, error, folder, is_writing=is_first)
         tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
         raise cause from (None if cause is error else error)
     if not is_first:

@@ -80,7 +80,8 @@ def load_pretrained(
         lora: puts adapters on the network, which alone are then trained.
 
     Raises:
-        ValueError: unknown ``dtype``, files that cannot be loaded, or adapters that do not fit, naming the option.
+        ValueError: unknown ``dtype``, files that cannot be loaded, weights that are not finite, or adapters that do not
+            fit, naming the option.
     """
     require_one_of("dtype", dtype, tuple(DTYPES))
     try:
@@ -93,6 +94,9 @@ def load_pretrained(
             "weights and a tokenizer, or a hub id that this machine can reach"
         ) from error
     own_memory(network)
+    for key, weight in network.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"name={name} holds weights that are not finite, in {key}; give an intact model")
     with named("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     network.train(False)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 
 from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import NotFinite
 from lit_agentrl.distributed import (
     gather_objects,
     gather_rows,
@@ -43,14 +45,20 @@ def _typed(numbers: dict[str, float]) -> dict[str, Any]:
 
 
 def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> None:
-    """Stop where too many games failed, on all ranks alike.
+    """Stop where too many games failed, or the policy drew from logits that are not finite, on all ranks alike.
 
     Raises:
         ValueError: naming the first failure, of the first rank that had one.
+        NotFinite: naming the weights that gave the logits.
     """
     failed = [episode for episode in episodes if episode.failed]
     mine = [f"game {e.task_name} instance seed {e.instance_seed}: {e.error}" for e in failed[:1]]
-    told = gather_objects([(rank(), len(failed), len(episodes), mine)])
+    told = gather_objects([(rank(), len(failed), len(episodes), mine, _broken_versions(episodes))])
+    if broken := [version for each in told for version in each[4]]:
+        raise NotFinite(
+            f"the policy draws from logits that are not finite, with its weights after {min(broken)} optimizer steps: "
+            "lower optim.lr, or choose a temperature nearer to 1", version=min(broken),
+        )  # fmt: skip
     num_failed, number = sum(each[1] for each in told), sum(each[2] for each in told)
     if num_failed > max_failed_share * number:
         of_rank, first = next((each[0], each[3][0]) for each in told if each[3])
@@ -59,6 +67,14 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
             f"{num_failed} of {number} episodes failed, more than rollout.max_failed_share={max_failed_share}; "
             f"the first, {where}{first}"
         )
+
+
+def _broken_versions(episodes: Sequence[Episode]) -> list[int]:
+    """The oldest weights that gave a log-prob which is not finite, if there are any."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if not turns or np.isfinite(np.concatenate([turn.reply_logps for turn in turns])).all():
+        return []
+    return sorted({turn.policy_version for turn in turns if not np.isfinite(turn.reply_logps).all()})[:1]
 
 
 def rollout_row(

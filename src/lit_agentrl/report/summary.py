@@ -61,6 +61,7 @@ class Summary(TypedDict):
     version: Literal[1]
     status: Literal["completed", "stopped", "collapsed", "failed"]
     error: str | None  # one line, for status failed
+    warnings: list[str]  # lines that were told while it ran
     command: str
     seed: int
     versions: dict[str, str]  # package -> version
@@ -175,6 +176,8 @@ def read(path: str | Path) -> Summary:
         summary = json.loads(Path(path).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+    if isinstance(summary, dict):
+        summary.setdefault("warnings", [])  # of a run of before there were any
     validate(summary)
     return summary  # type: ignore[no-any-return]
 
@@ -194,27 +197,28 @@ def _normalised(scored: Score, chance: Score | None, oracle: Score | None) -> st
 
 
 def closing_table(summary: Summary) -> Table:
-    """Success of each game and split: chance, start, best, last, oracle.
+    """Success of each game and split: chance, start, best, last, oracle; it fits 80 columns.
 
     Scores that a stopped run never measured are dashes.
     """
     title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
     table = Table(title=title, caption="success with 95 % interval; normalised: 0 is chance, 1 is the oracle")
     table.add_column("game")
-    table.add_column("split")
     table.add_column("policy")
-    for column in ("iteration", "n", "success", "normalised"):
+    for column in ("iter.", "n", "success", "normalised"):
         table.add_column(column, justify="right")
     for game in summary["games"]:
         for number, stage in enumerate(("chance", *STAGES, "oracle")):
             scored: Score | None = game[stage]  # type: ignore[literal-required]
-            names = (game["name"], game["split"]) if number == 0 else ("", "")
+            name = (
+                (game["name"], game["split"])[number] if number < 2 else ""
+            )  # of two lines: it saves a column
             if scored is None:
-                table.add_row(*names, stage, "–", "–", "–", "–", end_section=stage == "oracle")
+                table.add_row(name, stage, "–", "–", "–", "–", end_section=stage == "oracle")
                 continue
             iteration = scored["iteration"]
             table.add_row(
-                *names,
+                name,
                 stage,
                 "–" if iteration is None else str(iteration),
                 str(scored["success"]["n"]),

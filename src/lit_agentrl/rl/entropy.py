@@ -29,7 +29,7 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
     Raises:
         ValueError: if shapes disagree or ``coef`` is not positive.
     """
-    require(coef > 0, "coef", coef, "> 0; algo/entropy=none switches the bonus off")
+    require(0 < coef < math.inf, "coef", coef, "finite and > 0; algo/entropy=none switches the bonus off")
     check_shapes(entropy_BT=entropy_BT, is_action_BT=is_action_BT)
     return -coef * torch.where(is_action_BT, entropy_BT, torch.zeros_like(entropy_BT))
 

@@ -40,7 +40,10 @@ class RolloutSettings:
         require_whole("prompts", self.prompts, 1)
         require_whole("members", self.members, 1)
         require_number(
-            "temperature", self.temperature, "> 0: greedy rollouts cannot explore", lambda value: value > 0
+            "temperature",
+            self.temperature,
+            "finite and > 0: greedy rollouts cannot explore",
+            lambda value: value > 0,
         )
         _ = self.params  # refused at once where they are
         if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:

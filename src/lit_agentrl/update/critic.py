@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.checks import require, require_whole
+from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.models.logprobs import at_least_float32, hidden_before
 from lit_agentrl.models.packing import Packing
@@ -54,8 +54,10 @@ class Critic(nn.Module):
         warmup_iterations: int = 0,
     ) -> None:
         super().__init__()
-        require(coef > 0, "coef", coef, "> 0; critic=separate learns without the policy")
-        require(grad_clip > 0, "grad_clip", grad_clip, "> 0")
+        require_number(
+            "coef", coef, "finite and > 0; critic=separate learns without the policy", lambda value: value > 0
+        )
+        require_positive("grad_clip", grad_clip)
         require_whole("warmup_iterations", warmup_iterations, 0)
         self.trunk = trunk
         self.head = nn.Linear(hidden, 1)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lit_agentrl.checks import NotFinite
 from lit_agentrl.distributed import StrategyDoors, max_over_ranks
 
 
@@ -42,12 +44,12 @@ class Loop:
 
 @dataclass
 class Progress:
-    """Steps taken and skipped; the first two numbers lie in checkpoints.
+    """Steps taken and iterations skipped; version and bad_steps lie in checkpoints.
 
     Attributes:
         version: optimizer steps taken: the version of the weights.
-        bad_steps: steps skipped in a row.
-        skipped: steps skipped in this iteration.
+        bad_steps: iterations skipped in a row.
+        skipped: whether this one was, 0 or 1.
     """
 
     max_bad_steps: int
@@ -67,23 +69,44 @@ class Progress:
         loop.step_schedules()
         return True
 
-    def is_usable(self, norm: Tensor) -> bool:
-        """Whether the gradient is finite; else the step is skipped and counted.
+    def require_finite(self, norm: Tensor) -> None:
+        """Refuse to step on a gradient of this norm if it is not finite; the weights stay as they are.
 
         Raises:
-            ValueError: as of `skip`.
+            NotFinite: it is not.
         """
-        if bool(torch.isfinite(norm)):
-            self.bad_steps = 0
-            return True
-        self.skip(
-            "the gradient was not finite in",
-            "lower optim.lr or update.grad_clip, or resume from an earlier checkpoint",
-        )
-        return False
+        if not bool(torch.isfinite(norm)):
+            raise NotFinite(
+                f"the gradient of optimizer step {self.version + 1} is not finite (norm {float(norm)}): lower optim.lr"
+                ", or look for infinite rewards", version=self.version + 1,
+            )  # fmt: skip
+
+    def require_finite_weights(self, loop: Loop) -> None:
+        """After the last step of an iteration, so that no checkpoint holds weights that are not finite; a collective.
+
+        Raises:
+            NotFinite: they are not.
+        """
+        weights = [
+            p for optimizer in loop.optimizers for group in optimizer.param_groups for p in group["params"]
+        ]
+        own = [(w.to_local() if isinstance(w, DTensor) else w).detach() for w in weights]
+        # extremes are read as fast as memory is, and are NaN where anything is
+        broken = [~torch.stack(w.aminmax()).isfinite().all() for w in own if w.numel()]
+        count = torch.stack(broken).sum() if broken else torch.zeros(())  # a rank may hold nothing
+        if bool(max_over_ranks(count.float().to(loop.device))):
+            raise NotFinite(
+                f"the weights after {self.version} optimizer steps are not finite: lower optim.lr",
+                version=self.version + 1,  # these have not been saved
+            )
+
+    def step_taken(self, *, moves_policy: bool) -> None:
+        """Count a step of the optimizers."""
+        self.version += moves_policy
+        self.bad_steps = 0
 
     def skip(self, reason: str, remedy: str) -> None:
-        """Count a step that is not taken.
+        """Count an iteration that takes no step.
 
         Raises:
             ValueError: ``max_bad_steps`` were skipped in a row.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import SchedulerType, get_scheduler
 
-from lit_agentrl.checks import require, require_whole
+from lit_agentrl.checks import require, require_number, require_positive, require_whole
 
 Optimizer = torch.optim.Optimizer
 
@@ -31,8 +31,8 @@ class UpdateSettings:
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
-        max_bad_steps: consecutive steps skipped before the run stops: the gradient was not finite, or filter or
-            row selection left nothing to train on.
+        max_bad_steps: consecutive iterations in which filter or row selection leave nothing to train on before the run
+            stops.
 
     Raises:
         ValueError: a value out of range, naming the option.
@@ -58,7 +58,7 @@ class UpdateSettings:
         is_switch = isinstance(self.checkpoint_activations, bool)
         require(is_switch, "checkpoint_activations", self.checkpoint_activations, "true or false")
         for name in ("grad_clip", "max_logp_gap"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "> 0")
+            require_positive(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,9 @@ class OptimSettings:
     schedule_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, "lr", self.lr, "> 0")
-        require(self.warmup_iterations >= 0, "warmup_iterations", self.warmup_iterations, ">= 0")
+        # beyond, torch cannot compute a step in float32
+        require_number("lr", self.lr, "finite, > 0 and at most 1e30", lambda lr: 0 < lr <= 1e30)
+        require_whole("warmup_iterations", self.warmup_iterations, 0)
         valid = [kind.value for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
         if self.schedule not in valid:
             raise ValueError(f"schedule={self.schedule} is unknown; valid: {', '.join(valid)}")

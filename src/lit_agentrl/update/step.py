@@ -61,13 +61,13 @@ class Stepper:
             again = self._accumulate(minibatch, loop)
             metrics = {**again, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
         norm = self._clip(metrics, loop)
-        if self._progress.is_usable(norm):
-            for optimizer in loop.optimizers[1 if is_warming_up else 0 :]:
-                optimizer.step()
-            # Lightning holds one autocast region around the whole training step, and within a region torch casts
-            # a weight to half precision once: the next minibatch must not see the weights of before this step
-            torch.clear_autocast_cache()
-            self._progress.version += not is_warming_up
+        self._progress.require_finite(norm)
+        for optimizer in loop.optimizers[1 if is_warming_up else 0 :]:
+            optimizer.step()
+        # Lightning holds one autocast region around the whole training step, and within a region torch casts
+        # a weight to half precision once: the next minibatch must not see the weights of before this step
+        torch.clear_autocast_cache()
+        self._progress.step_taken(moves_policy=not is_warming_up)
         return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
 
     def _counted(self, minibatch: Tensors) -> Tensors:

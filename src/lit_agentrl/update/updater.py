@@ -79,7 +79,8 @@ class Updater:
             is_filtered: too few units for the minibatches are then skipped, instead of an error of the config.
 
         Raises:
-            ValueError: fewer units than minibatches, or too many steps in a row that cannot be taken.
+            ValueError: fewer units than minibatches, or too many iterations in a row without anything to train on.
+            NotFinite: gradients or weights are not finite.
         """
         self.progress.skipped = 0
         row: dict[str, float] = {}
@@ -160,6 +161,7 @@ class Updater:
                     tensors, rows.to(loop.device), loop, is_fresh=is_fresh, is_warming_up=is_warming_up
                 )
                 totals = add_metrics(totals, metrics)
+        self.progress.require_finite_weights(loop)
         if critic is not None:
             row["critic/explained_variance"] = explained(tensors)
         for term in self.objective.terms():
