@@ -15,7 +15,7 @@ PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle lint bench bench-trl clean
+.PHONY: setup train test coverage test-slow oracle lint bench bench-trl dist clean
 
 setup: $(STAMP)
 
@@ -78,6 +78,12 @@ $(PEER_STAMP): pyproject.toml constraints.txt benchmarks/requirements-trl.txt
 	$(PEER)/bin/python -m pip install --quiet -c constraints.txt -e .
 	$(PEER)/bin/python -m pip install --quiet --no-deps -r benchmarks/requirements-trl.txt
 	touch $@
+
+# what is published: the wheel is made from the source archive, so that neither lacks a file
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")'
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 clean:
 	rm -rf .venv $(ORACLE) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -38,7 +38,7 @@ IMPORTS = {
     "python": "pass",
     "torch": "import torch",
     "lightning + transformers": "import lightning.pytorch, transformers",
-    "lit_agentrl": "import lit_agentrl.entry.cli, lit_agentrl.entry.training, lit_agentrl.entry.evaluation",
+    "lit_agentrl": "import lit_agentrl.entry.jobs, lit_agentrl.entry.training, lit_agentrl.entry.evaluation",
 }
 COMMANDS = {  # arguments of train.py, and the exit code that they must have
     "--help": 0,

@@ -259,7 +259,8 @@ def test_every_algorithm_says_how_it_is_run(name: str) -> None:
 
 
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    from lit_agentrl.entry.cli import main_evaluate, main_train
+    from lit_agentrl.commands.evaluate import main as main_evaluate
+    from lit_agentrl.commands.train import main as main_train
 
     with pytest.raises(SystemExit) as stopped:
         main_train(["--help"])
@@ -268,7 +269,7 @@ def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for group, names in OPTIONS.items():
         (line,) = [line for line in printed.splitlines() if line.strip().startswith(f"{group}: ")]
         assert set(names) <= set(line.partition(": ")[2].split(", "))
-    assert printed.count("  python train.py ") >= 5
+    assert printed.count("  lit-agentrl train ") >= 5
     main_evaluate(["--help"])
     assert "pass_k: []" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transformers.utils.logging import disable_progress_bar
 
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.commands.train import main as main_train
 
 SMALL = (
     "env=bandit rollout.prompts=2 rollout.members=2 rollout.max_reply_tokens=8 rollout.max_context_tokens=128"

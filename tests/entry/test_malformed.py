@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry.parts import Parts, build_parts
 from tests.entry.conftest import SMALL, Refused, contents, files
 
@@ -373,5 +374,5 @@ def test_interrupt_tells_how_to_continue(
         main_train(["hydra.run.dir=run"])
     assert stopped.value.code == 130
     folder = in_empty_folder / "run"
-    expected = f"interrupted; continue with: python train.py resume={folder}\n"
+    expected = f"interrupted; continue with: lit-agentrl train resume={folder}\n"
     assert capsys.readouterr().err == expected and (folder / ".hydra" / "config.yaml").exists()

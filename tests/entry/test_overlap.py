@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig
 
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry.composition import task_loader
 from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import build_parts

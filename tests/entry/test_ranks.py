@@ -13,7 +13,8 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from omegaconf import OmegaConf
 
 from lit_agentrl.entry import ranks
-from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.strategies.launching import run_id
 

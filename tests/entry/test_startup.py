@@ -25,7 +25,8 @@ COMMANDS = [  # entry point, arguments, what is printed
 ]
 PROBE = """
 import json, sys
-from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
 sys.argv[0] = "train.py"
 for entry, arguments, _ in json.loads(sys.argv.pop()):
     try:

@@ -15,7 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
-from lit_agentrl.entry.cli import main_evaluate, main_train
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.models.onednn import _CAPACITIES, _PREPARED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.report import summary as reports
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"

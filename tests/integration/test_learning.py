@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.commands.train import main as main_train
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
 ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))

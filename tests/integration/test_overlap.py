@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.commands.train import main as main_train
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, assert_equal_runs, command, environment, launch, outcome, run
 

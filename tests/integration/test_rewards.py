@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.entry.cli import main_train
+from lit_agentrl.commands.train import main as main_train
 from tests.integration.conftest import TINY, assert_equal_runs, outcome
 
 LAKE = ["env=frozen_lake", "rollout.max_context_tokens=300"]  # its episodes have several turns

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -109,3 +111,8 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
                 f", or write {override.key_or_group}=[{values}] for one list" if "(" not in values else ""
             )
             raise UserError(f"{text} is a sweep; add -m to run each of its values{listed}")
+
+
+def program(name: str) -> str:
+    """How the user calls this command: by its script where that is what runs, else by the installed program."""
+    return f"python {name}.py" if Path(sys.argv[0]).name == f"{name}.py" else f"lit-agentrl {name}"

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lit_agentrl import __version__
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.parts import Games
@@ -26,7 +27,6 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 
 PACKAGES = (
-    "lit_agentrl",
     "torch",
     "lightning",
     "transformers",
@@ -97,7 +97,11 @@ class RunRecord:
         self._fixed: dict[str, Any] = {
             "command": command,
             "seed": seed,
-            "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+            "versions": {
+                "lit_agentrl": __version__,
+                "python": platform.python_version(),
+                **{package: metadata.version(package) for package in PACKAGES},
+            },
             "git_revision": git_revision(),
             "planned_iterations": planned,
         }
@@ -260,11 +264,13 @@ def peak_memory_bytes() -> int:
 
 def git_revision() -> str | None:
     """Commit of the source tree that this package runs from, if it is one."""
-    here = Path(__file__).parent
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None
+    here, printed = Path(__file__), ""
+    # asked of a file first: an installed package may lie inside of a repository that is somebody else's
+    for question in (["ls-files", "--error-unmatch", here.name], ["rev-parse", "HEAD"]):
+        try:
+            printed = subprocess.run(
+                ["git", *question], cwd=here.parent, capture_output=True, text=True, timeout=10, check=True
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return printed.strip() or None

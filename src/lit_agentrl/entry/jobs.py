@@ -1,6 +1,7 @@
-"""The commands ``train.py`` and ``evaluate.py``.
+"""Starting runs: all that a command asks for is composed and checked before the first of its jobs begins.
 
-Heavy imports wait until a command is known to make sense, so that ``--help`` and typing errors are instant.
+Errors are raised here, for whoever asked: a command tells them, the Python API passes them on.  Heavy imports wait
+until a command is known to make sense, so that typing errors are instant.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -18,11 +18,11 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition, ranks, run_folder, threads
-from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, report
+from lit_agentrl.entry import composition, ranks, run_folder
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
-from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, split_arguments
-from lit_agentrl.entry.saved import run_folder_of, saved_config
+from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, program
+from lit_agentrl.entry.saved import saved_config
 from lit_agentrl.entry.signatures import check_targets
 
 if TYPE_CHECKING:
@@ -33,87 +33,65 @@ if TYPE_CHECKING:
 # what may be changed when a run is continued: its length, and the processes it runs in
 RESUMABLE = ("trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback")
 _OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections that no part is made of
-_ONLY_PRINT = ("--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+_ONLY_PRINT = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc")
 
 
-def main_train(argv: Sequence[str] | None = None) -> None:
-    """``train.py``."""
-    _main(_train, list(sys.argv[1:] if argv is None else argv))
+class Interrupted(KeyboardInterrupt):
+    """A run was told to end; ``folder`` is where it can be continued."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"interrupted; continue with: {program('train')} resume={folder}")
+        self.folder = Path(folder)
 
 
-def main_evaluate(argv: Sequence[str] | None = None) -> None:
-    """``evaluate.py``."""
-    _main(_evaluate, list(sys.argv[1:] if argv is None else argv))
+def launch(
+    flags: Sequence[str], overrides: Sequence[str], *, on_failure: Callable[[Exception, DictConfig], None]
+) -> list[Path]:
+    """Do what ``train`` with these arguments asks for: a run, the runs of a sweep, or to print.
 
+    Args:
+        flags, overrides: as `split_arguments` tells them apart.
+        on_failure: told of each run that fails, and its config, before the next one has its turn.
 
-def _main(command: Callable[[list[str]], int], argv: list[str]) -> None:
-    threads.spin_briefly()
-    try:
-        num_failed = command(argv)
-    except KeyboardInterrupt:
-        if ranks.is_telling():
-            print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except Exception as error:
-        _tell(error, "traceback=true" in (text.lower() for text in argv))
-        sys.exit(1)
-    finally:
-        ranks.release(is_awaited=command is _train)
-    if num_failed:
-        sys.exit(1)
+    Returns:
+        The folder of each run, those of failed ones included.
 
-
-def _tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
-    if with_traceback:
-        traceback.print_exception(error)
-    cause = prefix + explain(error)
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from lit_agentrl.strategies.launching import tell_launcher
-
-        if tell_launcher(cause):
-            return
-    if not getattr(error, "is_told", False):
-        report(cause)
-
-
-def _train(argv: list[str]) -> int:
-    """Returns the number of runs that failed."""
-    if (given := ranks.handed()) is not None or not ranks.is_first():
-        return _join(given or ranks.receive())
-    flags, overrides = split_arguments(argv)
-    resumed = [text for text in overrides if text.startswith("resume=") and text != "resume=null"]
-    if resumed:
-        _resume(resumed, flags, [text for text in overrides if text not in resumed])
-        return 0
+    Raises:
+        UserError: an unknown group, option or key, naming the nearest valid ones.
+        ValueError: a value that makes no sense.
+        Interrupted: the run was told to end.
+    """
     is_multirun = any(flag in MULTIRUN for flag in flags)
     if is_multirun:
         ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
     is_printing = any(flag in _ONLY_PRINT for flag in flags)
-    checked = [] if is_printing else _check(flags, overrides, is_multirun=is_multirun)
+    checked = [] if is_printing else check(flags, overrides, is_multirun=is_multirun)
+    found: list[Path] = []
     command = _command([*flags, *overrides])
-    failed: list[str] = []
 
     def job(cfg: DictConfig) -> None:
         of_hydra = HydraConfig.get()
         folders = composition.own_folders(of_hydra.runtime.config_sources)
-        with _told_at_interrupt(cfg):
-            try:
-                run_folder.require_untouched(Path(cfg.run_dir), of_hydra.output_subdir)
-                _fit(cfg, folders, command, is_resume=False, parts=_parts_of(cfg, checked))
-            except Exception as error:  # the other runs of a sweep still have their turn
-                failed.append(cfg.run_dir)
-                _tell(error, cfg.traceback, f"{cfg.run_dir}: " if is_multirun else "")
-                run_folder.discard_unused(Path(cfg.run_dir))
+        found.append(Path(cfg.run_dir))
+        try:
+            run_folder.require_untouched(Path(cfg.run_dir), of_hydra.output_subdir)
+            _fit(cfg, folders, command, is_resume=False, parts=_parts_of(cfg, checked))
+        except KeyboardInterrupt as error:
+            raise Interrupted(cfg.run_dir) from error
+        except Exception as error:  # the other runs of a sweep still have their turn
+            on_failure(error, cfg)
+            run_folder.discard_unused(Path(cfg.run_dir))
 
     if place := checked[0][2] if checked else None:
         overrides = run_folder.pinned(overrides, *place)
-    with run_folder.begun(*place) if place else nullcontext(), _command_line([*flags, *overrides]):
+    named = [f"hydra.help.app_name='{program('train')}'"] if is_printing else []
+    with run_folder.begun(*place) if place else nullcontext(), _command_line([*flags, *overrides, *named]):
         hydra.main(version_base="1.3", config_path=str(composition.CONFIG_DIR), config_name="train")(job)()
-    return len(failed)
+    return found
 
 
 def _command(arguments: Sequence[str]) -> str:
-    return shlex.join(["python", "train.py", *arguments])
+    return f"{program('train')} {shlex.join(arguments)}"
 
 
 @contextmanager
@@ -131,16 +109,7 @@ def _command_line(arguments: list[str]) -> Iterator[None]:
             os.environ["HYDRA_FULL_ERROR"] = before[1]
 
 
-@contextmanager
-def _told_at_interrupt(cfg: DictConfig) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"interrupted; continue with: python train.py resume={cfg.run_dir}", file=sys.stderr)
-        sys.exit(130)
-
-
-def _check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) -> list[Checked]:
+def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) -> list[Checked]:
     """Compose every job of the command and make its parts, before the first begins.
 
     Raises:
@@ -198,10 +167,10 @@ def _fit(
     ranks.fit_to_launcher(cfg)
     job = ranks.describe(folders, cfg, command, is_resume=is_resume)
     ranks.share(job, cfg.trainer.num_nodes)
-    _take_part(cfg, job, parts)
+    take_part(cfg, job, parts)
 
 
-def _take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> None:
+def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> None:
     """As one of the run's processes, or by starting those of this machine."""
     if ranks.are_started(cfg):
         from lit_agentrl.entry.training import train
@@ -219,24 +188,17 @@ def _take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> N
         ranks.start(cfg)
 
 
-def _join(job: ranks.Job | None) -> int:
-    """Take part in the run that the first process has composed."""
-    if job is None:  # it has said why
-        return 1
-    cfg, number = job.cfg, ranks.number()
-    try:
-        _take_part(cfg, job)
-    except Exception as error:
-        _tell(error, cfg.traceback, f"rank {number}: " if number and not hasattr(error, "is_told") else "")
-        return 1
-    return 0
+def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> Path:
+    """Continue a run in place with its own saved config; returns its folder.
 
-
-def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> None:
-    """Continue a run in place with its own saved config.
+    Args:
+        resumed: ``resume=FOLDER``, once.
+        flags: none is taken.
+        overrides: what may change.
 
     Raises:
         UserError: not a run folder, or an override that would make it another run.
+        Interrupted: the run was told to end.
     """
     if flags or len(resumed) > 1:
         given = " ".join([*flags, *resumed[1:]])
@@ -261,40 +223,9 @@ def _resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[st
             OmegaConf.update(cfg, key, override.value())
     check_targets(cfg)
     arguments = [*resumed, *overrides]
-    with run_folder.owned(folder), _command_line(arguments), _told_at_interrupt(cfg):
-        _fit(cfg, folders, _command(arguments), is_resume=True)
-
-
-def _evaluate(argv: list[str]) -> int:
-    """Reads ``conf/evaluate.yaml`` without Hydra, which would take ``env=`` for the choice of a group."""
-    ranks.require_one_process("evaluate.py plays on one device")
-    flags, overrides = split_arguments(argv)
-    file = composition.CONFIG_DIR / "evaluate.yaml"
-    if "--help" in flags or "-h" in flags:
-        print(file.read_text(encoding="utf-8"))
-        return 0
-    if flags:
-        raise UserError(
-            f"evaluate.py takes no {flags[0]}; env and temperature take lists, such as env=[sokoban,bandit]"
-        )
-    cfg = OmegaConf.load(file)
-    assert isinstance(cfg, DictConfig)
-    keys = [str(key) for key in cfg]
-    check_overrides(overrides, is_multirun=False)
-    for override in parse(overrides):
-        key = override.key_or_group
-        if key not in keys or override.is_add() or override.is_delete():
-            hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
-            raise UserError(f"unknown option {override.input_line}; {hint}")
-        cfg[key] = override.value()
-    if OmegaConf.is_missing(cfg, "run"):
-        raise UserError(
-            "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
-        )
-    folder = run_folder_of(Path(str(cfg.run)))
-    saved, folders = saved_config(folder, "run")
-    from lit_agentrl.entry.evaluation import evaluate
-
-    with composition.hydra_ready():
-        evaluate(cfg, saved, composition.task_loader(folders), folder=folder)
-    return 0
+    with run_folder.owned(folder), _command_line(arguments):
+        try:
+            _fit(cfg, folders, _command(arguments), is_resume=True)
+        except KeyboardInterrupt as error:
+            raise Interrupted(cfg.run_dir) from error
+    return Path(cfg.run_dir)

@@ -1,0 +1,47 @@
+"""The options of what is done with a finished run, and the run that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.entry.composition import CONFIG_DIR, task_loader
+from lit_agentrl.entry.errors import UserError, did_you_mean, nearest
+from lit_agentrl.entry.overrides import check_overrides, parse
+from lit_agentrl.entry.saved import run_folder_of, saved_config
+
+
+def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
+    """``conf/NAME.yaml`` with these overrides, without Hydra, which would take ``env=`` for the choice of a group.
+
+    Raises:
+        UserError: an unknown option, or no run.
+    """
+    cfg = OmegaConf.load(CONFIG_DIR / f"{name}.yaml")
+    assert isinstance(cfg, DictConfig)
+    keys = [str(key) for key in cfg]
+    check_overrides(overrides, is_multirun=False)
+    for override in parse(overrides):
+        key = override.key_or_group
+        if key not in keys or override.is_add() or override.is_delete():
+            hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
+            raise UserError(f"unknown option {override.input_line}; {hint}")
+        cfg[key] = override.value()
+    if OmegaConf.is_missing(cfg, "run"):
+        raise UserError(
+            "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
+        )
+    return cfg
+
+
+def opened(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:
+    """The folder that ``run`` names, the config saved there, and what finds the games it may name.
+
+    Raises:
+        UserError: not the folder of a run, or one that this version cannot read.
+    """
+    folder = run_folder_of(Path(str(cfg.run)))
+    saved, folders = saved_config(folder, "run")
+    return folder, saved, task_loader(folders)

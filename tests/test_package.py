@@ -1,0 +1,145 @@
+"""What is published: it declares what it imports and carries its files; installed anywhere, it works."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import lit_agentrl
+from lit_agentrl import __main__ as program
+from tests.test_architecture import PACKAGE, imports
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_every_file_of_the_package_is_published() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["lit_agentrl"]
+    published = {file for pattern in patterns for file in PACKAGE.glob(pattern) if file.is_file()}
+    others = {file for file in PACKAGE.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")}
+    assert published == others
+    folders = {file.parent for file in PACKAGE.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    project = PROJECT["project"]
+    declared = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    names = {re.split(r"[^\w-]", line)[0].lower().replace("_", "-") for line in declared}
+    of_module = metadata.packages_distributions()
+    missing = set()
+    for file in PACKAGE.rglob("*.py"):
+        for name in {name.split(".")[0] for name in imports(file.read_text(encoding="utf-8"))}:
+            packages = {package.lower().replace("_", "-") for package in of_module.get(name, [name])}
+            if name not in sys.stdlib_module_names and not packages & names:
+                missing.add(name)
+    assert not missing - {"lit_agentrl"}
+
+
+def test_the_version_is_said_once_and_heads_the_changelog() -> None:
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", lit_agentrl.__version__)
+    newest = re.search(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None and newest[1] == lit_agentrl.__version__
+
+
+# ---------------------------------------------------------------- the program
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """What a command of ``lit-agentrl`` prints."""
+
+    def run(*arguments: str, status: int = 0) -> str:
+        try:
+            program.main(arguments)
+        except SystemExit as ended:
+            assert ended.code == status
+        else:
+            assert status == 0
+        told = capsys.readouterr()
+        return told.err if status else told.out
+
+    return run
+
+
+def test_a_file_is_a_subcommand(
+    printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "say_it.py").write_text('"""Say it.\n\nMore."""\ndef main(argv): print("said", *argv)\n')
+    (tmp_path / "_helper.py").write_text('"""No subcommand."""\n')
+    monkeypatch.setattr(program.commands, "__path__", [*program.commands.__path__, str(tmp_path)])
+    assert "\n  say-it    Say it.\n" in printed() == printed("--help") == printed("-h")
+    assert "_helper" not in printed() and "No subcommand" not in printed()
+    assert printed("say-it", "a=1", "--help") == "said a=1 --help\n"
+    assert "error: unknown subcommand say-ti; did you mean say-it?\n" == printed("say-ti", status=1)
+    del sys.modules["lit_agentrl.commands.say_it"]
+
+
+@pytest.mark.parametrize("name", program.subcommands())
+def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
+    module = importlib.import_module(f"lit_agentrl.commands.{name.replace('-', '_')}")
+    assert callable(module.main)
+    line = (ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or "").split("\n")[0]
+    assert 10 < len(line) <= 65
+
+
+@pytest.mark.parametrize("arguments", ["--version", "train --version", "evaluate --version"])
+def test_the_version_is_ours(printed: Printed, arguments: str) -> None:
+    assert printed(*arguments.split()) == f"lit_agentrl {lit_agentrl.__version__}\n"
+
+
+# ---------------------------------------------------------------- the wheel
+def run(*command: str | Path, cwd: Path) -> str:
+    """What a program prints, with nothing of this checkout in its environment."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(cwd.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_trains_and_evaluates_in_an_empty_folder(tmp_path: Path) -> None:
+    """Made as by ``make dist``, without a network: the environment reads our dependencies, and not our package."""
+    source, dist, home = (tmp_path / name for name in ("source", "dist", "home"))
+    shutil.copytree(PACKAGE, source / "src/lit_agentrl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    home.mkdir()
+    hook = f"from setuptools.build_meta import build_sdist; build_sdist({str(dist)!r})"
+    run(sys.executable, "-c", hook, cwd=source)
+    (archive,) = dist.glob("*.tar.gz")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", dist, archive, cwd=dist)
+    (wheel,) = dist.glob(f"lit_agentrl-{lit_agentrl.__version__}-py3-none-any.whl")
+
+    python, program = (tmp_path / "env" / "bin" / name for name in ("python", "lit-agentrl"))
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=home)
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    # a line of a .pth adds a folder, but reads none of the .pth files inside, by which our package is found
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel]
+    run(*pip, cwd=home)
+
+    assert run(python, "-c", "import lit_agentrl; print(lit_agentrl.__file__)", cwd=home).startswith(str(packages))
+    assert run(program, "--version", cwd=home) == f"lit_agentrl {lit_agentrl.__version__}\n"
+    told = run(program, "train", "experiment=quick", "env=bandit", "trainer.accelerator=cpu", cwd=home)
+    assert "completed: 2 of 2 iterations" in told
+    (folder,) = home.glob("outputs/*/*")
+    module = [python, "-m", "lit_agentrl"]
+    assert "last weights" in run(*module, "evaluate", f"run={folder}", "episodes=4", cwd=home)
+    assert {path.name for path in home.iterdir()} == {"outputs"}
