@@ -23,6 +23,7 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["modules", "data"], 4),
     **dict.fromkeys(["callbacks"], 5),
     **dict.fromkeys(["entry"], 6),
+    **dict.fromkeys(["api"], 7),
     **dict.fromkeys(["commands"], 8),
     **dict.fromkeys(["__main__"], 9),
 }

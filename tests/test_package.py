@@ -35,7 +35,10 @@ def test_every_file_of_the_package_is_published() -> None:
 
 def test_every_library_that_is_imported_is_declared() -> None:
     project = PROJECT["project"]
-    declared = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    declared = [
+        *project["dependencies"],
+        *(d for extra in project["optional-dependencies"].values() for d in extra),
+    ]
     names = {re.split(r"[^\w-]", line)[0].lower().replace("_", "-") for line in declared}
     of_module = metadata.packages_distributions()
     missing = set()
@@ -75,16 +78,14 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
     return run
 
 
-def test_a_file_is_a_subcommand(
-    printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_a_subcommand(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "say_it.py").write_text('"""Say it.\n\nMore."""\ndef main(argv): print("said", *argv)\n')
     (tmp_path / "_helper.py").write_text('"""No subcommand."""\n')
     monkeypatch.setattr(program.commands, "__path__", [*program.commands.__path__, str(tmp_path)])
     assert "\n  say-it    Say it.\n" in printed() == printed("--help") == printed("-h")
     assert "_helper" not in printed() and "No subcommand" not in printed()
     assert printed("say-it", "a=1", "--help") == "said a=1 --help\n"
-    assert "error: unknown subcommand say-ti; did you mean say-it?\n" == printed("say-ti", status=1)
+    assert printed("say-ti", status=1) == "error: unknown subcommand say-ti; did you mean say-it?\n"
     del sys.modules["lit_agentrl.commands.say_it"]
 
 
@@ -92,11 +93,15 @@ def test_a_file_is_a_subcommand(
 def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
     module = importlib.import_module(f"lit_agentrl.commands.{name.replace('-', '_')}")
     assert callable(module.main)
-    line = (ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or "").split("\n")[0]
+    line = (
+        ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or ""
+    ).split("\n")[0]
     assert 10 < len(line) <= 65
 
 
-@pytest.mark.parametrize("arguments", ["--version", "train --version", "evaluate --version"])
+@pytest.mark.parametrize(
+    "arguments", ["--version", "train --version", "evaluate --version", "play --version"]
+)
 def test_the_version_is_ours(printed: Printed, arguments: str) -> None:
     assert printed(*arguments.split()) == f"lit_agentrl {lit_agentrl.__version__}\n"
 
@@ -113,7 +118,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_trains_and_evaluates_in_an_empty_folder(tmp_path: Path) -> None:
+def test_an_installed_wheel_trains_evaluates_and_plays_in_an_empty_folder(tmp_path: Path) -> None:
     """Made as by ``make dist``, without a network: the environment reads our dependencies, and not our package."""
     source, dist, home = (tmp_path / name for name in ("source", "dist", "home"))
     shutil.copytree(PACKAGE, source / "src/lit_agentrl", ignore=shutil.ignore_patterns("__pycache__"))
@@ -135,11 +140,14 @@ def test_an_installed_wheel_trains_and_evaluates_in_an_empty_folder(tmp_path: Pa
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel]
     run(*pip, cwd=home)
 
-    assert run(python, "-c", "import lit_agentrl; print(lit_agentrl.__file__)", cwd=home).startswith(str(packages))
+    assert run(python, "-c", "import lit_agentrl; print(lit_agentrl.__file__)", cwd=home).startswith(
+        str(packages)
+    )
     assert run(program, "--version", cwd=home) == f"lit_agentrl {lit_agentrl.__version__}\n"
     told = run(program, "train", "experiment=quick", "env=bandit", "trainer.accelerator=cpu", cwd=home)
     assert "completed: 2 of 2 iterations" in told
     (folder,) = home.glob("outputs/*/*")
     module = [python, "-m", "lit_agentrl"]
     assert "last weights" in run(*module, "evaluate", f"run={folder}", "episodes=4", cwd=home)
+    assert "turn 1" in run(*module, "play", f"run={folder}", "env=sokoban", cwd=home)
     assert {path.name for path in home.iterdir()} == {"outputs"}

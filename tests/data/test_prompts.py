@@ -53,6 +53,14 @@ def test_evaluation_instances_do_not_depend_on_the_place_of_a_game() -> None:
     assert not set(first_val) & set(first_test)
 
 
+def test_instances_from_a_number_on_are_those_of_the_whole_evaluation() -> None:
+    made = PromptStream(
+        prompts=1, task_weights=[1.0], seed=0, val=[], test=[EvalSpec(0, 9), EvalSpec(0, 2, first=6)]
+    )
+    whole, part = (next(iter(loader)) for loader in made.test_dataloader())
+    assert (part.seed_P, part.group_P) == (whole.seed_P[6:8], [6, 7])
+
+
 def test_one_batch_has_a_length() -> None:
     [batch] = list(stream().train_dataloader())
     assert len(OneBatch(lambda: batch)) == 1 and batch.iteration == 0

@@ -9,8 +9,8 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry.jobs import _command_line
 from lit_agentrl.entry.errors import explain, report
+from lit_agentrl.entry.jobs import _command_line
 from lit_agentrl.strategies.checkpoint_io import CheckpointError
 from lit_agentrl.update.settings import UpdateSettings
 

@@ -12,9 +12,9 @@ import pytest
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry import ranks
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.entry import ranks
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.strategies.launching import run_id
 

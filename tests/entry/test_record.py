@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.entry import record
 from lit_agentrl.entry.record import git_revision, hyperparameters, peak_memory_bytes
 
 
@@ -27,3 +33,14 @@ def test_facts_of_this_process() -> None:
     assert 10_000_000 < peak_memory_bytes() < 10**12
     revision = git_revision()
     assert revision is None or len(revision) == 40
+
+
+def test_a_repository_around_an_installed_package_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = ["-c", "user.name=they", "-c", "user.email=they@example.com"]
+    for command in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (tmp_path / "record.py").touch()
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    assert git_revision() is None

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.entry import run_folder
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.entry import run_folder
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.run_folder import LOCK, FolderInUse, give_up, owned, owner

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from lit_agentrl import __version__
 from lit_agentrl.entry import ranks, threads
 from lit_agentrl.entry.composition import CONFIG_DIR
-from lit_agentrl.entry.errors import UserError, explain, report
+from lit_agentrl.entry.errors import UserError, explain, report, was_interrupted
+from lit_agentrl.entry.jobs import Interrupted
 from lit_agentrl.entry.options import options_of
 from lit_agentrl.entry.overrides import program, split_arguments
 
@@ -34,9 +35,11 @@ def run_command(
     threads.spin_briefly()
     try:
         num_failed = command(arguments)
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if not was_interrupted(error):
+            raise
         if ranks.is_telling():
-            print(str(error) or "interrupted", file=sys.stderr)
+            print(error if isinstance(error, Interrupted) else "interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         tell(error, "traceback=true" in (text.lower() for text in arguments))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Console
+
 from lit_agentrl.commands._running import read_options, run_command
 from lit_agentrl.entry.composition import hydra_ready
 from lit_agentrl.entry.options import opened
@@ -15,14 +17,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _evaluate(argv: list[str]) -> int:
-    cfg = read_options(
-        "evaluate", argv, hint="env and temperature take lists, such as env=[sokoban,bandit]"
-    )
+    cfg = read_options("evaluate", argv, hint="env and temperature take lists, such as env=[sokoban,bandit]")
     if cfg is None:
         return 0
     folder, saved, load_task = opened(cfg)
     from lit_agentrl.entry.evaluation import evaluate
 
     with hydra_ready():
-        evaluate(cfg, saved, load_task, folder=folder)
+        scores = evaluate(cfg, saved, load_task, folder=folder)
+    console = Console()
+    console.print(scores)
+    console.print(f"written to {scores.path}", soft_wrap=True)
     return 0

@@ -32,10 +32,11 @@ class OneBatch:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """One evaluated game: its index among the run's tasks and how many instances of it."""
+    """One evaluated game: its index among the run's tasks, how many instances of it, and the number of the first."""
 
     task: int
     prompts: int
+    first: int = 0
 
 
 class PromptStream(LightningDataModule):
@@ -49,7 +50,7 @@ class PromptStream(LightningDataModule):
         prompts: groups per iteration.
         task_weights: relative share of each training task; index = ``task_P``.
         seed: run seed.
-        val, test: games evaluated, one batch each.
+        val, test: games evaluated, one batch each; ``test`` may be exchanged.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class PromptStream(LightningDataModule):
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
         self._seed = seed
         self._val = val
-        self._test = test
+        self.test = test
 
     @property
     def has_test(self) -> bool:
-        return bool(self._test)
+        return bool(self.test)
 
     def batch(self, iteration: int, wave: int = 0) -> StepBatch:
         """All prompts of one wave of a training iteration, before they are dealt over ranks."""
@@ -95,7 +96,7 @@ class PromptStream(LightningDataModule):
         return [OneBatch(partial(self._evaluation, spec, "val")) for spec in self._val]
 
     def test_dataloader(self) -> list[OneBatch]:
-        return [OneBatch(partial(self._evaluation, spec, "test")) for spec in self._test]
+        return [OneBatch(partial(self._evaluation, spec, "test")) for spec in self.test]
 
     def _iteration(self) -> int:
         return self.trainer.current_epoch if self.trainer is not None else 0
@@ -105,8 +106,9 @@ class PromptStream(LightningDataModule):
         is_fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
         done = self._iteration() + int(is_fitting)
         # the 0 stands where the game's place in the run's list once did: its instances must not depend on that
-        keys = [seeds.key(0, f"{split}-instance", 0, p) for p in range(spec.prompts)]
-        return self._dealt(StepBatch(done, keys, [spec.task] * spec.prompts, list(range(spec.prompts))))
+        numbers = range(spec.first, spec.first + spec.prompts)
+        keys = [seeds.key(0, f"{split}-instance", 0, p) for p in numbers]
+        return self._dealt(StepBatch(done, keys, [spec.task] * spec.prompts, list(numbers)))
 
     def _dealt(self, batch: StepBatch) -> StepBatch:
         """This rank's share of the prompts."""

@@ -45,6 +45,7 @@ class Run:
 
     cfg: DictConfig
     games: Games
+    rules: Rules
     module: PolicyModule
     stream: PromptStream
     rollouts: RolloutCallback
@@ -127,7 +128,7 @@ def build(
             chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
             display.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
-    return Run(cfg, games, module, stream, rollouts, trainer, loggers, folder)
+    return Run(cfg, games, rules, module, stream, rollouts, trainer, loggers, folder)
 
 
 def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Callable[..., Engine]:

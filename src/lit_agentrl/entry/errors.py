@@ -31,6 +31,10 @@ class UserError(ValueError):
         self.is_told = is_told
 
 
+class RunError(RuntimeError):
+    """What had begun has failed; the message is one line, and the cause is what was raised."""
+
+
 def explain(error: BaseException) -> str:
     """One line about any error: its cause, and what to do where that is known."""
     if isinstance(error, InstantiationException):
@@ -71,6 +75,11 @@ def _explain_instantiation(error: InstantiationException) -> str:
 def _at(error: OmegaConfBaseException) -> str:
     key = error.full_key or ""
     return f"{key}: " if key and key not in first_line(error) else ""
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether it is an interrupt, or the exit that Lightning makes of one."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 def first_line(error: BaseException) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import Callback
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
-from rich.console import Console
 from rich.table import Table
 
 from lit_agentrl.entry.assembly import Run, build
@@ -30,26 +30,43 @@ from lit_agentrl.report.statistics import (
     shares_interval,
 )
 from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
 
 
-def evaluate(
-    cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path
-) -> list[dict[str, Any]]:
-    """Play ``episodes`` instances of each game and print a table; also written under ``evaluations/``.
+@dataclass(frozen=True, repr=False)
+class Scores:
+    """What an evaluation measured; printed, it is a table.
+
+    Attributes:
+        records: one per game and temperature: success, return and pass@k with 95 % intervals over instances,
+            chance, oracle, normalised success.
+        path: where they are written.
+        table: the same for people.
+    """
+
+    records: list[dict[str, Any]]
+    path: Path
+    table: Table
+
+    def __rich__(self) -> Table:
+        return self.table
+
+    def __repr__(self) -> str:
+        return as_text(self.table)
+
+
+def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Scores:
+    """Play ``episodes`` instances of each game; the scores are also written under ``evaluations/``.
 
     Args:
         cfg: the composed ``conf/evaluate.yaml``.
         saved: the run's own config, aimed at ``folder``.
         load_task: finds the config of a game by name.
         folder: the run folder.
-
-    Returns:
-        One record per game and temperature: success, return and pass@k with 95 % intervals over instances, chance,
-        oracle, normalised success.
 
     Raises:
         UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
@@ -58,7 +75,7 @@ def evaluate(
     checkpoint = find_checkpoint(cfg, folder)
     temperatures = _as_list(cfg.temperature)
     _check_options(cfg, temperatures)
-    run = _build(cfg, saved, load_task, folder)
+    run = rebuilt(cfg, saved, load_task)
     records = []
     for number, temperature in enumerate(temperatures):
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
@@ -78,10 +95,7 @@ def evaluate(
     with owned(folder / "evaluations"):  # others may evaluate the run beside this process
         target = _target(folder / "evaluations", name, written["config"])
         write_atomic(target, json.dumps(written, indent=2) + "\n")
-    console = Console()
-    console.print(_table(stage, cfg, records))
-    console.print(f"written to {target}", soft_wrap=True)
-    return records
+    return Scores(records, target, _table(stage, cfg, records))
 
 
 def _target(folder: Path, name: str, config: Any) -> Path:
@@ -134,7 +148,14 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
-def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Path) -> Run:
+def rebuilt(
+    cfg: DictConfig,
+    saved: DictConfig,
+    load_task: TaskLoader,
+    *,
+    extra_callbacks: Sequence[Callback] = (),
+) -> Run:
+    """The objects of a finished run, on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
     with open_dict(saved):
         saved.seed = cfg.seed
         saved.callbacks, saved.logger = {}, {}
@@ -150,7 +171,7 @@ def _build(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, folder: Pa
             saved.trainer.accelerator = "auto"
         saved.rollout.overlap = False
         saved.worker = load_option("worker", "none")
-    return build(saved, load_task)
+    return build(saved, load_task, extra_callbacks=extra_callbacks)
 
 
 def _record(

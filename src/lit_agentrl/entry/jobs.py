@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,12 +29,27 @@ from lit_agentrl.entry.signatures import check_targets
 if TYPE_CHECKING:
     from lit_agentrl.entry.parts import Parts
 
-    Checked = tuple[dict[str, Any], Parts, tuple[str, Path]]  # a job, as `_described`; its parts; its place
 
 # what may be changed when a run is continued: its length, and the processes it runs in
 RESUMABLE = ("trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback")
 _OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections that no part is made of
 _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc")
+
+
+class Checked(NamedTuple):
+    """A job that makes sense.
+
+    Attributes:
+        config: all of it, but for Hydra's own node.
+        described: what its parts are made of.
+        parts: made of that.
+        place: the option that names the folder of the command, and that folder.
+    """
+
+    config: DictConfig
+    described: dict[str, Any]
+    parts: Parts
+    place: tuple[str, Path]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -50,7 +66,8 @@ def launch(
     """Do what ``train`` with these arguments asks for: a run, the runs of a sweep, or to print.
 
     Args:
-        flags, overrides: as `split_arguments` tells them apart.
+        flags: such as ``-m`` and ``--config-dir``, with their values.
+        overrides: options, as Hydra reads them.
         on_failure: told of each run that fails, and its config, before the next one has its turn.
 
     Returns:
@@ -82,7 +99,7 @@ def launch(
             on_failure(error, cfg)
             run_folder.discard_unused(Path(cfg.run_dir))
 
-    if place := checked[0][2] if checked else None:
+    if place := checked[0].place if checked else None:
         overrides = run_folder.pinned(overrides, *place)
     named = [f"hydra.help.app_name='{program('train')}'"] if is_printing else []
     with run_folder.begun(*place) if place else nullcontext(), _command_line([*flags, *overrides, *named]):
@@ -107,6 +124,17 @@ def _command_line(arguments: list[str]) -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = before[1]
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Around everything that a notebook asks for, which may have set Hydra up for purposes of its own."""
+    theirs = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = theirs
 
 
 def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) -> list[Checked]:
@@ -136,9 +164,10 @@ def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) 
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra chooses it when the run begins
         check_targets(cfg)
-        checked.append((_described(cfg), build_parts(cfg, composition.task_loader(folders)), place))
+        parts = build_parts(cfg, composition.task_loader(folders))
+        checked.append(Checked(cfg, _described(cfg), parts, place))
     idle = next((option for option in overrides if option.startswith("critic.")), None)
-    if idle is not None and all(parts.critic is None for _, parts, _ in checked):
+    if idle is not None and all(job.parts.critic is None for job in checked):
         raise UserError(
             f"{idle} has no effect: the advantage asks for no values, so there is no critic; leave it out, or choose "
             "an estimator such as algo/advantage=gae_token"
@@ -156,8 +185,8 @@ def _described(cfg: DictConfig) -> dict[str, Any]:
 def _parts_of(cfg: DictConfig, checked: list[Checked]) -> Parts | None:
     """Those that were made when this job was checked, given out once; None where one depends on the run folder."""
     OmegaConf.resolve(cfg)
-    place = next((i for i, (config, *_) in enumerate(checked) if config == _described(cfg)), None)
-    return None if place is None else checked.pop(place)[1]
+    place = next((i for i, job in enumerate(checked) if job.described == _described(cfg)), None)
+    return None if place is None else checked.pop(place).parts
 
 
 def _fit(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
 
 from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
@@ -22,6 +24,8 @@ FLAGS = {
     "--info": True, "-i": True,
 }  # fmt: skip
 MULTIRUN = ("-m", "--multirun")
+_PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a text that needs no quotes
+_OTHERS = ("null", "true", "false", "nan", "inf")  # but for these, which would not be texts
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -116,3 +120,41 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
 def program(name: str) -> str:
     """How the user calls this command: by its script where that is what runs, else by the installed program."""
     return f"python {name}.py" if Path(sys.argv[0]).name == f"{name}.py" else f"lit-agentrl {name}"
+
+
+def written(options: Mapping[str, Any]) -> list[str]:
+    """Options by name as they are written on a command line; dictionaries hold those below a name.
+
+    Raises:
+        UserError: a value that no command line can hold.
+
+    >>> written({"algo": "grpo", "rollout": {"prompts": 4}, "val.envs": None, "algo.name": "a, b"})
+    ['algo=grpo', 'rollout.prompts=4', 'val.envs=null', "algo.name='a, b'"]
+    """
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, Mapping) and value:
+            found += written({f"{name}.{key}": inner for key, inner in value.items()})
+        else:
+            found.append(f"{name}={_value(name, value)}")
+    return found
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, Path | str):
+        text = str(value)
+        is_plain = _PLAIN.fullmatch(text) and text.lower() not in _OTHERS
+        return text if is_plain else QuotedString(text, Quote.single).with_quotes()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_value(name, each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_value(name, each)}' for key, each in value.items())}}}"
+    raise UserError(
+        f"{name} cannot be a {type(value).__name__}; write numbers, texts, true, false, none, lists or dictionaries"
+    )

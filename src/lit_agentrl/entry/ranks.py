@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -163,9 +164,18 @@ def start(cfg: DictConfig) -> None:
     with named("trainer"):
         processes = launching.count_devices(str(accelerator), devices)
     launching.launch(
-        launching.own_command(), job=os.environ[JOB], num_nodes=cfg.trainer.num_nodes,
+        _further_process(), job=os.environ[JOB], num_nodes=cfg.trainer.num_nodes,
         processes=processes,
     )  # fmt: skip
+
+
+def _further_process() -> list[str]:
+    """What starts one, with the same arguments and the same modules in reach.
+
+    Not the program that runs here, which may be a notebook, or may do more than to train.
+    """
+    code = f"import sys; sys.path[:] = {sys.path!r}; from lit_agentrl.commands.train import main; main()"
+    return [sys.executable, "-c", code, *sys.argv[1:]]
 
 
 def handed() -> Job | None:

@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -146,11 +145,3 @@ def _own_ways() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def own_command() -> list[str]:
-    """The command by which this process itself was started."""
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    program = [str(main.__file__)] if spec is None else ["-m", spec.name]
-    return [sys.executable, *program, *sys.argv[1:]]

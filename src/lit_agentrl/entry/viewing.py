@@ -1,0 +1,73 @@
+"""An episode on a terminal, turn by turn: what the policy saw beside what it wrote and what came of it.
+
+What games and policies write is data: control characters become escapes, and nothing is read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from lit_agentrl.callbacks.markup import clean, reply_parts
+from lit_agentrl.episode import Episode, FinishReason, Turn
+from lit_agentrl.text.dialects.base import Dialect
+
+_BESIDE = 34  # an observation as wide as this leaves room for the reply beside it, on 80 columns
+_STYLES = {"think": "dim", "answer": "bold"}
+
+
+def episode_view(episode: Episode, dialect: Dialect, note: str = "") -> Group:
+    """The whole episode, headed by how it ended."""
+    outcome = ("solved", "bold green") if episode.success else ("not solved", "bold red")
+    count = len(episode.turns)
+    head = Text.assemble(
+        (clean(episode.task_name), "bold"), ": ", outcome, f" in {count} turn{'s' * (count != 1)}, ",
+        f"return {episode.total_reward:+.3g}, ended by {episode.end.name.lower().replace('_', ' ')}",
+    )  # fmt: skip
+    parts: list[RenderableType] = [head]
+    if note:
+        parts.append(Text(clean(note), "dim"))
+    if episode.error:
+        parts.append(Text(clean(f"error: {episode.error}"), "red"))
+    for number, turn in enumerate(episode.turns, 1):
+        parts += [Rule(f"turn {number}", align="left", style="dim"), turn_view(turn, dialect)]
+    return Group(*parts)
+
+
+def turn_view(turn: Turn, dialect: Dialect) -> RenderableType:
+    """What was seen on the left, where it is narrow enough, else above; what was done beside or below it."""
+    seen = Text(clean(turn.observation).strip("\n"))
+    done = Table.grid(padding=(0, 1))
+    done.add_column(style="cyan", no_wrap=True)
+    done.add_column(overflow="fold")
+    for label, text in _done(turn, dialect):
+        done.add_row(label, text)
+    if max(map(cell_len, seen.plain.splitlines()), default=0) > _BESIDE:
+        return Group(seen, Text(), done)
+    beside = Table.grid(padding=(0, 3))
+    beside.add_column(no_wrap=True)
+    beside.add_column()
+    beside.add_row(seen, done)
+    return beside
+
+
+def _done(turn: Turn, dialect: Dialect) -> Iterator[tuple[str, Text]]:
+    for role, written in reply_parts(turn, dialect):
+        if written.strip():
+            yield (
+                {"think": "thinks", "answer": "answers"}.get(role, "writes"),
+                Text(clean(written.strip()), _STYLES.get(role, "")),
+            )
+    if turn.finish != FinishReason.STOP:
+        yield "cut off", Text(f"by {turn.finish.name.lower()}", "red")
+    if turn.problem:
+        yield "problem", Text(clean(turn.problem.replace("_", " ")), "yellow" if turn.is_valid else "red")
+    surplus = f" (and {turn.num_surplus_actions} beyond the limit)" if turn.num_surplus_actions else ""
+    yield "plays", Text((", ".join(clean(action) for action in turn.actions) or "nothing") + surplus)
+    shaped = "" if turn.shaped_reward is None else f" ({turn.shaped_reward:+.3g} for training)"
+    yield "earns", Text(f"{turn.reward:+.3g}{shaped}")

@@ -1,0 +1,81 @@
+"""``metrics.csv`` as a table, and how what is made for terminals is read elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+Row = dict[str, float | None]  # None: not measured in that iteration
+
+SHOWN = (  # as far as a run has them; all others are under their name
+    "iteration", "rollout/success", "rollout/return_mean", "rollout/entropy", "train/grad_norm", "val/success",
+)  # fmt: skip
+_MOST = 20  # rows of a printed table
+
+
+def as_text(renderable: RenderableType, width: int = 80) -> str:
+    """What ``rich`` would print, without colours."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+class Metrics:
+    """The metrics of a run: a row an iteration, row 0 being the start.
+
+    ``metrics["val/success"]`` is a column; ``pandas.DataFrame(metrics.rows)`` makes a data frame of all.
+
+    Attributes:
+        rows: numbers by name; None where a row lacks one.
+        columns: every name.
+
+    >>> Metrics([{"iteration": 0.0, "val/success": 0.2}, {"iteration": 1.0}])["val/success"]
+    [0.2, None]
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = list(rows)
+        self.columns = list(dict.fromkeys(name for row in self.rows for name in row))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Metrics:
+        """The table in the file; one without rows where there is none."""
+        if not Path(path).exists():
+            return cls([])
+        with open(path, encoding="utf-8", newline="") as file:
+            return cls([
+                {name: float(text) if text else None for name, text in row.items()} for row in csv.DictReader(file)
+            ])  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, column: str) -> list[float | None]:
+        """One metric over the iterations.
+
+        Raises:
+            KeyError: no metric of that name.
+        """
+        if column not in self.columns:
+            raise KeyError(f"{column} is no metric of this run; valid: {', '.join(self.columns)}")
+        return [row.get(column) for row in self.rows]
+
+    def __rich__(self) -> Table:
+        shown = [name for name in SHOWN if name in self.columns]
+        left = len(self.rows) - _MOST
+        more = f"the last {_MOST} of {len(self.rows)} rows; " if left > 0 else ""
+        table = Table(caption=f"{more}{len(shown)} of {len(self.columns)} columns")
+        for name in shown:
+            table.add_column(name.replace("/", "\n"), justify="right")
+        for row in self.rows[max(left, 0) :]:
+            table.add_row(*("–" if (value := row.get(name)) is None else f"{value:.4g}" for name in shown))
+        return table
+
+    def __repr__(self) -> str:
+        return as_text(self)
