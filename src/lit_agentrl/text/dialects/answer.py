@@ -19,14 +19,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lit_agentrl.actions import Actions, BadCall, Format, read_call
+from lit_agentrl.actions import Actions, Format
 from lit_agentrl.text.dialects.base import Reply
-from lit_agentrl.text.dialects.blocks import Block, TagStop, find_blocks, look
+from lit_agentrl.text.dialects.blocks import (
+    EXAMPLE_CALL,
+    THINK_START,
+    Block,
+    Tag,
+    TagStop,
+    read_played,
+    think_first,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TAG = "answer"
+TAG = Tag("answer", "answer")
 VALID_PROBLEMS = frozenset({"", "no_think"})
 COMPLAINTS = {
     "no_answer": "it had no answer block",
@@ -88,7 +96,7 @@ class Answer:
 
     separator: str = "||"
     formats = frozenset[Format]({"names", "text", "tools"})
-    think_start = "<think>"
+    think_start = THINK_START
 
     def __post_init__(self) -> None:
         if not self.separator.strip():
@@ -102,8 +110,8 @@ class Answer:
         if actions.format == "text":
             samples, max_actions = ["your action"], 1
         elif actions.format == "tools":
-            samples, max_actions = ['{"name": "the tool", "arguments": {"an argument": "its value"}}'], 1
-        lines = ["Think inside <think> </think> first, then act."] if think else []
+            samples, max_actions = [EXAMPLE_CALL], 1
+        lines = think_first(think)
         lines.append("Put your actions inside <answer> </answer>, once.")
         if max_actions > 1:
             lines.append(f"Separate actions by {self.separator}.")
@@ -121,7 +129,7 @@ class Answer:
             ValueError: names that cannot be told apart or hold the separator.  No ``text`` raises.
         """
         names = _canonical_names(actions.names, self.separator)  # whatever the reply: a fault of the game
-        found = look(text, TAG, think=think)
+        found = TAG.look(text, think=think)
         played: tuple[str, ...] = ()
         problem = _answer_problem(found.answers, may_hold_tags=actions.format != "names")
         complaint = COMPLAINTS.get(problem, "")
@@ -142,10 +150,7 @@ class Answer:
         if actions.format == "text":
             return (body,), "", ""
         if actions.format == "tools":
-            call = read_call(body, actions.tools)
-            if isinstance(call, BadCall):
-                return (), call.problem, call.message
-            return (str(call),), "", ""
+            return read_played(body, actions.tools)
         played, problem = _read_names(body, names, self.separator)
         return played, problem, COMPLAINTS.get(problem, "")
 
@@ -155,28 +160,23 @@ class Answer:
 
     def spans(self, text: str, *, in_think: bool) -> list[Block]:
         """See `Dialect`."""
-        return find_blocks(text, TAG, in_think=in_think)
+        return TAG.spans(text, in_think=in_think)
 
     def stop(self, tokenizer: PreTrainedTokenizerBase) -> TagStop:
         """At ``</answer>``."""
-        return TagStop(tokenizer, f"</{TAG}>")
+        return TAG.stop(tokenizer)
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
         """See `Dialect`."""
-        before = "" if thought is None else f"<think>{thought}</think>"
-        return f"{before}<{TAG}>{f' {self.separator} '.join(actions)}</{TAG}>"
+        return TAG.write([f" {self.separator} ".join(actions)], thought=thought)
 
 
 ANSWER = Answer()  # what callers without a config get
 
 
 def _answer_problem(answers: Sequence[Block], *, may_hold_tags: bool) -> str:
-    if not answers:
-        return "no_answer"
-    if len(answers) > 1:
-        return "two_answers"
-    if not answers[0].is_closed:
-        return "unclosed_answer"
+    if problem := TAG.problem(answers):
+        return problem
     return "nested_tags" if answers[0].has_tags and not may_hold_tags else ""
 
 

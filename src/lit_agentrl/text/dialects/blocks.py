@@ -1,4 +1,4 @@
-"""Tagged blocks of a reply: thinking, and what is played; and the rule that stops at a closing tag."""
+"""Tagged blocks of a reply: thinking, and what is played; what all dialects of two such tags share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from lit_agentrl.actions import BadCall, ToolSpec, read_call
 from lit_agentrl.text.token_bytes import pieces_of
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["think", "answer"]
 THINK = "think"
+THINK_START = f"<{THINK}>"
+EXAMPLE_CALL = '{"name": "the tool", "arguments": {"an argument": "its value"}}'
 
 
 @dataclass(frozen=True)
@@ -88,13 +91,57 @@ class Found:
     has_think: bool  # one of them stands before the first answer
 
 
-def look(text: str, tag: str, *, think: bool) -> Found:
-    """The answers of a reply and its thinking; arguments as of :func:`find_blocks`."""
-    blocks = find_blocks(text, tag, think=think)
-    closed = [block for block in blocks if block.kind == "think" and block.is_closed]
-    answers = [block for block in blocks if block.kind == "answer"]
-    has_think = bool(answers) and any(block.end <= answers[0].start for block in closed)
-    return Found(answers, "\n".join(text[b.body_start : b.body_end].strip() for b in closed), has_think)
+@dataclass(frozen=True)
+class Tag:
+    """``<think>…</think><tag>…</tag>``: what all dialects of this form share.
+
+    Args:
+        name: of the tag around what is played.
+        noun: for what it holds, in the names of problems.
+    """
+
+    name: str
+    noun: str
+
+    def look(self, text: str, *, think: bool) -> Found:
+        """The answers of a reply and its thinking; ``think`` as of :func:`find_blocks`."""
+        blocks = find_blocks(text, self.name, think=think)
+        closed = [block for block in blocks if block.kind == "think" and block.is_closed]
+        answers = [block for block in blocks if block.kind == "answer"]
+        has_think = bool(answers) and any(block.end <= answers[0].start for block in closed)
+        return Found(answers, "\n".join(text[b.body_start : b.body_end].strip() for b in closed), has_think)
+
+    def problem(self, answers: Sequence[Block]) -> str:
+        """Why these are not the one closed answer of a reply, such as ``two_answers``; empty if they are."""
+        if not answers:
+            return f"no_{self.noun}"
+        if len(answers) > 1:
+            return f"two_{self.noun}s"
+        return "" if answers[0].is_closed else f"unclosed_{self.noun}"
+
+    def spans(self, text: str, *, in_think: bool) -> list[Block]:
+        """See `Dialect`."""
+        return find_blocks(text, self.name, in_think=in_think)
+
+    def stop(self, tokenizer: PreTrainedTokenizerBase) -> TagStop:
+        """At the closing tag."""
+        return TagStop(tokenizer, f"</{self.name}>")
+
+    def write(self, bodies: Sequence[str], *, thought: str | None) -> str:
+        """A reply with these between tags, after a think block unless ``thought`` is None."""
+        before = "" if thought is None else f"<{THINK}>{thought}</{THINK}>"
+        return before + "".join(f"<{self.name}>{body}</{self.name}>" for body in bodies)
+
+
+def read_played(body: str, tools: Sequence[ToolSpec]) -> tuple[tuple[str, ...], str, str]:
+    """The call that stands between the tags, as the one action; or none, the problem and the complaint."""
+    call = read_call(body, tools)
+    return ((), call.problem, call.message) if isinstance(call, BadCall) else ((str(call),), "", "")
+
+
+def think_first(think: bool) -> list[str]:
+    """The line of the instructions about thinking."""
+    return [f"Think inside <{THINK}> </{THINK}> first, then act."] if think else []
 
 
 class TagStop:
