@@ -139,6 +139,7 @@ class Outcome:
     entropy: float  # nats, sum over sampled tokens
     task_name: str
     error: str
+    broken: int = 0  # markers in its prompts
 
     @property
     def failed(self) -> bool:
@@ -166,6 +167,7 @@ class Episode:
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... and those whose state it took over from another episode
+    num_broken: int = 0  # markers that prompts spelt and only a space could make text; see text.outside
     env_calls: int = 0  # resets and steps of the game
     env_seconds: float = field(default=0.0, compare=False)  # that they took; never the same twice
 
@@ -210,6 +212,7 @@ class Episode:
             entropy=sum(sum(turn.reply_entropies.tolist()) for turn in taken),
             task_name=self.task_name,
             error=self.error,
+            broken=self.num_broken,
         )
 
     @property

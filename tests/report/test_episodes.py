@@ -29,10 +29,11 @@ def test_by_hand():
         episode(1, [4.0]),
         episode(2, [99.0], end=EndReason.ERROR),
     ]
+    episodes[1].num_broken, episodes[4].num_broken = 2, 1
     metrics.update([each.outcome for each in episodes])
     metrics.update_texts(episodes)
     result = metrics.compute()
-    assert result["episodes"] == 4 and result["failed"] == 1
+    assert result["episodes"] == 4 and result["failed"] == 1 and result["broken_markers"] == 3
     assert result["success"] == 0.25 and result["truncated_share"] == 0.25
     assert result["return"] == pytest.approx((3 + 1 + 4 + 4) / 4)
     assert result["turns"] == 1.25 and result["actions"] == 1.25
@@ -56,4 +57,4 @@ def test_outcomes_travel_as_numbers_and_come_back_in_the_order_of_one_process():
 def test_nothing_seen_leaves_keys_out():
     metrics = EpisodeMetrics()
     metrics.update([])
-    assert metrics.compute() == {"episodes": 0.0, "failed": 0.0}
+    assert metrics.compute() == {"episodes": 0.0, "failed": 0.0, "broken_markers": 0.0}

@@ -22,9 +22,11 @@ from tests.conftest import nano_tokenizer
 class Count(TextEnv):
     """Say Up until the counter reaches the goal; Down fails; Left raises. Reward 1 an Up, 10 at the goal."""
 
-    def __init__(self, *, split: str = "train", goal: int = 3, breaks_on_reset: bool = False) -> None:
+    def __init__(
+        self, *, split: str = "train", goal: int = 3, breaks_on_reset: bool = False, says: str = "P"
+    ) -> None:
         super().__init__(split=split)
-        self.goal, self.breaks_on_reset, self.count = goal, breaks_on_reset, 0
+        self.goal, self.breaks_on_reset, self.says, self.count = goal, breaks_on_reset, says, 0
 
     @property
     def rules(self) -> str:
@@ -40,7 +42,7 @@ class Count(TextEnv):
         return str(seed)
 
     def _observe(self) -> str:
-        return f"P {self.count}"
+        return f"{self.says} {self.count}"
 
     def _play(self, action: str) -> Outcome:
         if action == "Left":
@@ -73,6 +75,7 @@ def play():
         groups=1,
         goal=3,
         breaks_on_reset=False,
+        says="P",
         params=None,
         probes=None,
         context=FULL,
@@ -80,7 +83,7 @@ def play():
         **limits,
     ):
         tokenizer = nano_tokenizer()
-        game = partial(Count, goal=goal, breaks_on_reset=breaks_on_reset)
+        game = partial(Count, goal=goal, breaks_on_reset=breaks_on_reset, says=says)
         task = Task(
             name="count", game=game, **{"max_turns": 4, "max_actions": 8, "max_actions_per_turn": 3, **limits}
         )

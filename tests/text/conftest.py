@@ -6,7 +6,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lit_agentrl.text.chat import ChatRenderer, shipped_template
+from lit_agentrl.models.policy import shipped_template
+from lit_agentrl.text.chat import ChatRenderer
 
 NANO_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from lit_agentrl.episode import Segment
-from lit_agentrl.text.chat import ChatRenderer, shipped_template
+from lit_agentrl.models.policy import shipped_template
+from lit_agentrl.text.chat import ChatRenderer
 
 USER = {"role": "user", "content": "turns 5"}
 REPLY = "<think>wall</think><answer>Up || Down</answer>"
@@ -158,19 +159,32 @@ def test_rewriting_templates_are_refused_with_the_remedy(
     rewriting = with_template(tokenizer, template)
     with pytest.raises(ValueError, match="not append-only.*model.chat_template=append_only_chatml"):
         ChatRenderer(rewriting)
-    assert ChatRenderer(rewriting, template="append_only_chatml").opening([USER]).tokens
+    assert ChatRenderer(with_template(tokenizer, CHATML)).opening([USER]).tokens
+
+
+@pytest.mark.parametrize(
+    "template",
+    [DROPS_THINKING, DROPS_OLD_THINKING, MOVES_SYSTEM, COUNTS, NUMBERS_HEADERS, HEADER_FIRST],
+    ids=lambda template: f"template{len(template)}",
+)
+def test_a_template_may_rewrite_history_that_is_never_shown(
+    bpe: PreTrainedTokenizerBase, template: str
+) -> None:
+    """``context=single``: each prompt is an opening; the message of a turn is at least counted."""
+    chat = ChatRenderer(with_template(bpe, template), shows_replies=False)
+    messages = [{"role": "system", "content": "rules"}, USER]
+    for dialogue in (messages, [USER]):
+        text = chat.tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
+        assert chat.opening(dialogue).tokens == encode(bpe, text)
+    assert chat.following("turns 5", last_reply=[]) == chat.opening([USER])
+    assert bpe.eos_token_id in chat.end_of_turn_ids
+    assert (bpe.convert_tokens_to_ids("<|im_end|>") in chat.end_of_turn_ids) == ("im_end" in template)
 
 
 def test_no_template_is_refused_with_the_remedy(tokenizer: PreTrainedTokenizerBase) -> None:
     bare = with_template(tokenizer, None)
     with pytest.raises(ValueError, match="no chat template.*model.chat_template=append_only_chatml"):
         ChatRenderer(bare)
-    assert ChatRenderer(bare, template="append_only_chatml").opening([USER]).tokens
-
-
-def test_unknown_shipped_template(bpe: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(ValueError, match="^chat_template=nope.*append_only_chatml"):
-        ChatRenderer(bpe, template="nope")
 
 
 def test_a_template_without_system_role_works_until_one_is_needed(bpe: PreTrainedTokenizerBase) -> None:

@@ -82,7 +82,7 @@ def build(
     with named("model"):  # whose template it is
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
-            template=policy.chat_template,
+            shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,

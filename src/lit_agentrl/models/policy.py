@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from lit_agentrl.checks import named, require_one_of
+from lit_agentrl.checks import named, require, require_one_of
 from lit_agentrl.models.lora import LoRA, merged, save_adapter
 
 NANO_FOLDER = Path(__file__).parent / "nano"
@@ -29,7 +30,6 @@ class Policy:
     network: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    chat_template: str | None = None  # a shipped template that replaces the tokenizer's own
     adapters: dict[str, Any] | None = None
 
     def save(self, folder: str | Path) -> None:
@@ -68,6 +68,20 @@ def own_memory(network: nn.Module) -> None:
             tensor.data = tensor.data.clone()
 
 
+def shipped_template(name: str) -> str:
+    """The text of a chat template that comes with the package.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    folder = resources.files("lit_agentrl.models") / "templates"
+    names = sorted(
+        entry.name.removesuffix(".jinja") for entry in folder.iterdir() if entry.name.endswith(".jinja")
+    )
+    require(name in names, "chat_template", name, f"one of {', '.join(names)}, or null")
+    return (folder / f"{name}.jinja").read_text(encoding="utf-8")
+
+
 def load_pretrained(
     name: str, *, dtype: str = "float32", chat_template: str | None = None, lora: LoRA | None = None
 ) -> Policy:
@@ -76,14 +90,16 @@ def load_pretrained(
     Args:
         name: folder with ``config.json``, safetensors weights and a tokenizer, or a hub id.
         dtype: storage precision of the weights: ``float32`` | ``bfloat16`` | ``float16``.
-        chat_template: name of a template shipped in ``text/templates`` that replaces the tokenizer's own.
+        chat_template: name of a template shipped in ``models/templates`` that replaces the tokenizer's own, also where
+            the policy is saved.
         lora: puts adapters on the network, which alone are then trained.
 
     Raises:
-        ValueError: unknown ``dtype``, files that cannot be loaded, weights that are not finite, or adapters that do not
-            fit, naming the option.
+        ValueError: unknown ``dtype`` or ``chat_template``, files that cannot be loaded, weights that are not finite, or
+            adapters that do not fit, naming the option.
     """
     require_one_of("dtype", dtype, tuple(DTYPES))
+    template = None if chat_template is None else shipped_template(chat_template)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         network = AutoModelForCausalLM.from_pretrained(name, dtype=DTYPES[dtype])
@@ -100,9 +116,9 @@ def load_pretrained(
     with named("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     network.train(False)
-    return Policy(
-        network=network, tokenizer=tokenizer, name=name, chat_template=chat_template, adapters=adapters
-    )
+    if template is not None:
+        tokenizer.chat_template = template
+    return Policy(network=network, tokenizer=tokenizer, name=name, adapters=adapters)
 
 
 def load_nano(*, lora: LoRA | None = None) -> Policy:

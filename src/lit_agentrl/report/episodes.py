@@ -23,7 +23,8 @@ class EpisodeMetrics(nn.Module):
     ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``invalid_share`` (of turns),
     ``surplus_actions`` (per turn, named beyond a budget), ``entropy`` (nats per action token),
     ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (points,
-    ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes`` and ``failed`` (counts).
+    ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
+    ``broken_markers`` (counts; see `text.outside`).
 
     Args:
         is_shared: whether each rank has seen episodes of its own, so that they are to be added up.
@@ -36,7 +37,7 @@ class EpisodeMetrics(nn.Module):
         self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
         self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
         self.counts = nn.ModuleDict(
-            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed")}
+            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed", "broken_markers")}
         )
 
     def update(self, outcomes: Sequence[Outcome]) -> None:
@@ -44,6 +45,7 @@ class EpisodeMetrics(nn.Module):
         played = [outcome for outcome in outcomes if not outcome.failed]
         self._count("episodes").update(len(played))
         self._count("failed").update(len(outcomes) - len(played))
+        self._count("broken_markers").update(sum(outcome.broken for outcome in outcomes))
         for each in played:
             values = {
                 "success": each.success,

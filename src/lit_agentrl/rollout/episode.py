@@ -154,6 +154,7 @@ class EpisodeInPlay:
         past.messages.append(message)
         past.pieces.append(piece)
         prefix = self._context.prompt(past, self._chat)
+        self.episode.num_broken += prefix.broken
         self.episode.turns.append(
             Turn(
                 observation=self._observation,

@@ -45,7 +45,7 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4) -> Iterator[Episode]
                 if action is not None:
                     text = dialect.write([action], thought="" if rules.prompt.think else None)
                     text = text.removeprefix(dialect.think_start if chat.forced_think else "")
-                tokens = list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
+                tokens = chat.encode(text)
                 zeros = [0.0] * len(tokens)
                 actions = play.hear(TurnResult(0, tokens, zeros, zeros))
                 if not play.is_over:

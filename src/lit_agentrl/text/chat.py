@@ -6,15 +6,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
-from lit_agentrl.checks import require
 from lit_agentrl.episode import Segment
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
+from lit_agentrl.text.outside import STAND_IN, Guarded, Outside
 from lit_agentrl.text.token_bytes import require_fast
 
 if TYPE_CHECKING:
@@ -25,40 +24,33 @@ REMEDY = "set model.chat_template=append_only_chatml"
 
 @dataclass(frozen=True)
 class Prefix:
-    """Tokens put before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each."""
+    """Tokens put before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each.
+
+    ``broken`` counts the markers that were broken up in them (see :class:`~lit_agentrl.text.outside.Outside`).
+    """
 
     tokens: list[int]
     segments: list[int]
-
-
-def shipped_template(name: str) -> str:
-    """The text of a chat template that comes with the package.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
-    folder = resources.files("lit_agentrl.text") / "templates"
-    names = sorted(
-        entry.name.removesuffix(".jinja") for entry in folder.iterdir() if entry.name.endswith(".jinja")
-    )
-    require(name in names, "chat_template", name, f"one of {', '.join(names)}, or null")
-    return (folder / f"{name}.jinja").read_text(encoding="utf-8")
+    broken: int = 0
 
 
 class ChatRenderer:
-    """Turns messages into tokens by a chat template that only ever appends.
+    """Turns messages into tokens by the tokenizer's chat template.
 
     The template is probed at construction: the rendering of k turns must be a prefix of the rendering of
     k + 1, with replies (also their thinking) untouched.  Later turns then need only the text between two
     replies, which is rendered around a stand-in reply and tokenised alone; a sampled reply is never
     tokenised again, so the ledger holds exactly what the policy wrote.
 
+    What messages spell is text: none of their tokens is a marker of template or tokenizer.
+
     Args:
-        tokenizer: A tokenizer with a `tokenizers` backend.
+        tokenizer: A tokenizer with a `tokenizers` backend and a chat template.
         dialect: How replies are written.
         force_think: End the reply header in what opens a think block.  A template whose own header does so already is
             left alone.
-        template: Name of a shipped template to use instead of the tokenizer's own.
+        shows_replies: Whether prompts show past replies (see `Context`).  If they do not, a template may rewrite
+            history.
 
     Attributes:
         tokenizer: The tokenizer.
@@ -77,16 +69,15 @@ class ChatRenderer:
         *,
         dialect: Dialect = ANSWER,
         force_think: bool = False,
-        template: str | None = None,
+        shows_replies: bool = True,
     ) -> None:
         require_fast(tokenizer)
-        if template is None and not tokenizer.chat_template:
+        if not tokenizer.chat_template:
             raise ValueError(f"chat_template=null but the tokenizer has no chat template; {REMEDY}")
         self.tokenizer = tokenizer
         self.dialect = dialect
         # stands for a reply; templates that edit thinking show it
         self._sentinel = dialect.write(["q2"], thought="q1")
-        self._template = None if template is None else shipped_template(template)
         opened = self._render([_user("u")], header=True)
         self._header = opened.removeprefix(self._render([_user("u")], header=False))
         opening = dialect.think_start
@@ -96,12 +87,19 @@ class ChatRenderer:
         self._lead = lead[0] if lead else ""  # thinking opened by the template is part of a past reply
         self.forced_think = force_think or lead is not None
         self._forced = dialect.think_start if force_think and lead is None else ""
-        self._check_append_only([_user("u")])
-        if self._knows_system_role():
-            self._check_append_only([{"role": "system", "content": "s"}, _user("u")])
-        closed = self._render([_user("u"), _assistant(self._lead + self._sentinel)], header=False)
-        self._end = closed[len(opened) + len(self._sentinel) :]
-        marker, _ = self._encode(self._end.strip())
+        around = self._around()
+        rewrites = self._rewrites([_user("u")])
+        if not rewrites and self._knows_system_role():
+            rewrites = self._rewrites([{"role": "system", "content": "s"}, _user("u")])
+        if rewrites and shows_replies:
+            raise ValueError(
+                f"the chat template is not append-only over turns ({rewrites}); {REMEDY}, or context=single"
+            )
+        self._is_append_only = not rewrites
+        self._outside = Outside(tokenizer, around, spared=self._sentinel)
+        closed = self._render([_user("u"), _assistant(STAND_IN)], header=False)
+        self._end = closed.partition(STAND_IN)[2]
+        marker = self._outside.encode(self._end.strip(), {}).tokens
         self._marker = marker[0] if len(marker) == 1 else None
         eos = tokenizer.eos_token_id
         ids = [i for i in (self._marker, eos) if isinstance(i, int)]
@@ -113,26 +111,38 @@ class ChatRenderer:
         Raises:
             ValueError: If the template refuses the messages (some know no system role).
         """
-        text = self._render(messages, header=True)
-        return self._prefix(text + self._forced, [(len(text) - len(self._header), Segment.PROMPT)])
+        guarded = self._outside.guard(messages)
+        text = self._render(guarded.messages, header=True)
+        end = len(text) - (len(self._header) if text.endswith(self._header) else 0)
+        return self._prefix(text + self._forced, [(end, Segment.PROMPT)], guarded)
 
     def following(self, user_text: str, *, last_reply: Sequence[int]) -> Prefix:
         """All tokens between two replies: end marker (FORCED), message (OBSERVATION), header (FORCED).
+
+        Where the template rewrites history, no dialogue of several turns is ever shown, and the message opens one.
 
         Args:
             user_text: The next message of the environment.
             last_reply: Sampled ids of the reply before it.  Where its last id is the template's end marker,
                 the marker is not put again.
         """
-        messages = [_user("u"), _assistant(self._lead + self._sentinel), _user(user_text)]
+        if not self._is_append_only:
+            return self.opening([_user(user_text)])
+        guarded = self._outside.guard([_user(user_text)])
+        messages = [_user("u"), _assistant(self._lead + self._sentinel), *guarded.messages]
         text = self._render(messages, header=True)
         text = text[text.index(self._sentinel) + len(self._sentinel) :]
         bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
-        prefix = self._prefix(text + self._forced, bounds)
+        prefix = self._prefix(text + self._forced, bounds, guarded)
         if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:
             after = prefix.tokens.index(self._marker) + 1
-            return Prefix(prefix.tokens[after:], prefix.segments[after:])
+            return Prefix(prefix.tokens[after:], prefix.segments[after:], prefix.broken)
         return prefix
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text from outside by itself, such as a reply that was not sampled."""
+        guarded = self._outside.guard([_user(text)])
+        return self._outside.encode(guarded.messages[0]["content"], guarded.held).tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special tokens included, nothing tidied."""
@@ -140,27 +150,20 @@ class ChatRenderer:
             self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
-    def _prefix(self, text: str, bounds: Sequence[tuple[int, Segment]]) -> Prefix:
+    def _prefix(self, text: str, bounds: Sequence[tuple[int, Segment]], guarded: Guarded) -> Prefix:
         """Tokenise; a token has the segment of the first bound it starts before, FORCED after the last."""
-        tokens, starts = self._encode(text)
+        encoded = self._outside.encode(text, guarded.held)
         segments: list[int] = []
         for bound, segment in bounds:  # starts and bounds ascend
-            segments += [int(segment)] * (bisect_left(starts, bound) - len(segments))
-        return Prefix(tokens, segments + [int(Segment.FORCED)] * (len(tokens) - len(segments)))
-
-    def _encode(self, text: str) -> tuple[list[int], list[int]]:
-        # the library's own call: transformers' wrapping of it costs as much again
-        encoding = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+            segments += [int(segment)] * (bisect_left(encoded.starts, bound) - len(segments))
+        segments += [int(Segment.FORCED)] * (len(encoded.tokens) - len(segments))
+        return Prefix(encoded.tokens, segments, guarded.broken + encoded.broken)
 
     def _render(self, messages: Sequence[Mapping[str, str]], *, header: bool) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tokenize=False,
-                    add_generation_prompt=header,
-                    chat_template=self._template,
+                    [dict(message) for message in messages], tokenize=False, add_generation_prompt=header
                 )
             )
         except TemplateError as error:
@@ -176,25 +179,30 @@ class ChatRenderer:
             return False  # fine unless a prompt has a system message, and then opening() says so
         return True
 
-    def _check_append_only(self, messages: list[dict[str, str]]) -> None:
-        """Grow a dialogue turn by turn; what was rendered must stay as a prefix."""
+    def _around(self) -> list[str]:
+        """What the template writes before, between and after messages."""
+        user = _user(STAND_IN)
+        dialogues = [[user], [user, _assistant(STAND_IN), user]]
+        if self._knows_system_role():
+            dialogues.append([{"role": "system", "content": STAND_IN}, user])
+        return [text for each in dialogues for text in self._render(each, header=True).split(STAND_IN)]
+
+    def _rewrites(self, messages: list[dict[str, str]]) -> str:
+        """Grow a dialogue turn by turn; how what was rendered does not stay as a prefix, empty if it does."""
         rendered = self._render(messages, header=False)
         for turn in range(3):
             opened = self._render(messages, header=True)
             if opened != rendered + self._header:
-                raise ValueError(_refusal("the reply header is not always the same text after the messages"))
+                return "the reply header is not always the same text after the messages"
             messages = [*messages, _assistant(self._lead + self._sentinel)]
             closed = self._render(messages, header=False)
             if not closed.startswith(opened + self._sentinel):
-                raise ValueError(_refusal(f"it changes the reply of turn {turn + 1}"))
+                return f"it changes the reply of turn {turn + 1}"
             messages = [*messages, _user("u")]
             rendered = self._render(messages, header=False)
             if not rendered.startswith(closed):
-                raise ValueError(_refusal(f"turn {turn + 1} is rewritten once another message follows"))
-
-
-def _refusal(detail: str) -> str:
-    return f"the chat template is not append-only over turns ({detail}); {REMEDY}"
+                return f"turn {turn + 1} is rewritten once another message follows"
+        return ""
 
 
 def _user(content: str) -> dict[str, str]:

@@ -44,6 +44,9 @@ class Context(Protocol):
     is_append_only: ClassVar[bool]
     """Whether a prompt continues the row before it; otherwise each turn is a row and starts an empty one."""
 
+    shows_replies: ClassVar[bool]
+    """Whether past replies stand in prompts as they were sampled, which the chat template must then leave alone."""
+
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """The tokens to submit for the next reply: what is new if append-only, else the whole prompt."""
 
@@ -53,6 +56,7 @@ class Full:
     """Everything: each turn appends its message to what was read and written before."""
 
     is_append_only: ClassVar[bool] = True
+    shows_replies: ClassVar[bool] = True
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """The new message."""
@@ -78,6 +82,7 @@ class Window:
 
     turns: int
     is_append_only: ClassVar[bool] = False
+    shows_replies: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_whole("turns", self.turns, 1, beside="; context=single shows no past reply")
@@ -86,11 +91,12 @@ class Window:
         """The whole prompt; past replies are their recorded ids."""
         first = max(0, len(past.turns) - self.turns)
         start = past.pieces[0] if first == 0 else chat.opening(past.opening(message=past.messages[first]))
-        tokens, segments = list(start.tokens), list(start.segments)
+        tokens, segments, broken = list(start.tokens), list(start.segments), start.broken
         for turn, piece in zip(past.turns[first:], past.pieces[first + 1 :], strict=True):
             tokens += [*turn.reply_tokens.tolist(), *piece.tokens]
             segments += [*[int(Segment.PAST)] * len(turn.reply_tokens), *piece.segments]
-        return Prefix(tokens, segments)
+            broken += piece.broken
+        return Prefix(tokens, segments, broken)
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ class Single:
 
     condense: Condense
     is_append_only: ClassVar[bool] = False
+    shows_replies: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(callable(self.condense), "condense", self.condense, f"a function: {_REMEDY}")
