@@ -134,7 +134,7 @@ def test_ambiguous_formats_are_refused(names: tuple[str, ...], separator: str, m
 
 
 @given(text=replies, think=st.booleans(), free=st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_total_and_consistent(text: str, think: bool, free: bool) -> None:
     reply = parse_reply(text, action_names=None if free else NAMES, think=think)
     assert reply.problem in PROBLEMS
@@ -146,7 +146,7 @@ def test_total_and_consistent(text: str, think: bool, free: bool) -> None:
 
 
 @given(text=replies)
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_more_answer_blocks_never_gain(text: str) -> None:
     """Hedging: whatever is put after an answer, the actions played are those of that answer, or none."""
     reply = parse_reply(f"<think></think><answer>Up</answer>{text}", action_names=NAMES)
@@ -162,7 +162,7 @@ def test_truncation_plays_nothing_or_everything(actions: list[str], cut: int) ->
 
 
 @given(text=replies, think=st.booleans(), in_think=st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_blocks_are_ordered_and_apart(text: str, think: bool, in_think: bool) -> None:
     blocks = find_blocks(text, "answer", think=think, in_think=in_think)
     edges = [edge for b in blocks for edge in (b.start, b.body_start, b.body_end, b.end)]

@@ -80,7 +80,7 @@ def test_token_of_two_blocks_belongs_to_the_first(bpe: PreTrainedTokenizerBase) 
 
 
 @given(data=st.data(), forced=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_tokens_have_one_segment_each(
     tokenizer: PreTrainedTokenizerBase, data: st.DataObject, forced: bool
 ) -> None:
