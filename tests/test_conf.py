@@ -20,7 +20,8 @@ from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
-from lit_agentrl.entry.parts import build_games, build_parts, build_rewards, try_games
+from lit_agentrl.entry.games import build_games, try_games
+from lit_agentrl.entry.parts import build_parts, build_rewards
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rl.advantages import Advantage
@@ -88,8 +89,8 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
 
 
 def make_callbacks(cfg: DictConfig) -> None:
-    made = build_dict(cfg.callbacks)
-    assert made and all(isinstance(callback, pl.Callback) for callback in made)
+    made = build_dict(cfg, "callbacks", pl.Callback)
+    assert made
 
 
 def make_context(cfg: DictConfig) -> None:
@@ -134,8 +135,8 @@ def make_update(cfg: DictConfig) -> None:
 
 
 def make_loggers(cfg: DictConfig) -> None:
-    made = build_dict(cfg.logger)
-    assert made and all(isinstance(logger, Logger) for logger in made)
+    made = build_dict(cfg, "logger", Logger)
+    assert made
 
 
 def make_model(cfg: DictConfig) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 _OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # how a message about an option begins
@@ -45,6 +45,47 @@ def named(key: str) -> Iterator[None]:
         raise ValueError(under(key, str(error))) from error
 
 
+@contextmanager
+def blamed(key: str, who: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Runs code of a part, which may be a user's: whatever it raises, `sys.exit` included, is told as its fault.
+
+    Args:
+        key: where the part stands, as of `named`.
+        who: what it is called where a message is about no option; empty: ``key``.
+        but: errors that are left alone.
+
+    Raises:
+        ValueError: in place of one raised inside.
+    """
+    try:
+        yield
+    except but:
+        raise
+    except (Exception, SystemExit) as error:
+        text = str(error) if isinstance(error, ValueError) else ""
+        text = text or f"{type(error).__name__}: {error}"
+        if not text.startswith(key):
+            text = under(key, text) if _OPTION.match(text) else f"{who or key}: {text}"
+        raise ValueError(text) from error
+
+
+def shown(value: object) -> str:
+    """A value as it is written in YAML.
+
+    >>> shown([None, True, {"a": 1.5}])
+    '[null, true, {a: 1.5}]'
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {shown(item)}' for key, item in value.items())}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(shown, value))}]"
+    return str(value)
+
+
 def require(condition: bool, option: str, value: object, valid: str) -> None:
     """Checks that a condition holds; ``valid`` completes "must be".
 
@@ -52,7 +93,7 @@ def require(condition: bool, option: str, value: object, valid: str) -> None:
         ValueError: it does not.
     """
     if not condition:
-        raise ValueError(f"{option}={value} must be {valid}")
+        raise ValueError(f"{option}={shown(value)} must be {valid}")
 
 
 def require_number(

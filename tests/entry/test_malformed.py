@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +15,12 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.entry.parts import Parts, build_parts
 from tests.entry.conftest import SMALL, Refused, contents, files
 
 ROOT = Path(__file__).resolve().parents[2]
+ODD = "tests.entry.oddities"
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 
 MALFORMED = [  # command, what the message names, what it tells to do
@@ -175,6 +179,45 @@ MALFORMED = [  # command, what the message names, what it tells to do
         "reward.mine",
         "must be a RewardPart",
     ),
+    ("agorithm=grpo", "unknown option agorithm", "did you mean algo?"),
+    ("rollout.max_waves=3", "unknown option rollout.max_waves", "did you mean algo.structure.max_waves?"),
+    ("trainer.devices=0", "trainer.devices=0", "a whole number >= 1"),
+    ("val.episodes=null", "val.episodes=null", "a whole number >= 1"),
+    ("optim.optimizer.betas=[0.9]", "error: optim.optimizer.betas=[0.9] is refused by AdamW", "IndexError"),
+    ("optim.optimizer.weight_decay=-1", "error: optim.optimizer.weight_decay=-1", "refused by AdamW"),
+    ("algo=ppo critic.optim.optimizer.weight_decay=-1", "critic.optim.optimizer.weight_decay=-1", "AdamW"),
+    ("callbacks.best.monitor=val/sucess", "callbacks.best.monitor=val/sucess", "did you mean val/success"),
+    (
+        "env.game.size=8 callbacks.best.monitor=val/normalised",
+        "val/normalised is measured by nothing",
+        "val/",
+    ),
+    # what would not act
+    ("test.temperature=0.5 test.episodes=0", "test.temperature=0.5 has no effect", "set test.episodes"),
+    ("rollout.allow_truncated_sampling=true", "nothing is truncated", "set rollout.top_p below 1"),
+    (
+        "algo/correction=truncated update.max_logp_gap=1",
+        "update.max_logp_gap=1 has no",
+        "algo/correction=none",
+    ),
+    ("env.hosting.restarts=3", "env.hosting.restarts=3 has no effect", "env.hosting.where=thread"),
+    ("algo=ppo critic.warmup_iterations=60", "critic.warmup_iterations=60 of trainer.max_epochs=60", "raise"),
+    ("-m seed=1,2 hydra.run.dir=x", "hydra.run.dir=x has no effect with -m", "hydra.sweep.dir=FOLDER"),
+    ("hydra.sweep.dir=x", "hydra.sweep.dir=x has no effect without -m", "hydra.run.dir=FOLDER"),
+    ("hydra.mode=MULTIRUN", "hydra.mode=MULTIRUN", "-m is what makes a sweep"),
+    ("--config-dir . --config-dir ..", "--config-dir is given twice, as . and ..", "into one folder"),
+    # parts of one's own
+    (
+        f"algo/structure=independent algo.structure._target_={ODD}.Nothing",
+        f"algo.structure._target_={ODD}.Nothing makes a Nothing",
+        "does not inherit lit_agentrl.rollout.structures.base.Structure",
+    ),
+    (f"worker=process worker._target_={ODD}.Nothing", "worker._target_=", "workers.base.WorkerSettings"),
+    (f"prompt._target_={ODD}.Nothing", "prompt._target_=", "lit_agentrl.text.prompts.Prompt"),
+    (f"dialect._target_={ODD}.Nothing", "makes a Nothing without formats", "text.dialects.base.Dialect"),
+    (f"dialect._target_={ODD}.Raising", "dialect: IndexError", "string index out of range"),
+    (f"dialect._target_={ODD}.Silent", "dialect: parse must return a Reply", "NoneType"),
+    (f"+reward.mine._target_={ODD}.NoStage", "reward: mine has no stage", "stage = Stage.SHAPING"),
     # resuming
     ("resume=/no/such", "resume=/no/such", "give the folder of a run"),
     ("resume=.", "resume=.", "no .hydra/config.yaml"),
@@ -233,6 +276,28 @@ def test_unknown_key_of_a_config_file(refused: Refused) -> None:
     assert "unknown option rolout; did you mean rollout?" in refused("--config-dir mine experiment=typo")
     file.write_text("# @package _global_\nfilter:\n  ratoi: 0.5\n")
     assert "unknown option filter.ratoi; did you mean ratio?" in refused("--config-dir mine experiment=typo")
+
+
+def test_a_folder_of_configs_is_refused_where_ours_would_be_taken(refused: Refused) -> None:
+    file = Path("mine/env/sokoban.yaml")
+    file.parent.mkdir(parents=True)
+    shutil.copy(CONFIG_DIR / "env" / "sokoban.yaml", file)
+    assert "unknown option nosuch" in refused("--config-dir mine nosuch=1")  # the same file does no harm
+    file.write_text(file.read_text().replace("size: 6", "size: 7"))
+    message = refused("--config-dir mine env=sokoban")
+    assert "env/sokoban.yaml is also the name of a shipped file" in message and "another name" in message
+
+
+def test_a_broken_yaml_is_named_with_its_line_and_a_whole_one_is_found(refused: Refused) -> None:
+    file = Path("mine/env/broken.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("name: broken\nmax_turns: 3: 4\n")
+    for command in ("env=broken", "val.envs=[broken]"):
+        message = refused(f"--config-dir mine {command}")
+        assert f"{file}, line 2: mapping values are not allowed here" in message
+    shutil.copy(CONFIG_DIR / "env" / "bandit.yaml", "mine/env/own.yaml")
+    message = refused("--config-dir mine val.envs=[own] callbacks.best.monitor=val/sucess")
+    assert "did you mean val/success" in message  # the game of that folder was found
 
 
 def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,14 +369,48 @@ def test_folder_of_runs_names_them(refused: Refused, finished_run: Path) -> None
         ("split=dev", "split=dev", "train, val, test"),
         ("episodes=0", "episodes=0", ">= 1"),
         ("env=sokobann", "sokobann", "valid: bandit, "),
-        ("pass_k=[4]", "pass_k=[4]", "members=1"),
         ("temperature=-1", "temperature=-1", ">= 0"),
+        ("temperature=hot", "temperature=hot", "a number >= 0"),
+        ("temperature=null", "temperature=null", "a number >= 0"),
+        ("episodes=null", "episodes=null", "a whole number >= 1"),
+        ("members=two", "members=two", "a whole number >= 1"),
+        ("seed=x", "seed=x", "a whole number"),
+        ("pass_k=4", "pass_k=[4] needs members >= 4", "members=1"),
+        ("env=[bandit,bandit]", "error: env=[bandit,bandit]", "twice"),
+        ("env.game.pay=1", "unknown option env.game.pay", "did you mean payoff?"),
+        ("env=[bandit,sokoban] env.game.size=7", "env.game.size=7 changes one game", "env=NAME"),
+        ("checkpoint=start run=run/checkpoints/last.ckpt", "checkpoint=start would be ignored", "leave one"),
     ],
 )
 def test_evaluation_of_a_run(refused: Refused, run_copy: Path, options: str, named: str, remedy: str) -> None:
-    message = refused(f"run=run {options}", main_evaluate)
+    run = "" if "run=" in options else "run=run "
+    message = refused(f"{run}{options}", main_evaluate)
     assert named in message and remedy in message
     assert not (run_copy / "evaluations").exists()
+
+
+def test_a_variant_is_evaluated_and_shown_where_nothing_can_be_written(
+    run_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_copy / "evaluations").touch()  # in place of a folder
+    main_evaluate(shlex.split("run=run episodes=1 env.game.payoff=expected"))
+    printed = capsys.readouterr()
+    assert (
+        printed.err
+        == "warning: run/evaluations cannot be written (File exists): results are shown, and not kept\n"
+    )
+    assert "env.game.payoff=expected" in printed.out and "bandit" in printed.out
+    (run_copy / "evaluations").unlink()
+    main_evaluate(shlex.split("run=run episodes=1 env=bandit env.game.payoff=expected"))
+    [file] = (run_copy / "evaluations").iterdir()
+    written = json.loads(file.read_text())
+    assert written["config"]["variant"] == ["env.game.payoff=expected"]
+    assert written["results"][0]["levels"]["chance_success"] is None  # they are of the game as it is shipped
+
+
+def test_bounds_that_never_act_are_told_in_the_summary(finished_run: Path) -> None:
+    line, *_ = json.loads((finished_run / "summary.json").read_text())["warnings"]
+    assert line.startswith("algo.clip.epsilon never acts") and "update=four_minibatches makes it act" in line
 
 
 @pytest.mark.parametrize("command", ["filter.ratoi=1", "filter.ratio=0.5,1.0"])

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.envs.base import Task
+from lit_agentrl.rewards.delta import Delta
+from lit_agentrl.rewards.length import Length
+from lit_agentrl.rewards.normalise import Normalise
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Context, Single, Window
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer
+from tests.entry.oddities import Odd, Scored
 
 
 def check(context: Context, *, prompt: Prompt | None = None, game: str = "sokoban", limit: int = 512) -> None:
@@ -50,3 +59,57 @@ def test_a_condenser_that_fails_on_real_turns_is_refused() -> None:
 def test_a_prompt_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"rollout\.max_context_tokens=20 leaves no room for a reply"):
         check(Window(1), limit=20)
+
+
+def check_odd(rewards: RewardPipeline | None = None, **options: Any) -> None:
+    task = Task("bandit", partial(Odd, **options))  # a name that the policy can read
+    probes = rewards.probes if rewards is not None else {}
+    rules = Rules(
+        tasks=[task], prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()), engine=NativeEngine,
+        probes=probes,
+    )  # fmt: skip
+    check_prompts(rules, rewards=rewards, num_trained=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shows": float("nan")}, r"game bandit instance seed 0, reset: .* must be a str, not float nan"),
+        ({"shows": None}, "reset: ValueError: the observation must be a str, not None"),
+        ({"shows": 7}, "must be a str, not int 7"),
+        ({"fails": "init"}, "reset: ValueError: game bandit: RuntimeError: no such level"),
+        ({"fails": "init exits"}, "reset: ValueError: game bandit: SystemExit: enough"),
+        ({"fails": "reset"}, "reset: RuntimeError: no such level"),
+        ({"fails": "step"}, "game bandit instance seed 0, turn 1: RuntimeError: no such level"),
+        ({"fails": "step exits"}, "turn 1: SystemExit: enough"),
+        ({"fails": "random exits"}, "^env: game bandit: SystemExit: enough"),
+    ],
+)
+def test_a_game_that_fails_in_every_episode_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_odd(**options)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raises", "^reward.mine: KeyError: 'colour'"),
+        ("exits", "^reward.mine: SystemExit: no more"),
+        ("flat", "game bandit instance seed 3 has 5 turns, and was given float"),
+        ("short", "game bandit instance seed 3 has 5 turns, and was given 0"),
+        ("text", "turn 1 was given much"),
+        ("nan", "turn 1 was given nan; score what cannot be scored 0"),
+    ],
+)
+def test_a_reward_part_that_fails_is_named_before_anything_is_played(how: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_odd(RewardPipeline({"mine": Scored(how=how)}))
+
+
+def test_what_reward_parts_learn_is_not_touched_by_the_trial() -> None:
+    rewards = RewardPipeline(
+        {"delta": Delta(), "normalise": Normalise(by="running"), "length": Length(weight=1.0)}
+    )
+    before = rewards.state_dict()
+    check_odd(rewards)
+    assert rewards.state_dict() == before

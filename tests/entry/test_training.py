@@ -197,20 +197,7 @@ def test_a_game_that_fails_in_validation_alone_stops_the_run_too(
         main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit"])
     error = capsys.readouterr().err.strip()
     assert "game bandit instance seed" in error and "no such level" in error and "Traceback" not in error
-
-
-def test_a_game_that_always_fails_stops_the_run_with_its_cause(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(self: object, action: str) -> object:
-        raise RuntimeError("the power went out")
-
-    monkeypatch.setattr("lit_agentrl.envs.bandit.Bandit._play", broken)
-    with pytest.raises(SystemExit) as stop:
-        main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit"])
-    error = capsys.readouterr().err.strip()
-    assert stop.value.code == 1
-    assert "the power went out" in error and "rollout.max_failed_share" in error and "Traceback" not in error
+    assert "rollout.max_failed_share" in error
     assert reports.read(tmp_path / "r" / "summary.json")["status"] == "failed"
 
 

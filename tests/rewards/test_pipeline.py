@@ -233,14 +233,20 @@ def test_misuse_is_refused():
         RewardPipeline({"a": Delta(), "b": TopLambda()})
     with pytest.raises(ValueError, match=r"^x\._target_=dict must be a RewardPart"):
         RewardPipeline({"x": {}})
-    with pytest.raises(ValueError, match=r"reward\.c returned points that are not finite"):
+    with pytest.raises(
+        ValueError,
+        match=r"reward\.c must give one finite number .* turn 1 was given nan; score what cannot be scored 0",
+    ):
         scored({"c": Constant(float("nan"))}, golden())
 
     class Short(Constant):
         def score(self, episodes, *, iteration):
             return [[0.0] for _ in episodes]
 
-    with pytest.raises(ValueError, match=r"reward\.short must score every turn of every episode"):
+    with pytest.raises(
+        ValueError,
+        match=r"reward\.short must give one .* game game instance seed 1 has 2 turns, and was given 1",
+    ):
         scored({"short": Short()}, golden())
 
 
@@ -259,3 +265,35 @@ def test_misuse_is_refused():
 def test_options_are_refused(make, message):
     with pytest.raises(ValueError, match="^" + message):
         make()
+
+
+class Raising(Constant):
+    """Fails where it is told to."""
+
+    where = ""
+
+    def _raise(self, where):
+        if where == self.where:
+            raise KeyError("colour")
+
+    def setup(self, context):
+        self._raise("setup")
+
+    def apply(self, points, episodes, *, iteration):
+        self._raise("apply")
+        return super().apply(points, episodes, iteration=iteration)
+
+    def curves(self, episodes, *, iteration):
+        self._raise("curves")
+        return {}
+
+
+@pytest.mark.parametrize("where", ["setup", "apply", "curves"])
+def test_a_part_that_raises_is_named(where):
+    part = Raising()
+    part.where = where
+    pipeline, episodes = RewardPipeline({"mine": part}), golden()
+    with pytest.raises(ValueError, match=r"^reward\.mine: KeyError: 'colour'"):
+        pipeline.setup(context())
+        pipeline.score(episodes, iteration=0)
+        pipeline.learn(episodes, iteration=0)

@@ -92,7 +92,7 @@ def test_format_as_a_penalty():
     ("make", "message"),
     [
         (lambda: Format(weight=0), "weight=0 must be a number other than 0"),
-        (lambda: Format(weight=True), "weight=True must be a number"),
+        (lambda: Format(weight=True), "weight=true must be a number"),
         (lambda: Format(weight=math.inf), "weight=inf must be a number"),
         (lambda: Format(rule="tags"), "rule=tags must be one of valid, structure, think"),
         (lambda: Format(ok=0.0), "bad=0.0 must be a number other than ok"),

@@ -99,7 +99,7 @@ def test_delta_on_a_plateau_and_its_state():
         (lambda: TopLambda(top_share=0), "top_share=0 must be in"),
         (lambda: TopLambda(alpha=1.5), "alpha=1.5 must be in"),
         (lambda: TopLambda(alpha=math.nan), "alpha=nan must be in"),
-        (lambda: TopLambda(keep_penalties=None), "keep_penalties=None must be true or false"),
+        (lambda: TopLambda(keep_penalties=None), "keep_penalties=null must be true or false"),
     ],
 )
 def test_options_are_refused(make, message):

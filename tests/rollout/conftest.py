@@ -15,6 +15,7 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL
+from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
 
@@ -80,6 +81,7 @@ def play():
         probes=None,
         context=FULL,
         engine=None,
+        dialect=ANSWER,
         **limits,
     ):
         tokenizer = nano_tokenizer()
@@ -91,7 +93,7 @@ def play():
             script, encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], capacity=2
         )
         rules = Rules(
-            tasks=[task], prompt=Prompt(style="compact"), chat=ChatRenderer(tokenizer),
+            tasks=[task], prompt=Prompt(style="compact"), chat=ChatRenderer(tokenizer, dialect=dialect),
             engine=lambda **_: engine, probes=probes or {}, context=context,
         )  # fmt: skip
         run.scheduler = Scheduler(rules, engine)

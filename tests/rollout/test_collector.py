@@ -151,6 +151,18 @@ def test_a_structure_that_never_ends_is_ended() -> None:
         collect(Endless())
 
 
+class Raising(Structure):
+    """Fails after the first wave."""
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        raise KeyError("colour")
+
+
+def test_a_structure_that_raises_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^algo\.structure: KeyError: 'colour'"):
+        collect(Raising())
+
+
 def test_what_a_structure_has_learnt_is_kept() -> None:
     rules, settings = Player(WIN).rules, RolloutSettings(prompts=1, members=1)
 

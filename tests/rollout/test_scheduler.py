@@ -12,6 +12,7 @@ from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import check_ledger
 from tests.conftest import nano_tokenizer
+from tests.entry import oddities
 from tests.rollout.conftest import Count, reply
 
 
@@ -74,6 +75,17 @@ def test_a_game_that_raises_fails_its_own_episode_only(play):
     assert broken.end is EndReason.ERROR and broken.error == "RuntimeError: the game broke"
     [never] = play(lambda e, k: reply("Up"), breaks_on_reset=True)
     assert never.end is EndReason.ERROR and "no such level" in never.error and never.turns == []
+
+
+def test_a_dialect_that_raises_fails_the_episode_and_is_named(play):
+    won, broken = play(
+        lambda e, k: reply("Up", "Up", "Up") if e == 0 else "Up", members=2, dialect=oddities.Raising()
+    )
+    assert won.success and broken.end is EndReason.ERROR
+    assert broken.error.startswith("dialect Raising failed: KeyError")
+    assert len(broken.turns[0].reply_segments) == len(broken.turns[0].reply_tokens)
+    [silent] = play(lambda e, k: reply("Up"), dialect=oddities.Silent())
+    assert silent.error == "dialect: parse must return a Reply, and returned NoneType"
 
 
 def test_an_engine_error_is_recorded(play):

@@ -25,12 +25,18 @@ class Odd(World):
     closed = 0
 
     def __init__(
-        self, *, split: str, shows: Any = "a", pays: Any = 0.0, opening: threading.Event | None = None
+        self,
+        *,
+        split: str,
+        shows: Any = "a",
+        pays: Any = 0.0,
+        says: Any = "",
+        opening: threading.Event | None = None,
     ) -> None:
         super().__init__(split=split)
         if opening is not None:
             opening.wait(20)
-        self._shows, self._pays = shows, pays
+        self._shows, self._pays, self._says = shows, pays, says
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return "a", {}
@@ -38,6 +44,8 @@ class Odd(World):
     def step(self, action: str) -> Any:
         if self._shows is SystemExit:
             sys.exit("enough")
+        if self._says != "":
+            return self._says
         return self._shows, self._pays, False, False, {"success": False}
 
     def close(self) -> None:
@@ -51,9 +59,14 @@ def task(hosting: Hosting | None = None, **options: Any) -> Task:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"shows": None}, "ValueError: the observation must be a str, not NoneType"),
+        ({"shows": None}, "ValueError: the observation must be a str, not None"),
         ({"pays": float("nan")}, "ValueError: reward=nan must be finite"),
-        ({"pays": None}, "TypeError"),
+        ({"pays": None}, "ValueError: reward must be one number, not None"),
+        ({"pays": np.ones(2)}, "ValueError: reward must be one number, not ndarray array([1., 1.])"),
+        ({"says": None}, "ValueError: step must return (observation, reward, terminated, truncated, info)"),
+        ({"says": ("a", 0.0, False, False, None)}, "ValueError: the info of step must be a dict, not None"),
+        ({"says": ("a", 0.0, True, False, {})}, "ValueError: the info of the last step must say whether"),
+        ({"says": ("a", 0.0, False, False, {"reward_parts": 3})}, "ValueError: info['reward_parts'] must be"),
         ({"shows": SystemExit}, "SystemExit: enough"),
     ],
 )

@@ -100,7 +100,7 @@ def test_micro_batches_hold_whole_units(form, budget):
 def test_minibatches_hold_whole_groups():
     module, _ = step(alg=objective(), minibatches=3)
     assert module.version == 3
-    with pytest.raises(ValueError, match=r"update\.minibatches=4 exceeds the 3"):
+    with pytest.raises(ValueError, match=r"update\.minibatches=4 exceeds the 3 groups"):
         step(alg=objective(), minibatches=4)
 
 

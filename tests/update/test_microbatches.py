@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from lit_agentrl.rl import aggregation
 from lit_agentrl.update import microbatches
-from lit_agentrl.update.microbatches import split_by_tokens, split_trajectories
+from lit_agentrl.update.microbatches import split_by_tokens
+from lit_agentrl.update.minibatches import split_units
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 200))
@@ -31,7 +32,7 @@ def test_sorting_keeps_padding_small():
 @given(st.integers(1, 6), st.integers(6, 30), st.integers(0, 5))
 def test_minibatches_hold_whole_trajectories_and_are_even(count, trajectories, seed):
     ids = torch.arange(trajectories).repeat(2)
-    parts = split_trajectories(ids, count, torch.Generator().manual_seed(seed))
+    parts = split_units(ids, count, torch.Generator().manual_seed(seed))
     assert sorted(row for part in parts for row in part.tolist()) == list(range(2 * trajectories))
     owners = [set(ids[part].tolist()) for part in parts]
     assert sum(map(len, owners)) == trajectories
@@ -39,8 +40,8 @@ def test_minibatches_hold_whole_trajectories_and_are_even(count, trajectories, s
 
 
 def test_more_minibatches_than_trajectories_is_an_error():
-    with pytest.raises(ValueError, match="update.minibatches=4 exceeds the 3"):
-        split_trajectories(torch.arange(3), 4, None)
+    with pytest.raises(ValueError, match="update.minibatches=4 exceeds the 3 trajectories"):
+        split_units(torch.arange(3), 4, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

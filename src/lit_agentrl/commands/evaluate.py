@@ -27,5 +27,6 @@ def _evaluate(argv: list[str]) -> int:
         scores = evaluate(cfg, saved, load_task, folder=folder)
     console = Console()
     console.print(scores)
-    console.print(f"written to {scores.path}", soft_wrap=True)
+    if scores.path is not None:
+        console.print(f"written to {scores.path}", soft_wrap=True)
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -19,14 +19,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.callbacks.progress import LiveDisplay
 from lit_agentrl.callbacks.rollout import RolloutCallback
-from lit_agentrl.checks import named
+from lit_agentrl.checks import named, shown
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import open_engine
-from lit_agentrl.entry.parts import Games, Parts, TaskLoader, build_parts
+from lit_agentrl.entry.games import Games, TaskLoader
+from lit_agentrl.entry.making import made
+from lit_agentrl.entry.parts import Parts, build_parts
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.report.iteration import failure
+from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -37,6 +41,8 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -84,13 +90,21 @@ def build(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
+    if chat.forced_think and not parts.prompt.think:
+        raise ValueError(
+            f"prompt.think=false: the chat template of {policy.name} opens a think block whatever is asked; set "
+            "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
+        )
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
         engine=_engine(cfg, parts.algorithm, parts.structure),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(rules, num_with_states=len(games.weights) if parts.algorithm.needs("state_key_BK") else 0)
+    check_prompts(
+        rules, rewards=parts.rewards, num_trained=len(games.weights),
+        compares_states=parts.algorithm.needs("state_key_BK"),
+    )  # fmt: skip
     if parts.worker is not None:
         parts.worker.check(rules)
     with named("rollout"):
@@ -121,8 +135,8 @@ def build(
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
     )  # fmt: skip
     folder = Path(cfg.run_dir)
-    loggers = build_dict(cfg.logger)
-    callbacks = [rollouts, *extra_callbacks, *build_dict(cfg.callbacks)]
+    loggers = build_dict(cfg, "logger", Logger)
+    callbacks = [rollouts, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     for display in (callback for callback in callbacks if isinstance(callback, LiveDisplay)):
         if len(levels) == len(games.val):  # the means over games are those of all of them
             chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
@@ -133,26 +147,27 @@ def build(
 
 def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Callable[..., Engine]:
     """What makes the engine, and refuses one that lacks what the run needs."""
+    make = instantiate(cfg.engine)
+    if not callable(make):
+        raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
     # one that asks for both is given recomputed ones
     trusts_log_probs = objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT")
-    return partial(
-        open_engine, instantiate(cfg.engine), structure=structure.needs, trusts_log_probs=trusts_log_probs
-    )
+    return partial(open_engine, make, structure=structure.needs, trusts_log_probs=trusts_log_probs)
 
 
-def build_dict(section: DictConfig | None) -> list[Any]:
+def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
     """The objects of a group whose entries each have a ``_target_``; null entries are left out.
 
     Raises:
-        ValueError: an entry is neither.
+        ValueError: an entry is neither, or makes something else.
     """
     found = []
-    for name, entry in (section or {}).items():
+    for name, entry in (cfg.get(key) or {}).items():
         if entry is None:
             continue
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
-            raise ValueError(f"{name!s}={entry} of callbacks or logger must have a _target_, or be null")
-        found.append(instantiate(entry))
+            raise ValueError(f"{key}.{name!s}={shown(entry)} must have a _target_, or be null")
+        found.append(made(cfg, f"{key}.{name!s}", kind))
     return found
 
 
@@ -189,31 +204,40 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     return trainer
 
 
-def check_prompts(rules: Rules, *, num_with_states: int = 0) -> None:
-    """Refuse games whose prompts the tokenizer cannot read or that leave no room, and states that are not known.
+def check_prompts(
+    rules: Rules,
+    *,
+    rewards: RewardPipeline | None = None,
+    num_trained: int = 0,
+    compares_states: bool = False,
+) -> None:
+    """Refuse games that fail, prompts that the tokenizer cannot read or that leave no room, and states not known.
 
     Args:
         rules: games, wording and limits.
-        num_with_states: of so many games, the first ones, states are compared.
+        rewards: tried on the games that are trained on.
+        num_trained: so many games, the first ones.
+        compares_states: whether the advantage compares the states of these.
 
     Raises:
-        ValueError: naming the game and the remedy.
+        ValueError: naming the game or the part, and the remedy.
     """
     chat, max_context_tokens = rules.chat, rules.max_context_tokens
     unknown = chat.tokenizer.unk_token_id
     if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
         unknown = None
     for index, task in enumerate(rules.tasks):
-        played = list(rehearse(rules, index))
-        if not played[0].turns:
-            raise ValueError(f"env: {task.name} does not start: {played[0].error}")
-        tokens = played[0].turns[0].prefix_tokens
+        played = list(rehearse(rules, index, is_trained=index < num_trained))
+        if all(episode.failed for episode in played):
+            raise ValueError(f"env: every episode that was tried failed; the first, {failure(played[0])}")
+        first = next(episode.turns[0] for episode in played if episode.turns)
+        tokens = first.prefix_tokens
         if len(tokens) >= max_context_tokens:
             raise ValueError(
                 f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
                 f"{task.name} alone has {len(tokens)} tokens"
             )
-        if index < num_with_states and not played[0].turns[0].state_key:
+        if compares_states and index < num_trained and not first.state_key:
             raise ValueError(
                 f"algo.advantage compares equal states, and {task.name} has no state_key; choose another "
                 "advantage, such as algo/advantage=group_mean_std"
@@ -229,6 +253,8 @@ def check_prompts(rules: Rules, *, num_with_states: int = 0) -> None:
                 f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "
                 "its observations, and what context.condense returns, in its vocabulary, or use another model"
             )
+        if rewards is not None and index < num_trained:
+            rewards.try_out(played)
 
 
 def _quieten() -> None:

@@ -15,8 +15,9 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
-from lit_agentrl.entry.constants import REMOVED
+from lit_agentrl.entry.constants import MEANT, REMOVED
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest
 from lit_agentrl.entry.overrides import parse
 
@@ -83,7 +84,8 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
         if name not in names:
             what = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
-        found: DictConfig = compose(config_name=f"{group}/{name}", overrides=search)[group]
+        # added to nothing: as the primary config, Hydra looks for it in our own folder alone
+        found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
         return found
 
 
@@ -183,6 +185,8 @@ def explain_composition(
     try:
         base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
     except Exception as cause:
+        if isinstance(cause, YAMLError):
+            return UserError(explain(cause))
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
             given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
@@ -209,6 +213,7 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     below = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
     children = sorted(k for k in below if "." not in k and not k.startswith("_") and k != "hydra")
     rest, leaf = key.removeprefix(prefix), key.rpartition(".")[2]
+    head = key.partition(".")[0]
     choices = base.hydra.runtime.choices
     if (group := key.replace(".", "/")) in choices:
         return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(_options(group, search))}"
@@ -221,6 +226,8 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
         )
     near = [f"{prefix}{k}" for k in nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
+    if head not in known:
+        near = near or [MEANT[word] + key[len(head) :] for word in nearest(head, MEANT)[:1]]
     near = near or nearest(key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0])], cutoff=0.8)
     listed = f"valid: {', '.join(prefix + k for k in children)}" if children else f"{group} has none"
     return f"unknown option {key}; {did_you_mean(near) or listed}"
@@ -234,7 +241,7 @@ def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
 
 @cache
 def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
-    with suppress(HydraException):  # a file that overrides other groups cannot be read alone
+    with suppress(HydraException, YAMLError):  # a file that overrides other groups cannot be read alone
         cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
         return frozenset(_keys(OmegaConf.to_container(cfg, resolve=False)))
     return frozenset()

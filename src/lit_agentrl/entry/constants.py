@@ -46,6 +46,24 @@ REMOVED = {
     "filter=top_std_quarter": "filter=top_std filter.ratio=0.25",
 }
 
+# what other programs call our options
+MEANT = {
+    "algorithm": "algo",
+    "batch_size": "rollout.prompts",
+    "environment": "env",
+    "epochs": "trainer.max_epochs",
+    "game": "env",
+    "gpus": "trainer.devices",
+    "group_size": "rollout.members",
+    "iterations": "trainer.max_epochs",
+    "learning_rate": "optim.lr",
+    "max_steps": "trainer.max_epochs",
+    "num_generations": "rollout.members",
+    "output_dir": "hydra.run.dir",
+    "policy": "model",
+    "random_seed": "seed",
+}
+
 
 class Loader(ConfigLoaderImpl):
     """Hydra's loader of configs, which knows the constants of algorithms."""

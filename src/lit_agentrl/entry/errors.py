@@ -10,6 +10,7 @@ from hydra.errors import InstantiationException
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 from rich.text import Text
+from yaml import MarkedYAMLError
 
 from lit_agentrl.checks import under
 
@@ -46,6 +47,8 @@ def explain(error: BaseException) -> str:
         return f"{_at(error)}{first_line(error)}; a reference ${{a.b}} must name a key of the config"
     if isinstance(error, OmegaConfBaseException):
         return f"{_at(error)}{first_line(error)}"
+    if isinstance(error, MarkedYAMLError):
+        return _explain_yaml(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     kind = type(error).__name__
@@ -70,6 +73,12 @@ def _explain_instantiation(error: InstantiationException) -> str:
             return f"{key} has no _partial_; write _partial_: true into its YAML"
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
     return under(key, explain(cause)) if key else explain(cause)
+
+
+def _explain_yaml(error: MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    where = f"{mark.name}, line {mark.line + 1}: " if mark is not None else ""
+    return f"{where}{error.problem or error.context}; mend the YAML there"
 
 
 def _at(error: OmegaConfBaseException) -> str:

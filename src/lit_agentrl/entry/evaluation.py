@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,15 +11,19 @@ from lightning.pytorch import Callback
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.table import Table
 
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.parts import TaskLoader, eval_params
-from lit_agentrl.entry.run_folder import owned, require_idle
+from lit_agentrl.entry.games import TaskLoader
+from lit_agentrl.entry.keeping import can_keep, keep
+from lit_agentrl.entry.overrides import VARIANT
+from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.run_folder import require_idle
+from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Outcome
-from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import (
     clustered_mean_interval,
     clustered_share_interval,
@@ -44,12 +46,12 @@ class Scores:
     Attributes:
         records: one per game and temperature: success, return and pass@k with 95 % intervals over instances,
             chance, oracle, normalised success.
-        path: where they are written.
+        path: where they are written; None where that could not be, which is told.
         table: the same for people.
     """
 
     records: list[dict[str, Any]]
-    path: Path
+    path: Path | None
     table: Table
 
     def __rich__(self) -> Table:
@@ -72,10 +74,12 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
     """
     require_idle("run", folder)
-    checkpoint = find_checkpoint(cfg, folder)
     temperatures = _as_list(cfg.temperature)
     _check_options(cfg, temperatures)
+    checkpoint = find_checkpoint(cfg, folder)
     run = rebuilt(cfg, saved, load_task)
+    target_folder = folder / "evaluations"
+    is_kept = can_keep(target_folder)
     records = []
     for number, temperature in enumerate(temperatures):
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
@@ -92,19 +96,8 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     written = {"config": OmegaConf.to_container(cfg), "results": records}
-    with owned(folder / "evaluations"):  # others may evaluate the run beside this process
-        target = _target(folder / "evaluations", name, written["config"])
-        write_atomic(target, json.dumps(written, indent=2) + "\n")
-    return Scores(records, target, _table(stage, cfg, records))
-
-
-def _target(folder: Path, name: str, config: Any) -> Path:
-    """A file of its own for each set of options; repeating an evaluation rewrites its file."""
-    for number in itertools.count(1):
-        target = folder / f"{name}{'' if number == 1 else f'_{number}'}.json"
-        if not target.exists() or json.loads(target.read_text())["config"] == config:
-            return target
-    raise AssertionError("unreachable: count() does not end")
+    path = keep(target_folder, name, written) if is_kept else None
+    return Scores(records, path, _table(stage, cfg, records))
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
@@ -114,30 +107,36 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
         UserError: no such checkpoint.
     """
     given = Path(str(cfg.run))
+    stage = "last" if cfg.checkpoint is None else cfg.checkpoint
+    if stage not in CHECKPOINTS:
+        raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
+    if given.suffix == ".ckpt" and cfg.checkpoint is not None:
+        raise UserError(
+            f"checkpoint={stage} would be ignored: run={given} names a file; leave one of them out"
+        )
     if given.suffix == ".ckpt":
         return given
-    if cfg.checkpoint not in CHECKPOINTS:
-        raise UserError(f"checkpoint={cfg.checkpoint} is unknown; valid: {', '.join(CHECKPOINTS)}")
-    if cfg.checkpoint == "start":
+    if stage == "start":
         return None
-    path = folder / "checkpoints" / f"{cfg.checkpoint}.ckpt"
+    path = folder / "checkpoints" / f"{stage}.ckpt"
     if not checkpoint_exists(path):
-        raise UserError(
-            f"{folder} has no {cfg.checkpoint} checkpoint; checkpoint=start measures the untrained policy"
-        )
+        raise UserError(f"{folder} has no {stage} checkpoint; checkpoint=start measures the untrained policy")
     return path
 
 
-def _check_options(cfg: DictConfig, temperatures: Sequence[float]) -> None:
-    if cfg.split not in SPLITS:
-        raise UserError(f"split={cfg.split} is unknown; valid: {', '.join(SPLITS)}")
+def _check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
+    require_one_of("split", cfg.split, SPLITS)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("episodes", "members"):
-        if cfg[name] < 1:
-            raise UserError(f"{name}={cfg[name]} must be >= 1")
-    if any(k < 1 or k > cfg.members for k in cfg.pass_k):
-        raise UserError(f"pass_k={list(cfg.pass_k)} needs 1 <= k <= members={cfg.members}")
-    if not temperatures or min(temperatures) < 0:
-        raise UserError(f"temperature={cfg.temperature} must be a number >= 0 or a list of them")
+        require_whole(name, cfg[name], 1)
+    cfg.pass_k = _as_list(cfg.pass_k)  # one number may stand without brackets
+    for k in cfg.pass_k:
+        require_whole("pass_k", k, 1)
+        if k > cfg.members:
+            raise UserError(f"pass_k={shown(cfg.pass_k)} needs members >= {k}, and members={cfg.members}")
+    require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
+    for value in temperatures:
+        require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
     if cfg.members > 1 and 0 in temperatures:
         raise UserError(
             f"members={cfg.members} with temperature=0 would play the same episode again; use members=1"
@@ -164,6 +163,7 @@ def rebuilt(
             saved.test.envs = [str(name) for name in _as_list(cfg.env)]
         elif saved.test.envs is None and saved.val.envs is not None:
             saved.test.envs = saved.val.envs
+        load_task = find_games(cfg, saved, load_task)
         saved.trainer.enable_progress_bar = False
         saved.strategy = load_option("strategy", "single")  # however and wherever it was trained
         saved.trainer.devices = saved.trainer.num_nodes = 1
@@ -216,8 +216,9 @@ def _record(
 def _table(stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]]) -> Table:
     """One line a score, so that a terminal of 80 columns shows any number of them."""
     each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
+    variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     table = Table(
-        title=f"{stage} weights, split {cfg.split}{each}",
+        title=f"{stage} weights, split {cfg.split}{each}{variant}",
         caption="n: instances; normalised: 0 is chance, 1 is the oracle",
     )
     for column in ("game", "T", "n", "score", "value", "95 % interval"):

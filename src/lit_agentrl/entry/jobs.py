@@ -23,6 +23,7 @@ from lit_agentrl.entry import composition, ranks, run_folder
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, program
+from lit_agentrl.entry.own_configs import check_folders
 from lit_agentrl.entry.saved import saved_config
 from lit_agentrl.entry.signatures import check_targets
 
@@ -147,6 +148,7 @@ def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) 
     check_overrides(overrides, is_multirun=is_multirun)
     folders = flag_values(flags, "--config-dir", "-cd")
     search = composition.search_path(folders)
+    check_folders(folders)
     listed = expand(overrides) if is_multirun else [list(overrides)]
     jobs = [composition.compose_job("train", job, search) for job in listed]
     if flag_values(flags, "--cfg", "-c", "--info", "-i") or "--info" in flags or "-i" in flags:
@@ -155,6 +157,7 @@ def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) 
     run_folder.require_new(*place)
     if is_multirun:
         run_folder.require_apart(jobs)
+    from lit_agentrl.entry.idle import refuse_idle
     from lit_agentrl.entry.parts import build_parts
 
     checked: list[Checked] = []
@@ -166,12 +169,7 @@ def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) 
         check_targets(cfg)
         parts = build_parts(cfg, composition.task_loader(folders))
         checked.append(Checked(cfg, _described(cfg), parts, place))
-    idle = next((option for option in overrides if option.startswith("critic.")), None)
-    if idle is not None and all(job.parts.critic is None for job in checked):
-        raise UserError(
-            f"{idle} has no effect: the advantage asks for no values, so there is no critic; leave it out, or choose "
-            "an estimator such as algo/advantage=gae_token"
-        )
+    refuse_idle(overrides, [(job.config, job.parts) for job in checked])
     return checked
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.entry.composition import CONFIG_DIR, task_loader
 from lit_agentrl.entry.errors import UserError, did_you_mean, nearest
-from lit_agentrl.entry.overrides import check_overrides, parse
+from lit_agentrl.entry.overrides import check_overrides, parse, take_variant
 from lit_agentrl.entry.saved import run_folder_of, saved_config
 
 
@@ -23,7 +23,7 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     assert isinstance(cfg, DictConfig)
     keys = [str(key) for key in cfg]
     check_overrides(overrides, is_multirun=False)
-    for override in parse(overrides):
+    for override in take_variant(parse(overrides), cfg):
         key = override.key_or_group
         if key not in keys or override.is_add() or override.is_delete():
             hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"

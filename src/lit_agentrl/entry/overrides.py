@@ -13,6 +13,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
+from omegaconf import DictConfig
 
 from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
 
@@ -24,6 +25,8 @@ FLAGS = {
     "--info": True, "-i": True,
 }  # fmt: skip
 MULTIRUN = ("-m", "--multirun")
+VARIANT = "variant"  # key of the options that evaluate.py changes of the game it plays
+_OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 _PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a text that needs no quotes
 _OTHERS = ("null", "true", "false", "nan", "inf")  # but for these, which would not be texts
 
@@ -101,7 +104,7 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
     """Refuse what would silently do something else than it says.
 
     Raises:
-        UserError: a key given twice, or a sweep without ``-m``.
+        UserError: a key given twice, a sweep without ``-m``, or a key of Hydra's that the other kind of command reads.
     """
     seen: dict[str, str] = {}
     for text, override in zip(overrides, parse(overrides), strict=True):
@@ -109,12 +112,36 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
         if key in seen:
             raise UserError(f"{override.key_or_group} is given twice, as {seen[key]} and {text}; keep one")
         seen[key] = text
+        _check_hydra(override.key_or_group, text, is_multirun=is_multirun)
         if override.is_sweep_override() and not is_multirun:
             values = text.partition("=")[2]
             listed = (
                 f", or write {override.key_or_group}=[{values}] for one list" if "(" not in values else ""
             )
             raise UserError(f"{text} is a sweep; add -m to run each of its values{listed}")
+
+
+def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
+    """Put options of a game, such as ``env.game.size=7``, into ``cfg.variant``, as typed; returns the others."""
+    own = [each for each in parsed if each.key_or_group.startswith("env.") and not each.is_delete()]
+    if own:
+        cfg[VARIANT] = [each.input_line for each in own]
+    return [each for each in parsed if each not in own]
+
+
+def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
+    if key == "hydra.run.dir" and is_multirun:
+        raise UserError(
+            f"{text} has no effect with -m: the runs of a sweep lie in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
+        )
+    if key.startswith(_OF_SWEEPS) and not is_multirun:
+        raise UserError(
+            f"{text} has no effect without -m: one run has the folder hydra.run.dir=FOLDER, and nothing to launch"
+        )
+    if key == "hydra.mode":
+        raise UserError(f"{text}: -m is what makes a sweep; write it, or leave it out")
+    if key == "hydra.searchpath":
+        raise UserError(f"{text}: name a folder of configs with --config-dir FOLDER")
 
 
 def program(name: str) -> str:

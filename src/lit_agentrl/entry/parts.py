@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.checks import named, require_whole
-from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.checks import named, require, require_whole, shown
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
+from lit_agentrl.entry.making import made, made_dialect, made_like
+from lit_agentrl.entry.monitors import check_monitors
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.structure import build_algorithm, check_structure
-from lit_agentrl.envs.base import Mixture, Task
-from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -34,23 +32,6 @@ from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic, separate_if_needed
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
-
-TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
-
-
-@dataclass
-class Games:
-    """The run's games: trained ones first, then those that are only evaluated."""
-
-    tasks: list[Task]
-    weights: list[float]  # of the trained ones
-    val: list[EvalSpec]
-    test: list[EvalSpec]
-
-    def levels(self, split: str) -> dict[str, Levels]:
-        """Chance and oracle of the games evaluated on this split, as far as they are known."""
-        specs = self.val if split == "val" else self.test
-        return {self.tasks[spec.task].name: lookup(self.tasks[spec.task], split) for spec in specs}
 
 
 @dataclass
@@ -83,6 +64,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     """
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
+    _check_devices(cfg.trainer)
     require_whole("val.every", cfg.val.every, 1)
     require_whole("val.episodes", cfg.val.episodes, 1)
     require_whole("test.episodes", cfg.test.episodes, 0)
@@ -90,15 +72,10 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
     toy = TrajectoryBatch.toy().tensors()
-    if Objective not in type(algorithm).__mro__:
-        raise ValueError(
-            f"algo._target_={cfg.algo._target_} must be an Objective: inherit rl.objective.Objective"
-        )
     with named("algo"):
         algorithm.try_out(toy)
         try_loss(algorithm, with_computed(toy))
-    rollout: RolloutSettings = instantiate(cfg.rollout)
-    update: UpdateSettings = instantiate(cfg["update"])  # cfg.update is a method of DictConfig
+    rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     check_needs(algorithm, rollout, update, list(cfg.reward))
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
@@ -106,7 +83,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
-    prompt, dialect = instantiate(cfg.prompt), instantiate(cfg.dialect)
+    check_monitors(cfg.callbacks, games)
+    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
     if prompt.force_think and not dialect.think_start:
         raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
     return Parts(
@@ -119,14 +97,24 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         games=games,
         val_params=eval_params(rollout, cfg.val.temperature, "val"),
         test_params=eval_params(rollout, cfg.test.temperature, "test"),
-        optim=instantiate(cfg.optim),
+        optim=made(cfg, "optim", OptimSettings),
         prompt=prompt,
         dialect=dialect,
-        worlds=instantiate(cfg.worlds),
-        worker=instantiate(cfg.worker) if cfg.worker else None,
+        worlds=made(cfg, "worlds", Worlds),
+        worker=made(cfg, "worker", WorkerSettings) if cfg.worker else None,
         context=build_context(cfg, algorithm),
         rewards=rewards,
     )
+
+
+def _check_devices(trainer: DictConfig) -> None:
+    devices = trainer.get("devices", 1)
+    is_number = isinstance(devices, int) and not isinstance(devices, bool) and (devices >= 1 or devices == -1)
+    is_listed = isinstance(devices, str | ListConfig) and len(devices) > 0
+    require(
+        is_number or is_listed, "trainer.devices", devices, "a whole number >= 1, a list of devices, or auto"
+    )
+    require_whole("trainer.num_nodes", trainer.get("num_nodes", 1), 1)
 
 
 def check_needs(
@@ -166,7 +154,7 @@ def build_context(cfg: DictConfig, algorithm: Objective) -> Context:
     Raises:
         ValueError: a part of the algorithm needs each trajectory in one row, and this context cuts it up.
     """
-    context: Context = instantiate(cfg.context)
+    context: Context = made_like(cfg, "context", Context)
     axes = algorithm.requirements.whole_trajectories
     if axes and not context.is_append_only:
         axis = axes[0]
@@ -185,6 +173,8 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
         ValueError: naming part, need and remedy.
     """
     critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
+    if critic is not None and not isinstance(critic, partial):
+        raise ValueError("critic has no _partial_; write _partial_: true into its YAML")
     if algorithm.needs("value_BT") and critic is None:
         raise ValueError(
             f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
@@ -202,9 +192,12 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
     )
 
 
-def _made_at(key: str, make: Callable[..., Any], *args: Any) -> Any:
+def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
     with named(key):
-        return make(*args)
+        found = make(policy)
+        if not isinstance(found, Critic):
+            raise ValueError(f"it makes a {type(found).__name__}, and must make a Critic")
+        return found
 
 
 def build_rewards(section: DictConfig) -> RewardPipeline:
@@ -216,75 +209,12 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
     parts: dict[str, RewardPart] = {}
     for name, entry in section.items():
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
-            raise ValueError(f"reward.{name!s}={entry} must have a _target_; ~reward.{name!s} leaves it out")
+            raise ValueError(
+                f"reward.{name!s}={shown(entry)} must have a _target_; ~reward.{name!s} leaves it out"
+            )
         parts[str(name)] = instantiate(entry)
     with named("reward"):
         return RewardPipeline(parts)
-
-
-def try_games(games: Games, rewards: RewardPipeline) -> None:
-    """Make each game once, so that a bad rule fails here, and show its first instance to the reward parts.
-
-    Raises:
-        ValueError: from a game, or from a part that cannot work with one that is trained on.
-    """
-    for index, task in enumerate(games.tasks):
-        with named("env"):
-            made = task.make("train")
-        with closing(made) as env:
-            if index < len(games.weights) and rewards.parts:
-                observation, _ = env.reset(seed=0)
-                for name, part in rewards.parts.items():
-                    with named(f"reward.{name}"):
-                        part.check_game(task, env, observation)
-
-
-def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
-    """The training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
-
-    Raises:
-        ValueError: an unknown or doubled name, a bad limit, naming the option.
-    """
-    chosen = instantiate(cfg.env)
-    if isinstance(chosen, Mixture):
-        tasks = [_load(load_task, name, "env.weights") for name in chosen.weights]
-        weights = list(chosen.weights.values())
-    elif isinstance(chosen, Task):
-        tasks, weights = [chosen], [1.0]
-    else:
-        raise ValueError(
-            f"env._target_={cfg.env._target_} makes a {type(chosen).__name__}; it must make a Task"
-        )
-    specs = {}
-    for split in ("val", "test"):
-        names = _names(f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]])
-        indices = []
-        for name in names:
-            known = [task.name for task in tasks]
-            if name not in known:
-                tasks.append(_load(load_task, name, f"{split}.envs"))
-                known.append(name)
-            indices.append(known.index(name))
-        specs[split] = [EvalSpec(task=index, prompts=cfg[split].episodes) for index in indices]
-    return Games(tasks, weights, specs["val"], specs["test"])
-
-
-def _names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
-    names = default if given is None else [given] if isinstance(given, str) else list(given)
-    if len(set(names)) != len(names) or not names:
-        reason = "names a game twice" if names else "names no game; null stands for the games trained on"
-        raise ValueError(f"{option}=[{','.join(names)}] {reason}")
-    return names
-
-
-def _load(load_task: TaskLoader, name: str, option: str) -> Task:
-    try:
-        task = instantiate(load_task(name))
-    except ValueError as error:
-        raise ValueError(f"{option}: {error}") from error
-    if not isinstance(task, Task):
-        raise ValueError(f"{option}: {name} is not a single game; name games of conf/env")
-    return task
 
 
 def eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:

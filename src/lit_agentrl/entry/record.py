@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl import __version__
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
-from lit_agentrl.entry.parts import Games
+from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.run_folder import FolderInUse, owned
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import whole_lines
@@ -82,18 +82,19 @@ class RunRecord:
         command: how the run was started.
         seed: run seed.
         planned: iterations asked for.
+        at_start: warnings of its start.
         warnings: lines told while it runs; read when the summary is written.
         is_writing: whether this process writes the file; of several, only the first does.
     """
 
     def __init__(
         self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int,
-        warnings: Sequence[str] = (), is_writing: bool = True,
+        at_start: Sequence[str] = (), warnings: Sequence[str] = (), is_writing: bool = True,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"
         self._totals = totals
-        self._warnings = warnings
+        self._at_start, self._warnings = at_start, warnings
         self._fixed: dict[str, Any] = {
             "command": command,
             "seed": seed,
@@ -156,7 +157,7 @@ class RunRecord:
             "version": reports.VERSION,
             "status": status,
             "error": error,
-            "warnings": list(self._warnings),
+            "warnings": [*self._at_start, *self._warnings],
             **self._fixed,
             "games": list(self._games.values()),
             **self._totals.counts,

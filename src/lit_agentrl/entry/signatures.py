@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.checks import shown
 from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
@@ -66,7 +67,7 @@ def check_targets(cfg: DictConfig) -> None:
                 raise UserError(f"unknown option {option}; {_valid_names(path, str(name), parameters)}")
             annotation = hints.get(str(name), Any)
             if not isinstance(value, dict | list) and not _accepts(annotation, value):
-                raise UserError(f"{option}={_shown(value)} must be {_describe(annotation)}")
+                raise UserError(f"{option}={shown(value)} must be {_describe(annotation)}")
 
 
 def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -133,10 +134,5 @@ def _describe(annotation: Any) -> str:
     words = []
     for member in _members(annotation):
         literals = get_args(member) if get_origin(member) is Literal else ()
-        words += [_shown(value) for value in literals] or [_WORDS[member]]
+        words += [shown(value) for value in literals] or [_WORDS[member]]
     return " or ".join(dict.fromkeys(words))
-
-
-def _shown(value: Any) -> str:
-    """As it is written in YAML."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
 
+from lit_agentrl.entry.making import made
 from lit_agentrl.rl.filters import Selection, may_want_more
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import BASELINE, MORE_GROUPS, Structure
@@ -17,12 +17,16 @@ from lit_agentrl.rollout.structures.refill import Refill
 def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
     """The algorithm, and the structure of its rollouts, which stands among its axes; `Refill` where none does."""
     if "structure" not in cfg.algo:
-        return instantiate(cfg.algo), Refill()
-    structure: Structure = instantiate(cfg.algo.structure)
+        return _objective(cfg), Refill()
+    structure = made(cfg, "algo.structure", Structure)
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         del cfg.algo.structure
-    return instantiate(cfg.algo), structure
+    return _objective(cfg), structure
+
+
+def _objective(cfg: DictConfig) -> Objective:
+    return made(cfg, "algo", Objective)
 
 
 def check_structure(

@@ -15,8 +15,10 @@ from lit_agentrl.callbacks.iteration_log import rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, threads
 from lit_agentrl.entry.assembly import Run, build, plain
+from lit_agentrl.entry.games import TaskLoader
+from lit_agentrl.entry.idle import bounds_that_never_act
 from lit_agentrl.entry.overlap import add_correction, add_worker
-from lit_agentrl.entry.parts import Parts, TaskLoader
+from lit_agentrl.entry.parts import Parts
 from lit_agentrl.entry.recovery import name_good_checkpoint
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
@@ -55,8 +57,10 @@ def train(
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals, watch])
-    if note and run.trainer.is_global_zero:
-        print(note)
+    warning = bounds_that_never_act(run.module, is_ahead=cfg.rollout.overlap)
+    for line in filter(None, (note, warning and f"warning: {warning}")):
+        if run.trainer.is_global_zero:
+            print(line)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
         folder,
@@ -65,6 +69,7 @@ def train(
         command=command,
         seed=cfg.seed,
         planned=planned,
+        at_start=[warning] if warning else [],
         warnings=watch.warnings,
         is_writing=is_first,
     )

@@ -14,6 +14,8 @@ from lit_agentrl.episode import EndReason, Episode, Outcome
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share")
 _OTHER = ("reply_tokens", "invalid_share", "surplus_actions", "entropy", "distinct_2")
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
+# of an evaluation; normalised where chance and oracle are known
+EVALUATED = ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed")
 
 
 class EpisodeMetrics(nn.Module):
@@ -130,7 +132,7 @@ def evaluation_row(
             chance, oracle = levels[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
     row: dict[str, float] = {}
-    for key in ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed"):
+    for key in EVALUATED:
         values = {name: result[key] for name, result in results.items() if key in result}
         if values:
             row[f"{split}/{key}"] = sum(values.values()) / len(values)

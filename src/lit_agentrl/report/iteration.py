@@ -44,6 +44,12 @@ def _typed(numbers: dict[str, float]) -> dict[str, Any]:
     return {**reals, **whole, "end": EndReason(whole["end"]), "success": bool(whole["success"])}
 
 
+def failure(episode: Episode) -> str:
+    """What failed, where, and why: game, instance and turn."""
+    where = f"turn {len(episode.turns)}" if episode.turns else "reset"
+    return f"game {episode.task_name} instance seed {episode.instance_seed}, {where}: {episode.error}"
+
+
 def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> None:
     """Stop where too many games failed, or the policy drew from logits that are not finite, on all ranks alike.
 
@@ -52,7 +58,7 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
         NotFinite: naming the weights that gave the logits.
     """
     failed = [episode for episode in episodes if episode.failed]
-    mine = [f"game {e.task_name} instance seed {e.instance_seed}: {e.error}" for e in failed[:1]]
+    mine = [failure(episode) for episode in failed[:1]]
     told = gather_objects([(rank(), len(failed), len(episodes), mine, _broken_versions(episodes))])
     if broken := [version for each in told for version in each[4]]:
         raise NotFinite(

@@ -61,7 +61,7 @@ class Summary(TypedDict):
     version: Literal[1]
     status: Literal["completed", "stopped", "collapsed", "failed"]
     error: str | None  # one line, for status failed
-    warnings: list[str]  # lines that were told while it ran
+    warnings: list[str]  # lines that were told at start and while it ran
     command: str
     seed: int
     versions: dict[str, str]  # package -> version

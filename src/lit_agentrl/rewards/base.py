@@ -11,8 +11,9 @@ with several processes only those travel.  Then several processes score as one d
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -161,14 +162,50 @@ class Shaping(RewardPart):
         """One number for each turn of each episode."""
 
     def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """``points + weight * score``."""
+        """``points + weight * score``.
+
+        Raises:
+            ValueError: the scores are not one finite number a turn.
+        """
         scores = self.score(episodes, iteration=iteration)
-        if [len(row) for row in scores] != [len(row) for row in points]:
-            raise ValueError(f"reward.{self.name} must score every turn of every episode")
+        require_points(self.name, scores, episodes)
         return [
             [p + self.weight * s for p, s in zip(row, given, strict=True)]
             for row, given in zip(points, scores, strict=True)
         ]
+
+
+def require_points(name: str, given: Any, episodes: Sequence[Episode]) -> None:
+    """Checks what a part gave back.
+
+    Raises:
+        ValueError: it is not one finite number for every turn of every episode; names the first that differs.
+    """
+    must = f"reward.{name} must give one finite number for every turn of every episode"
+    if not _has_length(given) or len(given) != len(episodes):
+        number = len(given) if _has_length(given) else type(given).__name__
+        raise ValueError(f"{must}: a list of {len(episodes)} lists, not {number}")
+    for episode, row in zip(episodes, given, strict=True):
+        where = f"game {episode.task_name} instance seed {episode.instance_seed}"
+        if not _has_length(row) or len(row) != len(episode.turns):
+            number = len(row) if _has_length(row) else type(row).__name__
+            raise ValueError(f"{must}: {where} has {len(episode.turns)} turns, and was given {number}")
+        for turn, value in enumerate(row, start=1):
+            if not _is_finite(value):
+                raise ValueError(
+                    f"{must}: {where}, turn {turn} was given {value}; score what cannot be scored 0"
+                )
+
+
+def _has_length(given: Any) -> bool:
+    return isinstance(given, Sized) and not isinstance(given, str)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, RuntimeError):  # no number, or several
+        return False
 
 
 def at_end(episodes: Sequence[Episode], values: Sequence[float]) -> Points:

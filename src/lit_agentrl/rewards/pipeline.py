@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from lit_agentrl.checks import require
-from lit_agentrl.distributed import gather_rows, sum_over_ranks
+from lit_agentrl.checks import blamed, require, require_one_of
+from lit_agentrl.distributed import gather_rows, sum_over_ranks, world_size
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Probe, RewardContext, RewardPart, Stage
+from lit_agentrl.rewards.base import Points, Probe, RewardContext, RewardPart, Stage, require_points
 from lit_agentrl.rewards.tripwire import TripWire
 
 
@@ -26,13 +28,18 @@ class RewardPipeline:
 
     Raises:
         ValueError: two parts replace the task's reward, a part learns from its own process's episodes alone, or an
-            entry is no reward part.
+            entry is no reward part, or does not say when it acts or what it sees.
     """
 
     def __init__(self, parts: Mapping[str, RewardPart] | None = None) -> None:
         parts = dict(parts or {})
         for name, part in parts.items():
             require(isinstance(part, RewardPart), f"{name}._target_", type(part).__name__, "a RewardPart")
+            if not isinstance(getattr(part, "stage", None), Stage):
+                raise ValueError(
+                    f"{name} has no stage; let {type(part).__name__} say when it acts, such as stage = Stage.SHAPING"
+                )
+            require_one_of(f"{name}.sees", part.sees, ("own", "all"))
             part.name = name
         task = [name for name, part in parts.items() if part.stage is Stage.TASK]
         if len(task) > 1:
@@ -57,7 +64,8 @@ class RewardPipeline:
     def setup(self, context: RewardContext) -> None:
         """Let the parts make what needs the run; only the first call does anything."""
         for part in () if self._is_set_up else self.parts.values():
-            part.setup(context)
+            with _told(part):
+                part.setup(context)
         self._is_set_up = True
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> None:
@@ -68,7 +76,7 @@ class RewardPipeline:
             iteration: counts from 0.
 
         Raises:
-            ValueError: a part returned points of the wrong shape, or not finite.
+            ValueError: a part raised, or returned points of the wrong shape or not finite; names it.
         """
         scored = trainable(episodes)
         if not self or not _number(scored):
@@ -78,14 +86,29 @@ class RewardPipeline:
             for turn in episode.turns:
                 turn.shaping = {}
         for name, part in self._called(scored):
-            changed = part.apply(points, scored, iteration=iteration)
-            _check(name, changed, points)
+            with _told(part):
+                changed = part.apply(points, scored, iteration=iteration)
+            require_points(name, changed, scored)
             if part.stage is not Stage.WATCH:
                 _record(name, changed, points, scored)
             points = changed
         for episode, row in zip(scored, points, strict=True):
             for turn, value in zip(episode.turns, row, strict=True):
                 turn.shaped_reward = value
+
+    def try_out(self, episodes: Sequence[Episode]) -> None:
+        """Score episodes that are thrown away, with copies of those parts that need no `RewardPart.setup`.
+
+        Raises:
+            ValueError: as of :meth:`score`, before anything is played.
+        """
+        scored = trainable(episodes)
+        points = [[turn.reward for turn in episode.turns] for episode in scored]
+        for name, part in self.parts.items():
+            if scored and type(part).setup is RewardPart.setup:
+                with _told(part):
+                    points = copy.deepcopy(part).apply(points, scored, iteration=0)
+                require_points(name, points, scored)
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
         """Let the parts learn from the iteration's episodes, already scored; returns its curves; collective.
@@ -102,11 +125,13 @@ class RewardPipeline:
                     [math.fsum(t.shaping.get(name, 0.0) for t in e.turns) for e in scored]
                 )
         for name, part in self._called(scored):
-            further = part.curves(scored, iteration=iteration)
-            row |= {f"reward/{name}_{key}": value for key, value in further.items()}
+            with _told(part):
+                further = part.curves(scored, iteration=iteration)
+                row |= {f"reward/{name}_{key}": value for key, value in further.items()}
         row["reward/total"] = _mean([episode.training_return for episode in scored])
         for _, part in self._called(scored):
-            part.learn(scored, iteration=iteration)
+            with _told(part):
+                part.learn(scored, iteration=iteration)
         return row
 
     def _called(self, scored: Sequence[Episode]) -> list[tuple[str, RewardPart]]:
@@ -129,11 +154,12 @@ def trainable(episodes: Sequence[Episode]) -> list[Episode]:
     return [e for e in episodes if not e.failed and e.num_action_tokens]
 
 
-def _check(name: str, changed: Points, points: Points) -> None:
-    if [len(row) for row in changed] != [len(row) for row in points]:
-        raise ValueError(f"reward.{name} must return one number for every turn of every episode")
-    if not all(math.isfinite(value) for row in changed for value in row):
-        raise ValueError(f"reward.{name} returned points that are not finite; score what cannot be scored 0")
+@contextmanager
+def _told(part: RewardPart) -> Iterator[None]:
+    """Whatever a part raises names it; but a process group that broke is told by who watches that."""
+    asks_others = part.sees == "all" and world_size() > 1
+    with blamed(f"reward.{part.name}", but=(RuntimeError,) if asks_others else ()):
+        yield
 
 
 def _record(name: str, changed: Points, points: Points, episodes: Sequence[Episode]) -> None:

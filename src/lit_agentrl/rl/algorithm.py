@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from lit_agentrl.checks import shown
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights, divide
-from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out
+from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out, with_computed
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.kl import KLTerm
 from lit_agentrl.rl.kl_control import Controller, Fixed
@@ -78,8 +79,9 @@ class Algorithm(Objective):
         for axis, part in self._parts():
             try_out(axis, part, _RESULTS.get(axis, Tensor), rows, "B" if axis == "rows" else "BT")
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
+            name, value = next(iter(idle.items()))
             raise ValueError(
-                f"clip.{next(iter(idle))}={next(iter(idle.values()))} never acts, because this algo/ratio is always 1: "
+                f"clip.{name}={shown(value)} never acts, because this algo/ratio is always 1: "
                 "use algo/clip=none, or algo/ratio=token"
             )
 
@@ -103,6 +105,14 @@ class Algorithm(Objective):
     def needs(self, tensor: str) -> bool:
         """Whether any part takes the tensor of that name, such as ``value_BT``."""
         return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._parts())
+
+    def ratio_bounds(self, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
+        """The constants of a clip rule that marks no token whose ratio is 1."""
+        clipped: Clipped = bind(self.clip, with_computed(rows))
+        if bool((clipped.is_clipped_low_BT | clipped.is_clipped_high_BT).any()):
+            return ()
+        given = constants(self.clip)
+        return tuple(f"clip.{name}" for name, value in given.items() if isinstance(value, int | float))
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Rewards with a KL that acts there, advantages (points, or as the mix scales them), and what is kept."""

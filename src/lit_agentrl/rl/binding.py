@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import named, shown
 
 _SUFFIXES = ("_BT", "_B", "_BK")
 
@@ -100,7 +100,7 @@ def try_out(
         with torch.no_grad(), named(option):
             returned = bind(fn, toy)
     except TypeError as error:
-        stated = ", ".join(f"{name}={value!r}" for name, value in given.items()) or "its inputs"
+        stated = ", ".join(f"{name}={shown(value)}" for name, value in given.items()) or "its inputs"
         raise ValueError(f"{option}: {_name(fn)} does not accept {stated}: {error}") from error
     if not isinstance(returned, result):
         got, expected = type(returned).__name__, result.__name__

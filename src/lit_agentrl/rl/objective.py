@@ -102,6 +102,14 @@ class Objective(Protocol):
         """
         return None
 
+    def ratio_bounds(self, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
+        """Options, such as ``clip.epsilon``, of bounds that act on no ratio of 1, so not in an iteration's first step.
+
+        Args:
+            rows: a toy batch, as of `try_out`.
+        """
+        return ()
+
     def prepare(self, tensors: Tensors) -> Tensors:
         """Columns made or replaced once an iteration from the rows of all ranks, without gradient.
 

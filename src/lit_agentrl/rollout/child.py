@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from lit_agentrl.envs.base import Task
-from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out
+from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out, worn_out
 
 _START_S = 120.0  # for the imports of a new process
 _END_S = 2.0  # for one that has closed its connection, so that its own exit code is told
@@ -143,7 +143,7 @@ class Child:
         self._process = self._connection = None
         self._seated.clear()
         if not self._may_restart():
-            self._broken = f"hosting.restarts={self._hosting.restarts} workers were replaced; no more are"
+            self._broken = worn_out(self._hosting)
         return code
 
 

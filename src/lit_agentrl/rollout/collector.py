@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import blamed
 from lit_agentrl.distributed import gather_rows, sum_over_ranks
 from lit_agentrl.report.iteration import rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
@@ -77,7 +79,9 @@ class Collector:
 
     def first_wave(self, prompts: StepBatch) -> Wave:
         """What is played first for an iteration's prompts."""
-        return self._wave(prompts.iteration, 0, self._structure.plan(prompts, self.settings.members))
+        with _told():
+            specs = self._structure.plan(prompts, self.settings.members)
+        return self._wave(prompts.iteration, 0, specs)
 
     def collect(
         self,
@@ -142,16 +146,16 @@ class Collector:
                 f"filter asks for more groups, and {type(self._structure).__name__} plays none: set "
                 "algo/structure=refill"
             )
-        found = self._structure.after_wave(
-            SoFar(
-                iteration=batch.iteration,
-                waves=waves,
-                members=self.settings.members,
-                want_more=want_more,
-                episodes=[*batch.episodes, *batch.greedy_episodes],
-                draw=lambda wave: self._further_prompts(batch.iteration, wave),
-            )  # fmt: skip
+        so_far = SoFar(
+            iteration=batch.iteration,
+            waves=waves,
+            members=self.settings.members,
+            want_more=want_more,
+            episodes=[*batch.episodes, *batch.greedy_episodes],
+            draw=lambda wave: self._further_prompts(batch.iteration, wave),
         )
+        with _told():
+            found = self._structure.after_wave(so_far)
         number = int(sum_over_ranks(torch.tensor(len(found))))
         if number and waves >= MAX_WAVES:
             raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
@@ -187,3 +191,8 @@ class Collector:
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         batch.trajectories = pack(trained, baselines) if trained else None
+
+
+def _told() -> AbstractContextManager[None]:
+    """Whatever a structure raises names it; but a process group that broke is told by who watches that."""
+    return blamed("algo.structure", but=(RuntimeError,))

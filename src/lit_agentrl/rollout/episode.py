@@ -7,11 +7,12 @@ from functools import partial
 import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Segment, Turn
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.seats import Answer
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past
+from lit_agentrl.text.dialects.base import Reply
 from lit_agentrl.text.ledger import reply_segments
 
 
@@ -69,26 +70,42 @@ class EpisodeInPlay:
             self._end(EndReason.CONTEXT_LIMIT)
             return []
         episode.num_new += len(self._past.pieces[-1].tokens)
-        chat, dialect = self._chat, self._chat.dialect
         turn.reply_tokens, turn.reply_logps = np.array(result.tokens), np.array(result.logps)
         turn.reply_entropies = np.array(result.entropies)
         turn.policy_version, turn.finish = result.policy_version, result.finish
-        turn.reply_text = chat.decode(result.tokens)
-        segments = reply_segments(
-            chat.tokenizer, result.tokens, forced_think=chat.forced_think, dialect=dialect
-        )
-        turn.reply_segments = np.array(segments, np.int8)
-        text = (dialect.think_start if chat.forced_think else "") + turn.reply_text
+        turn.reply_text = self._chat.decode(result.tokens)
         try:
-            reply = dialect.parse(text, self._actions, think=self._prompt.think)
-        except ValueError as error:  # names of the game's that the dialect cannot tell apart
-            self._end(EndReason.ERROR, error=f"{type(error).__name__}: {error}")
+            reply = self._read(turn)
+        except ValueError as error:
+            self._end(EndReason.ERROR, error=str(error))
             return []
         turn.is_valid, turn.problem, turn.has_think = reply.is_valid, reply.problem, reply.has_think
         turn.is_well_formed, self._complaint = reply.is_well_formed, reply.complaint
         allowed = min(self._allowed, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         return list(reply.actions[:allowed])
+
+    def _read(self, turn: Turn) -> Reply:
+        """What a reply means; its tokens are given their roles.
+
+        Raises:
+            ValueError: the dialect fails, be it of a user, or at names of the game's that it cannot tell apart.
+        """
+        chat, dialect = self._chat, self._chat.dialect
+        text = (dialect.think_start if chat.forced_think else "") + turn.reply_text
+        turn.reply_segments = np.full(len(turn.reply_tokens), Segment.OTHER, np.int8)
+        try:
+            segments = reply_segments(
+                chat.tokenizer, turn.reply_tokens.tolist(), forced_think=chat.forced_think, dialect=dialect
+            )
+            turn.reply_segments = np.array(segments, np.int8)
+            reply = dialect.parse(text, self._actions, think=self._prompt.think)
+        except (Exception, SystemExit) as error:
+            kind = type(dialect).__name__
+            raise ValueError(f"dialect {kind} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(reply, Reply):
+            raise ValueError(f"dialect: parse must return a Reply, and returned {type(reply).__name__}")
+        return reply
 
     def go_on(self, answer: Answer) -> None:
         """Record what the game said to these actions, and either open the next turn or end the episode."""

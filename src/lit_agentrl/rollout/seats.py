@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.checks import blamed
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
@@ -95,9 +96,10 @@ class Seats:
             self.envs[key] = (split, env)
             started = time.perf_counter()
             try:
-                answer.observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
+                given = env.reset(seed=seed, options={"noise_seed": noise_seed})
             finally:
                 answer.seconds = time.perf_counter() - started
+            answer.observation, info = _returned("reset", given, "observation, info")
             self._shown[key] = answer.observation = _readable(answer.observation)
             answer.instance_id = str(info.get("instance_id", ""))
             answer.rules, answer.system_text = env.rules, env.system_text
@@ -115,18 +117,18 @@ class Seats:
                 answer.calls += 1
                 started = time.perf_counter()
                 try:
-                    observation, reward, terminated, truncated, info = env.step(action)
+                    given = env.step(action)
                 finally:
                     answer.seconds += time.perf_counter() - started
+                observation, reward, terminated, truncated, info = _returned(
+                    "step", given, "observation, reward, terminated, truncated, info"
+                )
                 answer.observation = self._shown[key] = _readable(observation)
                 reward = _finite("reward", reward)
-                parts = {
-                    str(name): _finite(f"reward_parts.{name}", points)
-                    for name, points in info.get("reward_parts", {"reward": reward}).items()
-                }
+                parts = _points(info, reward)
                 answer.steps.append(Step(action, reward, parts, bool(info.get("action_is_valid", True))))
                 if terminated or truncated:
-                    answer.ended, answer.success = True, bool(info["success"])
+                    answer.ended, answer.success = True, _is_solved(info)
                     return answer
             self._look(key, answer)
         except (Exception, SystemExit) as error:  # as in reset()
@@ -166,9 +168,42 @@ class Seats:
         split, env = self.envs[key]
         answer.actions, answer.state_key = env.actions(), int(env.state_key())
         if split == "train":
-            answer.probes = {
-                name: float(probe(env, self._shown[key])) for name, probe in self._probes.items()
-            }
+            for name, probe in self._probes.items():
+                with blamed(f"reward.{name}"):
+                    answer.probes[name] = float(probe(env, self._shown[key]))
+
+
+def _returned(call: str, given: Any, what: str) -> Any:
+    """What a game gave back, if it is so many things, the last of them ``info``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(given, tuple | list) or len(given) != what.count(",") + 1:
+        raise ValueError(f"{call} must return ({what}), and returned {_told(given)}")
+    if not isinstance(given[-1], Mapping):
+        raise ValueError(f"the info of {call} must be a dict, not {_told(given[-1])}")
+    return given
+
+
+def _is_solved(info: Mapping[str, Any]) -> bool:
+    if "success" not in info:
+        raise ValueError("the info of the last step must say whether the game is solved: info['success']")
+    return bool(info["success"])
+
+
+def _points(info: Mapping[str, Any], reward: float) -> dict[str, float]:
+    parts = info.get("reward_parts", {"reward": reward})
+    if not isinstance(parts, Mapping):
+        raise ValueError(f"info['reward_parts'] must be a dict of numbers, not {_told(parts)}")
+    return {str(name): _finite(f"reward_parts.{name}", points) for name, points in parts.items()}
+
+
+def _told(given: Any) -> str:
+    """A value of any kind, in a few characters of one line."""
+    text = " ".join(repr(given).split())
+    text = text if len(text) <= 40 else text[:40] + "…"
+    return text if given is None else f"{type(given).__name__} {text}"
 
 
 def _readable(observation: str) -> str:
@@ -178,12 +213,15 @@ def _readable(observation: str) -> str:
         ValueError: it is no text.
     """
     if not isinstance(observation, str):
-        raise ValueError(f"the observation must be a str, not {type(observation).__name__}")
+        raise ValueError(f"the observation must be a str, not {_told(observation)}")
     return observation.encode("utf-8", "replace").decode()  # half a character is none
 
 
 def _finite(name: str, points: Any) -> float:
-    number = float(points)
+    try:
+        number = float(points)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, of several numbers
+        raise ValueError(f"{name} must be one number, not {_told(points)}") from error
     if not math.isfinite(number):
         raise ValueError(f"{name}={number} must be finite")
     return number
@@ -216,6 +254,14 @@ def serve(seats: Seats, call: Call) -> Answer | None:
 def limit_of(hosting: Hosting, call: Call) -> float | None:
     """Seconds that a call may take; closing a game that failed takes no longer than a step."""
     return hosting.reset_timeout_s if call.kind == "reset" else hosting.step_timeout_s
+
+
+def worn_out(hosting: Hosting) -> str:
+    """What is said where workers may not be replaced any more."""
+    return (
+        f"hosting.restarts={hosting.restarts} workers were replaced, since they died or hung; no more are: mend the "
+        "game, or raise it"
+    )
 
 
 def timed_out(call: Call, limit: float) -> Answer:

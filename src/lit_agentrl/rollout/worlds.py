@@ -13,7 +13,7 @@ from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.rollout.child import Child
-from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out
+from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out, worn_out
 
 _SLICE_S = 0.02  # how often threads are asked whether they hang
 _END_S = 5.0  # for all workers together to end
@@ -172,7 +172,7 @@ class _Broken:
     """What stands where too many workers had to be replaced."""
 
     def __init__(self, hosting: Hosting) -> None:
-        self._error = f"hosting.restarts={hosting.restarts} workers were replaced; no more are"
+        self._error = worn_out(hosting)
 
     def __call__(self, call: Call) -> Answer | None:
         return None if call.kind == "release" else Answer(error=self._error)

@@ -1,4 +1,4 @@
-"""Cutting a batch of ragged rows into minibatches of trajectories and micro-batches of tokens."""
+"""Cutting rows of unequal length into micro-batches of tokens."""
 
 from __future__ import annotations
 
@@ -195,29 +195,6 @@ def micro_batches(
         first = 1 if unit_B is None else int((unit_B[rows] == unit_B[rows[0]]).sum())
         found.append(MicroBatch(rows, width, packing, real, needed, computed, first))
     return found
-
-
-def split_trajectories(trajectory_B: Tensor, count: int, generator: torch.Generator | None) -> list[Tensor]:
-    """Row indices of ``count`` minibatches of near-equal numbers of whole trajectories.
-
-    Args:
-        trajectory_B: id of each row's trajectory; rows of one trajectory stay together.
-        count: number of minibatches; 1 keeps the order.
-        generator: shuffles trajectories when there are several minibatches.
-
-    Raises:
-        ValueError: fewer trajectories than minibatches.
-    """
-    ids, index_B = torch.unique(trajectory_B, return_inverse=True)
-    if len(ids) < count:
-        raise ValueError(
-            f"update.minibatches={count} exceeds the {len(ids)} trajectories selected for training"
-        )
-    if count == 1:
-        return [torch.arange(len(trajectory_B))]
-    place = torch.randperm(len(ids), generator=generator)
-    part_B = place[index_B] * count // len(ids)
-    return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
 
 
 def kept_rows(

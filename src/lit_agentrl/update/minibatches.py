@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lit_agentrl.batch import FILLER, filler_rows, padded
 from lit_agentrl.distributed import Deal, as_wide, gather_rows, rank, send_rows, world_size
-from lit_agentrl.update.microbatches import split_trajectories
 
 Tensors = dict[str, Tensor]
 
@@ -27,11 +26,11 @@ def minibatches(
         tensors: this rank's rows under each name, at present.
         count: number of minibatches.
         units: ``trajectory_B`` or ``group_B``: rows of one stay together in a minibatch.
-        generator: see `split_trajectories`; in the same state on all ranks.
+        generator: see `split_units`; in the same state on all ranks.
         deal: says which rank trains on each unit; without one, rows stay where they are.
     """
     if world_size() == 1:
-        return tensors, split_trajectories(tensors[units].cpu(), count, generator)
+        return tensors, split_units(tensors[units].cpu(), count, generator, units)
     mine = without_fillers(tensors)
     here = torch.full_like(mine["trajectory_B"], rank())
     known = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": here}
@@ -39,7 +38,7 @@ def minibatches(
     everyone, _ = gather_rows(known)
     everyone = {name: tensor.cpu() for name, tensor in everyone.items()}
     part_B = torch.empty_like(everyone["rank_B"])
-    for part, rows in enumerate(split_trajectories(everyone["unit_B"], count, generator)):
+    for part, rows in enumerate(split_units(everyone["unit_B"], count, generator, units)):
         part_B[rows] = part
     ids, index_B = torch.unique(everyone["unit_B"], return_inverse=True)
     load_U = torch.zeros_like(ids).index_add_(0, index_B, everyone["length_B"])
@@ -52,6 +51,43 @@ def minibatches(
     index_B = torch.searchsorted(ids, mine[units].cpu())
     mine, own_B = _with_fillers(mine, part_U[index_B], count)
     return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
+
+
+def plural(units: str) -> str:
+    """What the numbers of a column are of.
+
+    >>> plural("trajectory_B"), plural("group_B")
+    ('trajectories', 'groups')
+    """
+    name = units.removesuffix("_B")
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
+
+
+def split_units(
+    unit_B: Tensor, count: int, generator: torch.Generator | None, units: str = "trajectory_B"
+) -> list[Tensor]:
+    """Row indices of ``count`` minibatches of near-equal numbers of whole units, such as trajectories.
+
+    Args:
+        unit_B: number of each row's unit; rows of one stay together.
+        count: number of minibatches; 1 keeps the order.
+        generator: shuffles units when there are several minibatches.
+        units: the column that the numbers are of.
+
+    Raises:
+        ValueError: fewer units than minibatches.
+    """
+    ids, index_B = torch.unique(unit_B, return_inverse=True)
+    if len(ids) < count:
+        raise ValueError(
+            f"update.minibatches={count} exceeds the {len(ids)} {plural(units)} selected for training; lower it, or "
+            "play more"
+        )
+    if count == 1:
+        return [torch.arange(len(unit_B))]
+    place = torch.randperm(len(ids), generator=generator)
+    part_B = place[index_B] * count // len(ids)
+    return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
 
 
 def without_fillers(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import SchedulerType, get_scheduler
 
-from lit_agentrl.checks import require, require_number, require_positive, require_whole
+from lit_agentrl.checks import require, require_number, require_positive, require_whole, shown
 
 Optimizer = torch.optim.Optimizer
 
@@ -73,7 +74,8 @@ class OptimSettings:
         schedule_args: further arguments of that schedule.
 
     Raises:
-        ValueError: a value out of range, an unknown schedule or arguments that it does not take, naming the option.
+        ValueError: a value out of range, an optimizer that refuses its options, an unknown schedule or arguments that
+            it does not take, naming the option.
     """
 
     optimizer: Callable[..., Optimizer]
@@ -96,14 +98,48 @@ class OptimSettings:
             )
         if self.schedule_args and self.schedule in ("constant", "constant_with_warmup"):
             raise ValueError(
-                f"schedule_args={self.schedule_args} has no effect under schedule={self.schedule}"
+                f"schedule_args={shown(self.schedule_args)} has no effect under schedule={self.schedule}"
             )
+        self._check_optimizer()
         try:
             self._factor(iterations=1_000_000)
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(
-                f"schedule_args={self.schedule_args} does not fit schedule={self.schedule}: {error}"
+                f"schedule_args={shown(self.schedule_args)} does not fit schedule={self.schedule}: {error}"
             ) from error
+
+    def _check_optimizer(self) -> None:
+        """Make the optimizer of a stand-in parameter: it refuses its own options when it is made.
+
+        Raises:
+            ValueError: it does, naming the option, where leaving one out helps.
+        """
+        if (reason := self._refusal(self.optimizer)) is None:
+            return
+        if not isinstance(self.optimizer, partial):
+            raise ValueError(f"optimizer cannot be made: {reason}")
+        made, given = self.optimizer.func, self.optimizer.keywords
+        name = getattr(made, "__name__", type(made).__name__)
+        for option, value in given.items():
+            rest = {other: kept for other, kept in given.items() if other != option}
+            if self._refusal(partial(made, **rest)) is None:
+                raise ValueError(f"optimizer.{option}={shown(value)} is refused by {name}: {reason}")
+        raise ValueError(f"optimizer: {name} cannot be made: {reason}")
+
+    def _refusal(self, optimizer: Callable[..., Any]) -> str | None:
+        """Why it can be made neither of matrices alone, as adapters are, nor of matrices and vectors; None: it can."""
+        reason = None
+        for shapes in ([(2, 2), (2,)], [(2, 2)]):
+            try:
+                made = optimizer([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], lr=self.lr)
+            except Exception as error:  # of torch, or of an optimizer of one's own
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+                reason = reason or kind + " ".join(str(error).split())
+                continue
+            return (
+                None if isinstance(made, Optimizer) else f"a {type(made).__name__} is no Optimizer of torch"
+            )
+        return reason
 
     @property
     def depends_on_length(self) -> bool:

@@ -14,7 +14,7 @@ from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.update.critic import Critic, explained
 from lit_agentrl.update.microbatches import kept_rows
-from lit_agentrl.update.minibatches import minibatches
+from lit_agentrl.update.minibatches import minibatches, plural
 from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.progress import Loop, Progress
 from lit_agentrl.update.reference import frozen
@@ -137,7 +137,7 @@ class Updater:
         count, minimum = int(sum_over_ranks(own)), self.settings.minibatches
         return self.progress.is_nothing(
             is_filtered and count < minimum,
-            f"filter left too few trajectories for update.minibatches={minimum}",
+            f"filter left too few {plural(self.units)} for update.minibatches={minimum}",
             loop,
         )
 

@@ -1,0 +1,81 @@
+"""Making the object that a section of a config describes, and finding at once one that cannot be it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.checks import blamed
+from lit_agentrl.text.dialects.base import Dialect, Reply
+
+T = TypeVar("T")
+_TOOLS = (ToolSpec("go", "goes", {"type": "object", "properties": {}}),)
+_ACTIONS = {  # of each format: what can be done, and one of it
+    "names": (Actions("names", ("Up", "Down")), "Up"),
+    "text": (Actions("text"), "Up"),
+    "tools": (Actions("tools", tools=_TOOLS), '{"name": "go", "arguments": {}}'),
+}
+
+
+def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
+    """The object of a section, which inherits ``kind``: so has what a part of one's own leaves to its base.
+
+    Raises:
+        ValueError: it does not, naming ``_target_``; or from the object itself.
+    """
+    section = OmegaConf.select(cfg, key)
+    found: T = instantiate(section)
+    if kind not in type(found).__mro__:
+        told = section.get("_target_") if isinstance(section, DictConfig) else section
+        raise ValueError(
+            f"{key}._target_={told} makes a {type(found).__name__}, which does not inherit "
+            f"{kind.__module__}.{kind.__qualname__}"
+        )
+    return found
+
+
+def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
+    """The object of a section, which has all members of a protocol that has no defaults.
+
+    Raises:
+        ValueError: it lacks one, naming it; or from the object itself.
+    """
+    found = instantiate(OmegaConf.select(cfg, key))
+    members = {*vars(protocol), *inspect.get_annotations(protocol)}
+    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(found, name))
+    if lacking:
+        raise ValueError(
+            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(found).__name__} without "
+            f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} asks for"
+        )
+    return found
+
+
+def made_dialect(cfg: DictConfig) -> Dialect:
+    """The reply grammar, each of its methods called once.
+
+    Raises:
+        ValueError: one is missing, raises, or returns something else.
+    """
+    dialect: Dialect = made_like(cfg, "dialect", Dialect)
+    with blamed("dialect"):
+        for kind in sorted(dialect.formats):
+            actions, action = _ACTIONS[kind]
+            dialect.instructions(actions, max_actions=2, think=True)
+            dialect.rejected(action)
+            for text in (
+                dialect.write([action], thought="q"),
+                dialect.write([action], thought=None),
+                "",
+                "?",
+            ):
+                dialect.spans(text, in_think=False)
+                reply = dialect.parse(text, actions, think=True)
+                if not isinstance(reply, Reply):
+                    raise ValueError(f"parse must return a Reply, and returned {type(reply).__name__}")
+    return dialect
