@@ -144,6 +144,20 @@ def test_gmpo(agree, low, high):
         assert metrics["clip_share_high"] == pytest.approx(logged["clip_ratio/high_mean"][0])
 
 
+@pytest.mark.parametrize(("positive", "negative"), [(1.0, 1.05), (0.5, 4.0)])
+def test_sapo(agree, positive, negative):
+    clip = partial(clipping.soft_gate, tau_positive=positive, tau_negative=negative)
+    for seed, batch in batches():
+        expected, gradient, _ = theirs(
+            "GRPO", batch, loss_type="sapo", args_sapo_temperature_pos=positive,
+            args_sapo_temperature_neg=negative,
+        )  # fmt: skip
+        value, slope, _ = ours(batch, ratio=ratios.token, clip=clip, aggregate=PER_ROW)
+        share, pair = rows_with_tokens(batch), ("clipping.soft_gate", "GRPO")
+        agree(value * share, expected, seed=seed, pair=pair, tolerance=TOLERANCE)
+        agree(slope * share, gradient, seed=seed, pair=pair, tolerance=TOLERANCE)
+
+
 def test_rloo(agree):
     """The plain product over the trajectory, clipped: one loss per row, so a mean over tokens is that loss."""
     for seed, batch in batches():

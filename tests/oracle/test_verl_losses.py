@@ -127,6 +127,16 @@ def test_gmpo(verl, agree, low, high):
         agree(slope * share, gradient, seed=seed, pair=pair, tolerance=TOLERANCE)
 
 
+def test_sapo(verl, agree):
+    """At the temperatures of the paper, which are the defaults of both."""
+    pair = ("clipping.soft_gate", "sapo")
+    for seed, batch in batches():
+        expected, gradient, _ = theirs(verl, "sapo", batch, "seq-mean-token-mean")
+        value, slope, _ = ours(batch, ratio=ratios.token, clip=clipping.soft_gate, aggregate=SEQUENCE_MEAN)
+        agree(value, expected, seed=seed, pair=pair, tolerance=TOLERANCE)
+        agree(slope, gradient, seed=seed, pair=pair, tolerance=TOLERANCE)
+
+
 def test_limit_of_the_gmpo_ratio(verl):
     """A loss with A < 0 has no upper clip: verl goes on to any ratio, ours to 20 nats per token."""
     batch = random_batch(0, empty_rows=False)
