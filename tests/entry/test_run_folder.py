@@ -10,18 +10,19 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry import run_folder
+from lit_agentrl.entry import ownership, run_folder
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
-from lit_agentrl.entry.run_folder import LOCK, FolderInUse, give_up, owned, owner
+from lit_agentrl.entry.ownership import LOCK, FolderInUse, give_up, owned, owner
 from tests.conftest import ROOT
 from tests.entry.conftest import Refused, contents
 from tests.integration.conftest import assert_equal_runs, command, environment, launch, run
@@ -33,7 +34,7 @@ TOLD = "in use by process 4711 on elsewhere since 2026-01-31 12:00:00+00:00"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(ownership, "PATIENCE_S", 0.0)
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def test_a_lock_that_its_last_owner_removed_meanwhile_is_taken_anew(monkeypatch:
             removed.append(Path("run", LOCK).unlink())
         real(descriptor, operation)
 
-    monkeypatch.setattr(run_folder, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(ownership, "PATIENCE_S", 5.0)
     monkeypatch.setattr(fcntl, "flock", late)
     with owned("run"):
         assert Path("run", LOCK).exists()
@@ -179,6 +180,39 @@ def test_a_run_without_its_config_is_not_written_over(refused: Refused, trained:
         "env=bandit hydra.run.dir=run hydra.output_subdir=null"
     )
     assert contents(Path("run")) == {"run/metrics.csv": b"0"}
+
+
+def test_nothing_is_written_beside_the_run_folder(refused: Refused) -> None:
+    Path("other").mkdir()
+    Path("other", "val.jsonl").write_text("theirs")
+    message = refused("env=bandit hydra.run.dir=run callbacks.transcripts.dirpath=other")
+    assert "callbacks.transcripts.dirpath=other would write outside of it" in message
+    assert contents(Path()) == {"other/val.jsonl": b"theirs"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "is_fine"),
+    [
+        ("logger.csv.save_dir", "${run_dir}/../other", False), ("logger.csv.save_dir", "${run_dir}/logs", True),
+        ("callbacks.best.dirpath", "${run_dir}/weights", False), ("callbacks.last.dirpath", "checkpoints", False),
+        ("callbacks.last", None, True),
+    ],
+)  # fmt: skip
+def test_what_a_run_writes_lies_in_its_folder(option: str, value: str | None, is_fine: bool) -> None:
+    parts = {
+        "callbacks": {
+            name: {
+                "_target_": f"lit_agentrl.callbacks.checkpoints.{name}",
+                "dirpath": "${run_dir}/checkpoints",
+            }
+            for name in ("best", "last")
+        },
+        "logger": {"csv": {"save_dir": "${run_dir}"}},
+    }
+    cfg = OmegaConf.create({"run_dir": "run", **parts})
+    OmegaConf.update(cfg, option, value)
+    with nullcontext() if is_fine else pytest.raises(UserError, match=rf"^{option}=.* would write "):
+        run_folder.require_within(cfg)
 
 
 def test_runs_of_a_sweep_do_not_share_a_folder(refused: Refused, in_empty_folder: Path) -> None:

@@ -18,8 +18,8 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.keeping import can_keep, keep
 from lit_agentrl.entry.overrides import VARIANT
+from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
-from lit_agentrl.entry.run_folder import require_idle
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS

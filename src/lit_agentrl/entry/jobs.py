@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition, ranks, run_folder
+from lit_agentrl.entry import composition, ownership, ranks, run_folder
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, program
@@ -202,7 +202,7 @@ def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> No
     if ranks.are_started(cfg):
         from lit_agentrl.entry.training import train
 
-        with run_folder.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
+        with ownership.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
             train(
                 cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume,
                 parts=parts,
@@ -210,7 +210,7 @@ def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> No
         return
     from lit_agentrl.entry.record import ending_told
 
-    run_folder.give_up(cfg.run_dir)  # to the first of those that are started
+    ownership.give_up(cfg.run_dir)  # to the first of those that are started
     with ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)
 
@@ -250,7 +250,7 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
             OmegaConf.update(cfg, key, override.value())
     check_targets(cfg)
     arguments = [*resumed, *overrides]
-    with run_folder.owned(folder), _command_line(arguments):
+    with ownership.owned(folder), _command_line(arguments):
         try:
             _fit(cfg, folders, _command(arguments), is_resume=True)
         except KeyboardInterrupt as error:

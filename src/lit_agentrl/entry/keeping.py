@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lit_agentrl.entry.run_folder import owned
+from lit_agentrl.entry.ownership import owned
 from lit_agentrl.files import write_atomic
 
 

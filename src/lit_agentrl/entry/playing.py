@@ -14,8 +14,8 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
+from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import TaskLoader, eval_params
-from lit_agentrl.entry.run_folder import require_idle
 from lit_agentrl.entry.viewing import episode_view
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn

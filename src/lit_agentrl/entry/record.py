@@ -20,7 +20,7 @@ from lit_agentrl import __version__
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.games import Games
-from lit_agentrl.entry.run_folder import FolderInUse, owned
+from lit_agentrl.entry.ownership import FolderInUse, owned
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import whole_lines
 from lit_agentrl.report import summary as reports

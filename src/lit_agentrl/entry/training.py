@@ -13,7 +13,7 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.collapse import CollapseWatch
 from lit_agentrl.callbacks.iteration_log import rewind
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.entry import ranks, record, threads
+from lit_agentrl.entry import ranks, record, run_folder, threads
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.idle import bounds_that_never_act
@@ -53,6 +53,7 @@ def train(
     """
     folder = Path(cfg.run_dir)
     is_first = ranks.is_first()
+    run_folder.require_within(cfg)
     totals, watch = record.Totals(), CollapseWatch()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
