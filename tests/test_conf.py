@@ -42,6 +42,7 @@ OPENING: dict[str, Any] = {
     "max_actions": 10, "max_actions_per_turn": 5,
 }  # fmt: skip
 CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf"
+PROBLEMS = CONF.parents[2] / "examples/own_data/problems.jsonl"
 
 
 def find_options() -> dict[str, list[str]]:
@@ -73,6 +74,8 @@ def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if choices.get("model") == "hf":
         overrides.append(f"model.name={tiny}")
+    if choices.get("env") == "dataset":
+        overrides += [f"env.game.path={PROBLEMS}", "env.max_turns=2"]  # what parts about later turns ask for
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose(config_name="train", overrides=[*overrides, "trainer.accelerator=cpu"])
 

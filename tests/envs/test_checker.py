@@ -22,6 +22,7 @@ from lit_agentrl.envs.world import World
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
 FILES = sorted(CONF.glob("*.yaml"))
+PROBLEMS = Path(__file__).parents[2] / "examples/own_data/problems.jsonl"
 
 
 def test_there_are_files():
@@ -30,7 +31,10 @@ def test_there_are_files():
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_yaml_passes(file):
-    task = instantiate(OmegaConf.load(file))
+    cfg = OmegaConf.load(file)
+    if "game" in cfg and OmegaConf.is_missing(cfg.game, "path"):
+        cfg.game.path = str(PROBLEMS)
+    task = instantiate(cfg)
     if isinstance(task, Mixture):
         assert all((CONF / f"{name}.yaml").exists() for name in task.weights)
         return

@@ -112,8 +112,10 @@ def lookup(task: Task, split: str) -> Levels:
 
 
 def levels_file(task: Task) -> Path:
-    """Where the levels of a game stand: in ``levels.json`` beside the file that defines its class."""
-    return Path(inspect.getfile(_class_of(task))).with_name("levels.json")
+    """Where the levels of a game stand: in ``levels.json`` beside the file of its class, or of its data."""
+    game = _class_of(task)
+    home = game.home(_options(task)) if _is_world(game) else Path(inspect.getfile(game))
+    return home.with_name("levels.json")
 
 
 def read_levels(path: Path) -> dict[str, Any]:
@@ -137,17 +139,26 @@ def _class_of(task: Task) -> Any:
     return task.game.func if isinstance(task.game, functools.partial) else task.game
 
 
-def level_key(task: Task, split: str) -> str:
-    """16 hex digits that change with the game's class, any of its options, the limits or the split."""
+def _is_world(game: Any) -> bool:
+    return isinstance(game, type) and issubclass(game, World)
+
+
+def _options(task: Task, **further: Any) -> dict[str, Any]:
+    """All arguments of the game, defaults included."""
     game = task.game
     positional, keywords = (game.args, game.keywords) if isinstance(game, functools.partial) else ((), {})
-    target = _class_of(task)
-    bound = inspect.signature(target).bind_partial(*positional, **{**keywords, "split": split})
+    bound = inspect.signature(_class_of(task)).bind_partial(*positional, **{**keywords, **further})
     bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def level_key(task: Task, split: str) -> str:
+    """16 hex digits that change with the game's class, any of its options or data, the limits or the split."""
+    target, options = _class_of(task), _options(task, split=split)
     description: dict[str, Any] = {
         "name": task.name,
         "game": f"{target.__module__}.{target.__qualname__}",
-        "options": dict(bound.arguments),
+        "options": target.identity(options) if _is_world(target) else options,
         "limits": [task.max_turns, task.max_actions_per_turn, task.max_actions],
     }
     text = json.dumps(description, sort_keys=True, default=str)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -41,6 +43,16 @@ class World(gymnasium.Env[str, str], ABC):
         if split not in SPLITS:
             raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(SPLITS)}")
         self.split = split
+
+    @classmethod
+    def home(cls, options: Mapping[str, Any]) -> Path:
+        """The file beside which the levels of a game of these options lie: that of its class, or of its data."""
+        return Path(inspect.getfile(cls))
+
+    @classmethod
+    def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What makes it the same game in another run, in JSON values: its options, or what files of theirs hold."""
+        return options
 
     @abstractmethod
     def reset(
