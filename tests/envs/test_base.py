@@ -146,7 +146,7 @@ def test_bad_game_options_are_named(game, options, message):
         ({"name": ""}, "name="),
         ({"game": "sokoban"}, "game=sokoban"),
         ({"max_turns": 0}, "max_turns=0"),
-        ({"max_actions": True}, "max_actions=True"),
+        ({"max_actions": True}, "max_actions=true"),
         ({"max_actions_per_turn": 11}, "max_actions_per_turn=11"),
         ({"invalid_penalty": 0.1}, "invalid_penalty=0.1"),
     ],
