@@ -61,4 +61,4 @@ class CollapseWatch(Callback):
             f"most {highest:.3f} nats a token): what it knew is lost; try a lower optim.lr or temperature"
         )
         if trainer.is_global_zero:
-            log.warning(self.warnings[-1])
+            log.warning("warning: %s", self.warnings[-1])
