@@ -18,6 +18,7 @@ import pytest
 
 import lit_agentrl
 from lit_agentrl import __main__ as program
+from lit_agentrl.commands._running import run_command
 from tests.test_architecture import PACKAGE, imports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +105,20 @@ def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
 )
 def test_the_version_is_ours(printed: Printed, arguments: str) -> None:
     assert printed(*arguments.split()) == f"lit_agentrl {lit_agentrl.__version__}\n"
+
+
+def test_an_exit_that_lightning_makes_of_an_interrupt_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(argv: list[str]) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    for command, status in [(interrupted, 130), (lambda argv: sys.exit(3), 3)]:
+        with pytest.raises(SystemExit) as ended:
+            run_command(command, [])
+        assert ended.value.code == status
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 # ---------------------------------------------------------------- the wheel

@@ -155,7 +155,7 @@ class Result:
 
         Args:
             checkpoint: last, best, or start (the policy before training).
-            options: further ones of `play`.
+            options: further ones of ``play --help``.
 
         Raises:
             UserError: no such checkpoint.
@@ -191,8 +191,10 @@ class Result:
         Raises:
             UserError: an option that makes no sense.
         """
+        if "episodes" in options:
+            raise UserError("episodes is no option here: one episode is played; call play for each instance")
         with _own_errors():
-            cfg, folder, saved, load_task = self._opened("play", {**options, "episodes": 1})
+            cfg, folder, saved, load_task = self._opened("play", options)
             from lit_agentrl.entry.playing import play
 
             return play(cfg, saved, load_task, folder=folder)[0]

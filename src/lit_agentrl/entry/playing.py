@@ -14,8 +14,9 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
+from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.ownership import require_idle
-from lit_agentrl.entry.parts import TaskLoader, eval_params
+from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.viewing import episode_view
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn
@@ -79,7 +80,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     require_one_of("split", cfg.split, SPLITS)
     require_whole("instance", cfg.instance, 0)
     require_whole("episodes", cfg.episodes, 1)
-    require_whole("seed", cfg.seed, 0)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
     require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
     require_idle("run", folder)
