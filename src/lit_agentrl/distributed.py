@@ -38,8 +38,9 @@ class StrategyDoors:
         block_backward_sync: is entered for all but the last backward of a step.
         clip_gradient_norm: (parameters, limit) scales gradients down in place, and gives their norm before.
         barrier: (name) waits until all ranks are here; one that does not come in time is named.
-        finish: called once after the last use of a trainer, where nothing failed.
-        failed: (error) is called once otherwise; gives what is to be raised in place of the error.
+        finish: called once after the last use of a trainer, where nothing failed; waits for the others.
+        failed: (error) is called once where something did; gives what is to be raised in place of the error.
+        close: called last, also where the run was interrupted; leaves what joins the processes.
     """
 
     shard: Callable[[Sequence[nn.Module], Sequence[nn.Module]], None] = lambda trained, frozen: None
@@ -52,6 +53,7 @@ class StrategyDoors:
     barrier: Callable[[str], None] = lambda name: None
     finish: Callable[[], None] = lambda: None
     failed: Callable[[Exception], Exception] = lambda error: error
+    close: Callable[[], None] = lambda: None
 
 
 def world_size() -> int:
@@ -62,6 +64,12 @@ def world_size() -> int:
 def rank() -> int:
     """Number of this process among them."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def leave_group() -> None:
+    """Leave what joins the processes; one of its threads that is left aborts the process when the interpreter ends."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.accelerators import CPUAccelerator
 from omegaconf import OmegaConf
@@ -118,11 +120,18 @@ def _fails_and_writes_its_summary() -> str:
     strategy.setup_environment()
     cause = strategy.failed(ValueError("the disk is full"))
     time.sleep(1.5)
+    assert not dist.is_initialized()
+    strategy.setup_environment()
+    strategy.doors.close()  # interrupted
+    assert not dist.is_initialized() and "fault-watch" not in [each.name for each in threading.enumerate()]
     return str(cause)
 
 
 def test_a_rank_that_fails_lives(tmp_path: Path) -> None:
-    """Its own watch, which takes it for one that hangs, must not end it before the summary is written."""
+    """Its own watch, which takes it for one that hangs, must not end it before the summary is written.
+
+    Nor does it leave threads of the group behind, which could abort it at its end; one that is interrupted neither.
+    """
     assert on_ranks(_fails_and_writes_its_summary, tmp_path, world_size=1) == ["the disk is full"]
 
 

@@ -109,6 +109,8 @@ def train(
             name_good_checkpoint(cause, error, folder, is_writing=is_first)
         tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
         raise cause from (None if cause is error else error)
+    finally:
+        doors_of(run.trainer.strategy).close()
     if not is_first:
         return result
     console = Console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from lightning.pytorch.strategies import (
@@ -12,7 +13,7 @@ from lightning.pytorch.strategies import (
     Strategy,
 )  # fmt: skip
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyDoors, leave_group
 
 _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 
@@ -30,7 +31,10 @@ def doors_of(strategy: Strategy) -> StrategyDoors:
     if isinstance(strategy, OffersDoors):
         return strategy.doors
     if isinstance(strategy, ParallelStrategy):
-        return StrategyDoors(barrier=strategy.barrier, block_backward_sync=strategy.block_backward_sync)
+        return StrategyDoors(
+            barrier=strategy.barrier, block_backward_sync=strategy.block_backward_sync,
+            finish=partial(strategy.barrier, "end"), close=leave_group,
+        )  # fmt: skip
     return StrategyDoors(barrier=strategy.barrier)
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch.strategies.parallel import ParallelStrategy
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lit_agentrl.checks import require_number
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyDoors, leave_group
 from lit_agentrl.strategies.balance import longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
 from lit_agentrl.strategies.launching import MEET_S, RankFailed
@@ -58,7 +58,7 @@ class Multiprocess(ParallelStrategy):
         """What the rest of a run goes through."""
         return StrategyDoors(
             deal=longest_first, block_backward_sync=self.block_backward_sync, barrier=self.barrier,
-            finish=self.finish, failed=self.failed,
+            finish=self.finish, failed=self.failed, close=self.close,
         )  # fmt: skip
 
     def barrier(self, name: str | None = None) -> None:
@@ -82,7 +82,7 @@ class Multiprocess(ParallelStrategy):
             return error
         self.on_exception(error)
         fault = self._watch.report("")
-        self._close()
+        self.close()
         return (
             error
             if fault.by == self.global_rank and not is_secondary(error)
@@ -90,13 +90,13 @@ class Multiprocess(ParallelStrategy):
         )
 
     def finish(self) -> None:
-        """After the last use of a trainer: wait for the others, and close what joins them."""
+        """After the last use of a trainer: wait for the others, and leave them."""
         self.barrier("end")
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Leave the others, who are not waited for."""
         if self._watch is not None:
             self._watch.close()
         self._watch = self._meeting = None
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        leave_group()
