@@ -162,10 +162,10 @@ def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
-    """It is ended as well, though its main thread sleeps for ten minutes."""
-    code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=15")
+@pytest.mark.parametrize(("rank", "worker"), [(0, "none"), (1, "process")])
+def test_a_rank_that_stalls(rank: int, worker: str, tmp_path: Path) -> None:
+    """It is ended as well, though its main thread, or the process that plays for it, sleeps for ten minutes."""
+    code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=15", f"worker={worker}")
     assert code == 1 and seconds < 200
     (cause,) = _causes(printed)
     assert "did not come within strategy.timeout_s=15 seconds" in cause

@@ -90,9 +90,8 @@ class RolloutCallback(Callback):
         torch.manual_seed(seeds.key(self._collector.rules.seed, "global", batch.iteration, rank()))
         version, row = _version(pl_module), _row(pl_module)
         row |= self._collector.collect(
-            batch, lambda wave: self._players.play_training(wave, version), device=pl_module.device,
-            barrier=self._doors.barrier,
-        )  # fmt: skip
+            batch, lambda wave: self._players.play_training(wave, version), device=pl_module.device
+        )
         if self._players.are_ahead:
             row["train/staleness"] = staleness(batch.trajectories, version, pl_module.device)
         self._players.update_begins(version, trainer.current_epoch)

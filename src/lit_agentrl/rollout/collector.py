@@ -84,12 +84,7 @@ class Collector:
         return self._wave(prompts.iteration, 0, specs)
 
     def collect(
-        self,
-        batch: StepBatch,
-        play: Callable[[Wave], Played],
-        *,
-        device: torch.device,
-        barrier: Callable[[str], None] = lambda name: None,
+        self, batch: StepBatch, play: Callable[[Wave], Played], *, device: torch.device
     ) -> dict[str, float]:
         """Fill a batch that has only prompts; returns what is logged of it.
 
@@ -97,7 +92,6 @@ class Collector:
             batch: gets episodes and packed trajectories.
             play: plays a wave.
             device: of the collectives.
-            barrier: see `StrategyDoors`.
 
         Raises:
             ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
@@ -105,7 +99,6 @@ class Collector:
         """
         started = time.perf_counter()
         elsewhere = self._play(self.first_wave(batch), batch, play)
-        barrier("rollout")  # ranks wait for each other here: an absent one is named
         kept, want_more = self._keep_groups(batch)
         waves = 1
         while (further := self._further(batch, waves, want_more)) is not None:

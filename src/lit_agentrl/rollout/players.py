@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -73,17 +74,26 @@ class Players:
 
     def play(self, wave: Wave, version: int) -> Played:
         """Episodes of an evaluation; ``version`` is that of the network's weights."""
-        assert self._here is not None, "open() comes before playing"
-        played = self._here.play(wave, version)
-        self._doors.barrier("played")  # a rank whose game hangs is named here
-        return played
+        return self._with_others(lambda: self._play_here(wave, version))
 
     def play_training(self, wave: Wave, version: int) -> Played:
         """Episodes to train on."""
         if self._now is not None:
-            return self._now.play(wave, version)
-        played = self._ahead.take(wave) if self._ahead is not None else None
-        return self.play(wave, version) if played is None else played
+            return self._with_others(partial(self._now.play, wave, version))
+        return self._with_others(lambda: self._played_ahead(wave) or self._play_here(wave, version))
+
+    def _play_here(self, wave: Wave, version: int) -> Played:
+        assert self._here is not None, "open() comes before playing"
+        return self._here.play(wave, version)
+
+    def _played_ahead(self, wave: Wave) -> Played | None:
+        return None if self._ahead is None else self._ahead.take(wave)
+
+    def _with_others(self, play: Callable[[], Played]) -> Played:
+        """What this rank plays, once all have played: one whose game or worker hangs is named by this barrier."""
+        played = play()
+        self._doors.barrier("played")
+        return played
 
     def update_begins(self, version: int, iteration: int) -> None:
         """All of an iteration has been played: begin with the next, where that is wanted."""

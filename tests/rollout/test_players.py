@@ -1,0 +1,59 @@
+"""Who plays, and when ranks wait for each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.workers.base import WorkerSettings
+from tests.rollout.test_ahead import FakeWorker, Network, wave
+from tests.rollout.test_collector import Player
+
+
+class Told(FakeWorker):
+    """Also tells when its episodes are taken."""
+
+    def take(self) -> Any:
+        self.log.append(("take",))
+        return super().take()
+
+
+class Settings(WorkerSettings):
+    def open(self, rules: Any, network: Any, forward_context: Any, *, is_ahead: bool) -> Any:
+        self.worker = Told(network, threads=1)
+        return self.worker
+
+
+def players(worker: WorkerSettings | None, log: list[Any], *, is_ahead: bool = False) -> Players:
+    """With the barrier of a strategy that writes down when it is called."""
+    made = Players(Player(lambda spec, k: "").rules, worker, wave if is_ahead else None)
+    made.open(Network(), torch.no_grad, StrategyDoors(barrier=lambda name: log.append((name,))))  # type: ignore[arg-type]
+    return made
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None:
+    """It is the first collective after what a worker plays, as it is after what this process plays."""
+    settings = Settings()
+    log: list[Any] = []
+    made = players(settings, log, is_ahead=is_ahead)
+    made.start(last=3, iteration=0, state=None)
+    settings.worker.log = log
+    if is_ahead:
+        made.update_begins(0, 0)
+        log.clear()
+    made.play_training(wave(1), 0)
+    assert log == [*([] if is_ahead else [("submit", 1)]), ("take",), ("played",)]
+    made.stop()
+
+
+def test_ranks_are_awaited_after_episodes_of_this_process() -> None:
+    log: list[Any] = []
+    made = players(None, log)
+    nothing = type(wave(0))("val", 0, wave(0).params, ())
+    assert made.play(nothing, 0).episodes == made.play_training(nothing, 0).episodes == []
+    assert log == [("played",)] * 2
