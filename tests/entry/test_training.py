@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.entry import training
 from lit_agentrl.envs.bandit import Bandit
-from lit_agentrl.envs.base import Outcome
+from lit_agentrl.envs.base import Outcome, Task
+from lit_agentrl.envs.world import World
 from lit_agentrl.models.onednn import _CAPACITIES, _PREPARED
 from lit_agentrl.report import summary as reports
 
@@ -28,6 +32,22 @@ SMALL = [
     "callbacks.transcripts.every=1",
 ]  # fmt: skip
 WITHOUT_TEST = ["test.episodes=0" if option.startswith("test.") else option for option in SMALL]
+
+
+@pytest.fixture
+def open_games(monkeypatch: pytest.MonkeyPatch) -> list[Bandit]:
+    """Those that are made and not closed."""
+    found: list[Bandit] = []
+    make = Task.make
+
+    def made(self: Task, split: str) -> World:
+        game = make(self, split)
+        found.append(game)  # type: ignore[arg-type]
+        return game
+
+    monkeypatch.setattr(Task, "make", made)
+    monkeypatch.setattr(Bandit, "close", lambda self: found.remove(self))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -160,35 +180,33 @@ def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Pa
     assert summary["status"] == "completed"
 
 
-def test_a_prompt_without_room_for_a_reply_is_refused(
-    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = ["model=hf", f"model.name={tiny_model_folder}", "prompt=full"]
-    with pytest.raises(SystemExit):
-        main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
-    assert "rollout.max_context_tokens=400 leaves no room for a reply" in capsys.readouterr().err
-
-
 def test_few_products_are_kept_prepared_unless_the_user_says_how_many(
-    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Of a run whose prompt leaves no room for a reply, which is refused."""
     of_onednn, of_torch = _CAPACITIES
     monkeypatch.setenv(of_onednn, "77")
     monkeypatch.setenv(of_torch, "")  # put back at the end
     monkeypatch.delenv(of_torch)
-    with pytest.raises(SystemExit):  # refused when it is built
+    with pytest.raises(SystemExit):
         model = ["model=hf", f"model.name={tiny_model_folder}", "prompt=full"]
         main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
+    assert "rollout.max_context_tokens=400 leaves no room for a reply" in capsys.readouterr().err
     assert (os.environ[of_onednn], os.environ[of_torch]) == ("77", str(_PREPARED))
 
 
 def test_a_game_that_fails_in_validation_alone_stops_the_run_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    open_games: list[Bandit],
 ) -> None:
-    real = Bandit._play
+    real, plays = Bandit._play, Counter[str]()
 
     def broken(self: Bandit, action: str) -> Outcome:
-        if self.split == "val":
+        plays[self.split] += 1
+        if self.split == "val" and plays["val"] % 2:
             raise RuntimeError("no such level")
         return real(self, action)
 
@@ -198,7 +216,27 @@ def test_a_game_that_fails_in_validation_alone_stops_the_run_too(
     error = capsys.readouterr().err.strip()
     assert "game bandit instance seed" in error and "no such level" in error and "Traceback" not in error
     assert "rollout.max_failed_share" in error
+    assert not open_games, "those that did not fail are closed too"
     assert reports.read(tmp_path / "r" / "summary.json")["status"] == "failed"
+
+
+def test_an_interrupted_run_closes_its_games_and_leaves_the_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_games: list[Bandit]
+) -> None:
+    real = Bandit._play
+
+    def interrupted(self: Bandit, action: str) -> Outcome:
+        if len(open_games) > 1:  # no more than one is tried at start
+            raise KeyboardInterrupt
+        return real(self, action)
+
+    left: list[bool] = []
+    monkeypatch.setattr(Bandit, "_play", interrupted)
+    monkeypatch.setattr(training, "doors_of", lambda _: StrategyDoors(close=lambda: left.append(True)))
+    with pytest.raises(SystemExit) as stop:
+        main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit"])
+    assert stop.value.code == 130 and left and not open_games
+    assert reports.read(tmp_path / "r" / "summary.json")["error"] == "interrupted"
 
 
 BROKEN = [  # 1e60 of each weight is taken off it

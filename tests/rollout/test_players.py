@@ -48,7 +48,7 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
         log.clear()
     made.play_training(wave(1), 0)
     assert log == [*([] if is_ahead else [("submit", 1)]), ("take",), ("played",)]
-    made.stop()
+    made.close()
 
 
 def test_ranks_are_awaited_after_episodes_of_this_process() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.envs.frozen_lake import FrozenLake
 from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.models.policy import copy_weights, named_weights
 from lit_agentrl.rollout.rules import Rules
@@ -36,6 +38,18 @@ class Broken(NativeEngine):
 
     def poll(self, timeout: float | None = None) -> Any:
         raise OSError("no GPU left\nand more lines")
+
+
+class Closing(FrozenLake):
+    """Writes down that it was closed."""
+
+    def __init__(self, *, log: Path, **options: Any) -> None:
+        super().__init__(**options)
+        self._log = log
+
+    def close(self) -> None:
+        with self._log.open("a") as file:
+            file.write("closed\n")
 
 
 class Hanging(NativeEngine):
@@ -214,13 +228,15 @@ def _is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_network_that_takes_packed_rows_is_played_with() -> None:
-    """A new process knows the attention that such a network names."""
-    network = tiny_network()
+def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None:
+    """A new process knows the attention that such a network names; at its end it closes its games."""
+    network, task = tiny_network(), load_task_yaml("frozen_lake")
     assert not enable_packing(network)
-    made = PlayingProcess(rules(), network, torch.no_grad, threads=1)
+    game = partial(Closing, log=tmp_path / "log", **task.game.keywords)  # type: ignore[attr-defined]
+    made = PlayingProcess(rules(tasks=[replace(task, game=game)]), network, torch.no_grad, threads=1)
     try:
         made.load(named_weights(network), version=1)
         assert len(play(made, wave()).episodes) == 8
     finally:
         made.stop()
+    assert (tmp_path / "log").read_text() == "closed\n" * 4  # one for each episode that can be under way

@@ -57,10 +57,10 @@ class RolloutCallback(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._players.close()
-        self._players.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._players.stop()
+        trainer.strategy.on_exception(exception)  # tells other processes, before a game takes its time to close
+        self._players.close()
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Players:
             iteration: the first one now.
             state: `state_dict` of a run that was interrupted before it.
         """
-        self.stop()
+        self._stop()
         if self._worker is None:
             return
         is_ahead = self._first_wave is not None
@@ -109,14 +109,14 @@ class Players:
         """What the next iteration is played with, where that is not what the checkpoint has; None: nothing."""
         return None if self._ahead is None else self._ahead.state_dict()
 
-    def stop(self) -> None:
-        """End the worker."""
+    def _stop(self) -> None:
         for player in (self._now, self._ahead):
             if player is not None:
                 player.stop()
         self._now = self._ahead = None
 
     def close(self) -> None:
-        """Close the games of this process; the next episodes make new ones."""
+        """End the worker, and close the games of this process; the next episodes make new ones."""
+        self._stop()
         if self._here is not None:
             self._here.stop()

@@ -184,9 +184,9 @@ class PlayingProcess:
         return played
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
-        self._connection.close()
+        """End the process, whatever it is doing; it closes its games."""
         self._process.terminate()
+        self._connection.close()
         self._process.join(_STOP_S)
         if self._process.exitcode is None:
             self._process.kill()

@@ -9,9 +9,10 @@ import signal
 import threading
 import time
 import traceback
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from multiprocessing import connection
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def serve(
     device: torch.device | str,
     threads: int,
 ) -> None:
-    """Answer requests until the parent is gone.
+    """Answer requests until the parent is gone or ends this process; games are closed then.
 
     Args:
         requests: ``("load", version)`` and ``("play", wave)``; a wave is answered by ``("played", Played)``, and
@@ -43,35 +44,57 @@ def serve(
         threads: of torch.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
+    signal.signal(signal.SIGTERM, _end)  # which is how it does
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    is_ended = False
+    with ExitStack() as games:  # closed after the parent was told
+        try:
+            torch.set_num_threads(threads)
+            # weights_only is for files from elsewhere: these are the parent's own objects
+            rules, network, forward_context = torch.load(
+                io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
+            )
+            del payload
+
+            def ticking() -> AbstractContextManager[object]:
+                ticks[0] += 1
+                context: AbstractContextManager[object] = forward_context()
+                return context
+
+            engine = rules.open_engine(network, ticking)
+            scheduler = games.enter_context(closing(Scheduler(rules, engine)))
+            while (request := _next(requests)) is not None:
+                kind, value = request
+                if kind == "load":
+                    engine.load(weights.views(), value)
+                else:
+                    requests.send(("played", _played(rules.seed, scheduler, value)))
+        except _Ended:
+            is_ended = True
+        except BaseException as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent, told, gives games some time to close
+            lines = str(error).strip().splitlines() or [""]
+            requests.send(("error", (f"{type(error).__name__}: {lines[0]}", traceback.format_exc())))
+    if is_ended:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Ended(BaseException):
+    """SIGTERM has come; no ``SystemExit``, which a game that raises it is forgiven."""
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Ended
+
+
+def _next(requests: Connection) -> tuple[str, Any] | None:
     try:
-        torch.set_num_threads(threads)
-        # weights_only is for files from elsewhere: these are the parent's own objects
-        rules, network, forward_context = torch.load(
-            io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
-        )
-        del payload
-
-        def ticking() -> AbstractContextManager[object]:
-            ticks[0] += 1
-            context: AbstractContextManager[object] = forward_context()
-            return context
-
-        engine = rules.open_engine(network, ticking)
-        scheduler = Scheduler(rules, engine)
-        while True:
-            try:
-                kind, value = requests.recv()
-            except EOFError:
-                return
-            if kind == "load":
-                engine.load(weights.views(), value)
-            else:
-                requests.send(("played", _played(rules.seed, scheduler, value)))
-    except BaseException as error:
-        lines = str(error).strip().splitlines() or [""]
-        summary = f"{type(error).__name__}: {lines[0]}"
-        requests.send(("error", (summary, traceback.format_exc())))
+        request: tuple[str, Any] = requests.recv()
+    except (EOFError, ConnectionError):  # the parent is gone
+        return None
+    return request
 
 
 def _played(seed: int, scheduler: Scheduler, wave: Wave) -> Played:
