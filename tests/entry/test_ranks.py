@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
-from omegaconf import OmegaConf
+from lightning.pytorch.strategies import DDPStrategy
+from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry import ranks
 from lit_agentrl.entry.errors import UserError
+from lit_agentrl.strategies.ddp import DDP
 from lit_agentrl.strategies.launching import run_id
+from lit_agentrl.strategies.single import single
 
 JOB = ranks.Job("seed: 7\ntrainer: {devices: 1, num_nodes: 1}\n", ["more"], "python train.py", True)
 VARIABLES = (
@@ -49,12 +52,47 @@ def test_devices_are_those_of_the_launcher_unless_given(monkeypatch: pytest.Monk
     assert (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1)
     for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("LOCAL_WORLD_SIZE", "4"), ("WORLD_SIZE", "8")):
         monkeypatch.setenv(name, value)
-    given = OmegaConf.create({"trainer": {"devices": 8, "num_nodes": 1}})
-    ranks.fit_to_launcher(given)  # Lightning refuses what disagrees
+    given = OmegaConf.create({"trainer": {"devices": 4, "num_nodes": 2, "accelerator": "cpu"}})
+    ranks.fit_to_launcher(given)
     ranks.fit_to_launcher(cfg)
-    assert (cfg.trainer.devices, cfg.trainer.num_nodes) == (4, 2) and given.trainer.devices == 8
+    assert (
+        (cfg.trainer.devices, cfg.trainer.num_nodes)
+        == (4, 2)
+        == (given.trainer.devices, given.trainer.num_nodes)
+    )
+    given.trainer.devices = 2  # of which Lightning says something under ddp alone
+    with pytest.raises(
+        UserError, match="^trainer.devices=2 trainer.num_nodes=2: .*started 4 processes on each of 2"
+    ):
+        ranks.fit_to_launcher(given)
     with pytest.raises(UserError, match="8 processes were started by torchrun or srun, but a sweep"):
         ranks.require_one_process("a sweep starts its own")
+
+
+def made_by_a_function() -> DDPStrategy:
+    """A strategy as a user might make it."""
+    return DDPStrategy(find_unused_parameters=True)
+
+
+def named_by_a_function() -> str:
+    return "ddp"
+
+
+def strategy(target: object) -> DictConfig:
+    return OmegaConf.create({"strategy": {"_target_": f"{target.__module__}.{target.__qualname__}"}})  # type: ignore[attr-defined]
+
+
+def test_processes_are_started_for_a_strategy_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning would start them, each of which would wait for a job."""
+    for target in (made_by_a_function, DDPStrategy, DDP):
+        assert not ranks.are_started(strategy(target))
+    assert ranks.are_started(strategy(single))
+    with pytest.raises(
+        ValueError, match=r"^strategy._target_=.*named_by_a_function makes ddp; it must make an object"
+    ):
+        ranks.are_started(strategy(named_by_a_function))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert ranks.are_started(strategy(DDP))
 
 
 def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:

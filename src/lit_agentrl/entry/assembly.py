@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ import lightning.pytorch as pl
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.callbacks.progress import LiveDisplay
@@ -26,6 +26,7 @@ from lit_agentrl.engines.needs import open_engine
 from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.making import made
 from lit_agentrl.entry.parts import Parts, build_parts
+from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
@@ -177,9 +178,15 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     Raises:
         ValueError: several devices under a strategy of one, or an accelerator that cannot do.
     """
-    strategy: str | Strategy = instantiate(cfg.strategy)
+    strategy = strategy_of(cfg)
     with named("trainer"):
         device = accelerator(cfg.trainer.get("accelerator", "auto"))
+    if not is_parallel(strategy) and math.prod(processes_of(cfg)) > 1:
+        name = "single" if strategy == single() else type(strategy).__name__
+        raise ValueError(
+            f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: strategy={name} is "
+            "one process on one device; choose another strategy, such as strategy=ddp"
+        )
     trainer: pl.Trainer = instantiate(
         cfg.trainer,
         strategy=strategy,
@@ -196,11 +203,6 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         plugins=[AtomicIO()],
         _convert_="all",
     )
-    if strategy == single() and trainer.world_size > 1:
-        raise ValueError(
-            f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: strategy=single is "
-            "one process on one device; choose another strategy, such as strategy=ddp"
-        )
     return trainer
 
 

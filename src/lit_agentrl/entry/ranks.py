@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.checks import named
 from lit_agentrl.entry.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,10 +81,24 @@ def processes_launched() -> tuple[int, int] | None:
 
 
 def fit_to_launcher(cfg: DictConfig) -> None:
-    """Let ``trainer.devices`` and ``trainer.num_nodes`` be what torchrun or srun started, if they are not set."""
+    """Let ``trainer.devices`` and ``trainer.num_nodes`` be what torchrun or srun started, if they are not set.
+
+    Raises:
+        UserError: they are set, to something else.
+    """
     launched = processes_launched()
-    if launched is not None and (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1):
+    if launched is None:
+        return
+    from lit_agentrl.entry.strategy import processes_of
+
+    if (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1):
         cfg.trainer.devices, cfg.trainer.num_nodes = launched
+    elif processes_of(cfg) != launched:
+        raise UserError(
+            f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: torchrun or srun "
+            f"started {launched[0]} processes on each of {launched[1]} machines; write trainer.devices={launched[0]} "
+            f"trainer.num_nodes={launched[1]}, or neither"
+        )
 
 
 def require_one_process(reason: str) -> None:
@@ -137,14 +150,16 @@ def share(job: Job, num_nodes: int) -> None:
 
 
 def are_started(cfg: DictConfig) -> bool:
-    """Whether this process is one of the run's, instead of having to start them."""
+    """Whether this process is one of the run's, instead of having to start them.
+
+    Raises:
+        ValueError: an option of the strategy makes no sense, which is told before several are started, and once.
+    """
     if "LOCAL_RANK" in os.environ or processes_launched() is not None:
         return True
-    from hydra.utils import get_object
-    from lightning.pytorch.strategies.parallel import ParallelStrategy
+    from lit_agentrl.entry.strategy import is_parallel, strategy_of
 
-    strategy = get_object(cfg.strategy._target_)
-    return not (isinstance(strategy, type) and issubclass(strategy, ParallelStrategy))
+    return not is_parallel(strategy_of(cfg))  # a class, or a function that makes one
 
 
 def start(cfg: DictConfig) -> None:
@@ -153,20 +168,13 @@ def start(cfg: DictConfig) -> None:
     Raises:
         RankFailed: with the first cause.
         KeyboardInterrupt: they were interrupted.
-        ValueError: an option of the strategy, or ``trainer.devices``, makes no sense.
+        ValueError: ``trainer.devices`` makes no sense.
     """
-    from hydra.utils import instantiate
-
+    from lit_agentrl.entry.strategy import processes_of
     from lit_agentrl.strategies import launching
 
-    instantiate(cfg.strategy)  # so that what it refuses is told before several are started, and once
-    accelerator, devices = cfg.trainer.get("accelerator", "auto"), cfg.trainer.devices
-    with named("trainer"):
-        processes = launching.count_devices(str(accelerator), devices)
-    launching.launch(
-        _further_process(), job=os.environ[JOB], num_nodes=cfg.trainer.num_nodes,
-        processes=processes,
-    )  # fmt: skip
+    processes, num_nodes = processes_of(cfg)
+    launching.launch(_further_process(), job=os.environ[JOB], num_nodes=num_nodes, processes=processes)
 
 
 def _further_process() -> list[str]:
