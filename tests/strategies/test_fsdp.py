@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.plugins.precision import HalfPrecision
+from lightning.pytorch.strategies import ModelParallelStrategy
 
 from lit_agentrl.strategies.ddp import DDP
 from lit_agentrl.strategies.fsdp import FSDP
@@ -162,3 +165,23 @@ def test_options_without_effect_are_refused() -> None:
 def test_unknown_precisions_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match=f"^{option}=float16 must be one of float32, bfloat16"):
         FSDP(**{option: "float16"})
+
+
+def test_processes_that_others_started_are_counted_and_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lightning does neither for a strategy that is not DDP."""
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(ModelParallelStrategy, "setup_environment", lambda self: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    strategy = FSDP()
+    strategy.cluster_environment = TorchElasticEnvironment()
+    strategy.parallel_devices = [torch.device("cpu")] * 2
+    strategy.setup_environment()
+    assert threads == [4]
+    strategy.parallel_devices *= 2
+    with pytest.raises(ValueError, match=r"devices=4.*does not match the world size \(2\)"):
+        strategy.setup_environment()

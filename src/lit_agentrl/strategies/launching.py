@@ -82,7 +82,7 @@ def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int =
     if num_nodes > 1:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     with tempfile.TemporaryDirectory() as folder, _own_ways():
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_each(processes)))
         config = LaunchConfig(
             min_nodes=num_nodes, max_nodes=num_nodes, nproc_per_node=processes, run_id=run_id(job), max_restarts=0,
             rdzv_backend="static", rdzv_endpoint=f"{address}:{port}",
@@ -97,9 +97,10 @@ def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int =
             raise KeyboardInterrupt from error
 
 
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def threads_of_each(processes: int) -> int:
+    """Threads of torch in each of the processes that share the cores that this one may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // processes)
 
 
 def is_launched() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies.parallel import ParallelStrategy
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -13,7 +15,7 @@ from lit_agentrl.checks import require_number
 from lit_agentrl.distributed import StrategyDoors, leave_group
 from lit_agentrl.strategies.balance import longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
-from lit_agentrl.strategies.launching import MEET_S, RankFailed
+from lit_agentrl.strategies.launching import MEET_S, RankFailed, threads_of_each
 
 
 class Multiprocess(ParallelStrategy):
@@ -25,6 +27,8 @@ class Multiprocess(ParallelStrategy):
     Raises:
         ValueError: ``timeout_s`` is not positive.
     """
+
+    num_nodes: int
 
     def __init__(self, *, timeout_s: float = 1800.0, **options: Any) -> None:
         require_number("timeout_s", timeout_s, "> 0 seconds", lambda seconds: seconds > 0)
@@ -41,7 +45,17 @@ class Multiprocess(ParallelStrategy):
         return f"cpu:gloo,{self.root_device.type}:{own}" if own in ("nccl", "xccl") else own
 
     def setup_environment(self) -> None:
-        """Join the processes, then watch over them."""
+        """Join the processes, then watch over them.
+
+        Raises:
+            ValueError: torchrun or srun started another number of them.
+        """
+        count, nodes = len(self.parallel_devices or ()), self.num_nodes
+        # both as Lightning does for DDP alone, where others start the processes
+        assert self.cluster_environment is not None
+        self.cluster_environment.validate_settings(num_devices=count, num_nodes=nodes)
+        if self._watch is None and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(threads_of_each(count))
         super().setup_environment()
         if self._watch is not None or not dist.is_initialized():
             return
