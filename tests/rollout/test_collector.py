@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -161,6 +162,24 @@ class Raising(Structure):
 def test_a_structure_that_raises_is_named() -> None:
     with pytest.raises(ValueError, match=r"^algo\.structure: KeyError: 'colour'"):
         collect(Raising())
+
+
+class Elsewhere(Structure):
+    """Names its episodes by another iteration, or another wave."""
+
+    def __init__(self, **named: int) -> None:
+        self._named = named
+
+    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+        return [replace(spec, **self._named) for spec in members_of(prompts, members)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", [{"iteration": 2}, {"wave": 1}])
+def test_an_episode_is_named_by_the_wave_it_is_played_in(named: dict[str, int]) -> None:
+    with pytest.raises(
+        ValueError, match=r"Elsewhere plays an episode of .*, in iteration 3, wave 0, and its draws"
+    ):
+        collect(Elsewhere(**named))
 
 
 def test_what_a_structure_has_learnt_is_kept() -> None:

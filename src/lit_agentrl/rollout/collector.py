@@ -117,6 +117,13 @@ class Collector:
         )
 
     def _wave(self, iteration: int, number: int, specs: Sequence[EpisodeSpec]) -> Wave:
+        for spec in specs:
+            if (spec.iteration, spec.wave) != (iteration, number):
+                raise ValueError(
+                    f"algo.structure={type(self._structure).__name__} plays an episode of iteration {spec.iteration}, "
+                    f"wave {spec.wave}, in iteration {iteration}, wave {number}, and its draws would be those of "
+                    "another episode; name it by the iteration and the wave that it is played in"
+                )
         return Wave("train", iteration, self.settings.params, tuple(specs), number)
 
     def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> float:
