@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from tests.rollout.test_ahead import FakeWorker, Network, wave
 from tests.rollout.test_collector import Player
+
+NOTHING = replace(wave(0), specs=())
 
 
 class Told(FakeWorker):
@@ -54,6 +59,14 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
 def test_ranks_are_awaited_after_episodes_of_this_process() -> None:
     log: list[Any] = []
     made = players(None, log)
-    nothing = type(wave(0))("val", 0, wave(0).params, ())
-    assert made.play(nothing, 0).episodes == made.play_training(nothing, 0).episodes == []
+    assert made.play(NOTHING, 0).episodes == made.play_training(NOTHING, 0).episodes == []
     assert log == [("played",)] * 2
+
+
+def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    made = players(None, [])
+    made.open(Network(), torch.no_grad, StrategyDoors(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM)))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        made.play(NOTHING, 0)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -175,7 +175,7 @@ def test_a_rank_that_stalls(rank: int, worker: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> None:
     """In the midst of a rollout that stalls on one rank; the dead one's ranks notice by themselves."""
     arguments, variables = _arguments(tmp_path), _variables(tmp_path, "stall:1")
@@ -187,6 +187,7 @@ def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> 
         time.sleep(0.1)
     time.sleep(2.0)
     process.send_signal(number)
+    started = time.monotonic()
     _, printed = process.communicate(timeout=100)  # which the ranks hold open too
     _nothing_is_left(tmp_path)
     if number == signal.SIGKILL:
@@ -194,6 +195,7 @@ def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> 
         assert "error: the process that started the run is gone" in printed
     else:
         assert process.returncode == 130 and not _causes(printed)
+        assert time.monotonic() - started < 20  # the agent kills after 30
         assert printed.count("interrupted; continue with: python train.py resume=") == 1
         assert _summary(tmp_path)["status"] == "stopped"
         assert _summary(tmp_path)["error"] == "interrupted"

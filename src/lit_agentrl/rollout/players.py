@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.rollout import interrupt
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
@@ -91,8 +92,9 @@ class Players:
 
     def _with_others(self, play: Callable[[], Played]) -> Played:
         """What this rank plays, once all have played: one whose game or worker hangs is named by this barrier."""
-        played = play()
-        self._doors.barrier("played")
+        with interrupt.at_sigterm():
+            played = play()
+            self._doors.barrier("played")
         return played
 
     def update_begins(self, version: int, iteration: int) -> None:
