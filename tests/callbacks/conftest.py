@@ -64,6 +64,7 @@ class Toy(LightningModule):
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
         self.row: dict[str, float] = {}
+        self.last_row: dict[str, float] = {}
         self.scores = scores or {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -94,7 +94,7 @@ def test_time_left_is_the_median_of_the_last_twenty_times_what_remains(
     out = io.StringIO()
     display = LiveDisplay(console=Console(file=out))
     trainer: Any = SimpleNamespace(current_epoch=0, max_epochs=50)
-    module: Any = SimpleNamespace(row={})
+    module: Any = SimpleNamespace(row={}, last_row={})
     display.on_train_start(trainer, module)
     # 10 slow ones, which the window has forgotten after 30 iterations, and one hiccup
     for epoch, seconds in enumerate([100.0] * 10 + [2.0] * 10 + [50.0] + [4.0] * 9):

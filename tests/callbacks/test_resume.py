@@ -175,7 +175,7 @@ def test_a_run_that_stopped_early_does_not_train_on(tmp_path: Path, launch: Laun
 def test_a_module_without_a_row_is_refused(tmp_path: Path, launch: Launch, toy_module: Any) -> None:
     module = toy_module()
     del module.row
-    with pytest.raises(ValueError, match=r"IterationLog needs Toy\.row"):
+    with pytest.raises(ValueError, match="^Toy needs row and last_row, dicts of metrics"):
         launch(tmp_path, 1, module=module)
 
 

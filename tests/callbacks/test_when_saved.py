@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,7 +88,8 @@ def test_the_export_is_replaced_whole_or_kept(
     tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any
 ) -> None:
     class Exporting(toy_module):
-        network = None
+        policy = SimpleNamespace(network=None, tokenizer=None)
+        version = 0
 
         def export(self, folder: str, network: Any) -> None:
             if self.trainer.current_epoch == 5:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.files import recover_folder, replace_folder
+from lit_agentrl.modules.contract import Agent
 from lit_agentrl.strategies.checkpoint_io import (
     LEFTOVERS,
     CheckpointError,
@@ -77,7 +79,7 @@ class BestCheckpoint(Checkpoint):
     """Saves ``best.ckpt``, and a loadable export, when the monitored metric is better than ever before.
 
     Must be listed before :class:`LastCheckpoint`: the last checkpoint then knows the best score, and a
-    resumed run decides as the uninterrupted one would.  If the module has ``export(folder)``, it is called
+    resumed run decides as the uninterrupted one would.  If the module is an `Agent`, its export is called
     on rank zero and ``hf/`` beside the checkpoint folder is replaced by what it writes.
 
     Args:
@@ -139,19 +141,20 @@ class BestCheckpoint(Checkpoint):
             return
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
-        export = getattr(pl_module, "export", None)
         doors = doors_of(trainer.strategy)
-        if export is not None:
-            network = doors.whole_network(pl_module.network)  # type: ignore[arg-type]  # all ranks take part
-            export = partial(export, network=network)
-        if export is not None and trainer.is_global_zero:
-            try:
-                replace_folder(self.export_folder, export)
-            except OSError as error:
-                reason = error.strerror or error
-                folder = self.export_folder
-                raise CheckpointError(f"cannot write {folder}: {reason}; the old one is kept") from error
+        if isinstance(pl_module, Agent):
+            network = doors.whole_network(pl_module.policy.network)  # all ranks take part
+            if trainer.is_global_zero:
+                self._export(partial(pl_module.export, network=network))
         doors.barrier("export")
+
+    def _export(self, write: Callable[[str], None]) -> None:
+        try:
+            replace_folder(self.export_folder, write)
+        except OSError as error:
+            reason = error.strerror or error
+            folder = self.export_folder
+            raise CheckpointError(f"cannot write {folder}: {reason}; the old one is kept") from error
 
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """This iteration's value; Lightning's own table also holds older ones, hence the check."""

@@ -8,6 +8,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lit_agentrl.modules.contract import Measured, as_measured
+
 
 @runtime_checkable
 class Rewinds(Protocol):
@@ -31,7 +33,7 @@ def rewind(trainer: Trainer, iterations: int) -> None:
 
 def measured(pl_module: LightningModule) -> dict[str, float]:
     """The metrics of an iteration at its end: what has been logged, and what was added since."""
-    return {**getattr(pl_module, "last_row", {}), **getattr(pl_module, "row", {})}
+    return {**pl_module.last_row, **pl_module.row} if isinstance(pl_module, Measured) else {}
 
 
 class IterationLog(Callback):
@@ -47,11 +49,9 @@ class IterationLog(Callback):
         """Check that there is a row to log.
 
         Raises:
-            ValueError: the module has no dict called ``row``.
+            ValueError: the module has none.
         """
-        if not isinstance(getattr(pl_module, "row", None), dict):
-            name = type(pl_module).__name__
-            raise ValueError(f"{type(self).__name__} needs {name}.row, a dict that metrics are added to")
+        as_measured(pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop what an earlier launch logged beyond the checkpoint that training continues from."""
@@ -64,7 +64,7 @@ class IterationLog(Callback):
                     f"{name} cannot rewind: rows after iteration {trainer.current_epoch} may be there twice"
                 )
         # metrics of a validation before training belong to row 0, not to the first iteration
-        pl_module.row = {}  # type: ignore[assignment]
+        as_measured(pl_module).row = {}
         # Lightning does not save should_stop: without this a relaunched run that had stopped trains on
         stoppers = [c for c in trainer.callbacks if isinstance(c, EarlyStopping)]  # type: ignore[attr-defined]
         if any(stopper.wait_count >= stopper.patience for stopper in stoppers):
@@ -72,9 +72,9 @@ class IterationLog(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the iteration's row."""
-        row = dict(pl_module.row)  # type: ignore[arg-type]
-        pl_module.last_row = row  # type: ignore[assignment]
-        pl_module.row = {}  # type: ignore[assignment]
+        module = as_measured(pl_module)
+        row = module.last_row = dict(module.row)
+        module.row = {}
         for logger in trainer.loggers:
             logger.log_metrics(row, step=trainer.current_epoch + 1)
             logger.save()

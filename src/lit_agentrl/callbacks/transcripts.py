@@ -21,6 +21,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
+from lit_agentrl.modules.contract import Agent
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -77,7 +78,7 @@ class Transcripts(Callback):
     Training batches: the first and every ``every``-th iteration.  Validation: of each game the first batch
     that it occurs in, once for each iteration.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0
     is the start.  The best weights, which are measured again at the end, are not shown again.  The files are rewound on
-    resume.  If the module has a ``tokenizer``, the text of forced tokens is shown; otherwise they are counted.
+    resume.  If the module is an `Agent`, the text of forced tokens is shown; otherwise they are counted.
 
     Args:
         dirpath: the run's transcript folder.
@@ -158,7 +159,7 @@ class Transcripts(Callback):
         picked = pick(episodes, self.episodes)
         if not trainer.is_global_zero or not picked or not self._put(picked, iteration, tag):
             return
-        tokenizer = getattr(pl_module, "tokenizer", None)
+        tokenizer: Any = pl_module.policy.tokenizer if isinstance(pl_module, Agent) else None
         decode: Decode | None = tokenizer.decode if tokenizer is not None else None
         text = "\n\n---\n\n".join(episode_markdown(episode, decode, self._dialect) for episode in picked)
         for logger in trainer.loggers:

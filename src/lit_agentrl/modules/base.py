@@ -70,10 +70,6 @@ class AgentModule(LightningModule):
         self._doors = StrategyDoors()
 
     @property
-    def tokenizer(self) -> Any:
-        return self.policy.tokenizer
-
-    @property
     def version(self) -> int:
         """Optimizer steps taken: the version of the weights."""
         return self.updater.progress.version
