@@ -30,6 +30,7 @@ class StrategyDoors:
     """What a strategy does for the rest of a run; the defaults are those of one process.
 
     Attributes:
+        is_sharded: whether each process holds a part of the weights alone.
         shard: (trained, frozen) cuts networks up over ranks, in place, before optimizers are made.
         in_use: (network, device) is entered around the use of a frozen network, which lies on the device within.
         gathered: (network) is entered around generation, within which there is no collective.
@@ -43,6 +44,7 @@ class StrategyDoors:
         close: called last, also where the run was interrupted; leaves what joins the processes.
     """
 
+    is_sharded: bool = False
     shard: Callable[[Sequence[nn.Module], Sequence[nn.Module]], None] = lambda trained, frozen: None
     in_use: Callable[[nn.Module, torch.device], Context] = _moved
     gathered: Callable[[nn.Module], Context] = nullcontext

@@ -22,7 +22,7 @@ from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.process import ProcessSettings
-from lit_agentrl.strategies.doors import require_whole_weights
+from lit_agentrl.strategies.doors import doors_of
 from tests.conftest import ROOT
 
 ALGORITHMS = sorted(file.stem for file in (ROOT / "src/lit_agentrl/conf/algo").glob("[!_]*.yaml"))
@@ -143,10 +143,7 @@ def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str],
     assert error.endswith("worker=none has no option threads; worker.threads belongs to worker=process")
 
 
-def test_strategies_that_shard_weights_are_refused() -> None:
-    for strategy in (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()):
-        require_whole_weights(strategy)
-    with pytest.raises(
-        ValueError, match=r"FSDPStrategy shards them; use strategy=single or ddp, or worker=none"
-    ):
-        require_whole_weights(FSDPStrategy())
+def test_strategies_that_shard_weights_say_so() -> None:
+    """Players refuse a worker under them."""
+    whole, cut = (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()), FSDPStrategy()
+    assert not any(doors_of(strategy).is_sharded for strategy in whole) and doors_of(cut).is_sharded

@@ -49,7 +49,7 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
     made.start(last=3, iteration=0, state=None)
     settings.worker.log = log
     if is_ahead:
-        made.update_begins(0, 0)
+        made.update_begins(None, 0, 0, torch.device("cpu"))
         log.clear()
     made.play_training(wave(1), 0)
     assert log == [*([] if is_ahead else [("submit", 1)]), ("take",), ("played",)]
@@ -66,7 +66,15 @@ def test_ranks_are_awaited_after_episodes_of_this_process() -> None:
 def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
     made = players(None, [])
-    made.open(Network(), torch.no_grad, StrategyDoors(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM)))  # type: ignore[arg-type]
+    made.open(
+        Network(), torch.no_grad, StrategyDoors(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM))
+    )  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         made.play(NOTHING, 0)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_worker_needs_whole_weights() -> None:
+    made, sharded = players(Settings(), []), StrategyDoors(is_sharded=True)
+    with pytest.raises(ValueError, match=r"shards them; use strategy=single or ddp, or worker=none"):
+        made.open(Network(), torch.no_grad, sharded)  # type: ignore[arg-type]

@@ -5,18 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.distributed import StrategyDoors, rank
-from lit_agentrl.episode import Outcome
-from lit_agentrl.rollout.ahead import staleness
+from lit_agentrl.modules.contract import as_agent
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.players import Players
-from lit_agentrl.strategies.doors import doors_of, require_whole_weights
+from lit_agentrl.strategies.doors import doors_of
 
 _AHEAD = "played_ahead"  # of a checkpoint
 
@@ -27,28 +23,19 @@ class RolloutCallback(Callback):
     Args:
         collector: fills the batches of training.
         players: play episodes.
-        val, test: how evaluations are played; ``test`` may be exchanged.
+        val, test: fill those of evaluations; ``test`` may be exchanged.
     """
 
     def __init__(self, collector: Collector, players: Players, *, val: Evaluation, test: Evaluation) -> None:
-        self.settings = collector.settings
-        self.test = test
-        self.val_outcomes: list[Outcome] = []  # of all episodes of the last validation, for reports
-        self.test_outcomes: list[Outcome] = []
-        self._collector = collector
-        self._players = players
-        self._val = val
-        self._restored: dict[str, Any] | None = None
-        self._doors = StrategyDoors()
+        self.settings, self.val, self.test = collector.settings, val, test
+        self._collector, self._players = collector, players
+        self._restored: Any = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
-        self._doors = doors_of(trainer.strategy)
         self._collector.setup(trainer.strategy.root_device)
-        if self._players.have_a_worker:
-            require_whole_weights(trainer.strategy)
-        network: Any = pl_module.network
-        self._players.open(network, trainer.precision_plugin.forward_context, self._doors)
+        network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
+        self._players.open(network, context, doors_of(trainer.strategy))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -59,10 +46,9 @@ class RolloutCallback(Callback):
         self._players.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        trainer.strategy.on_exception(exception)  # tells other processes, before a game takes its time to close
+        trainer.strategy.on_exception(exception)  # tells the others, before a game takes its time to close
         self._players.close()
 
-    # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
         """What reward parts and the structure have learnt."""
         return self._collector.state_dict()
@@ -71,66 +57,34 @@ class RolloutCallback(Callback):
         """Inverse of :meth:`state_dict`."""
         self._collector.load_state_dict(state_dict)
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
         if (state := self._players.state_dict()) is not None:
             checkpoint[_AHEAD] = state
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
         self._restored = checkpoint.get(_AHEAD)
 
-    # ------------------------------------------------------------------ batches
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int
     ) -> None:
-        # dropout and whatever else draws from the global generator is keyed like everything else
-        torch.manual_seed(seeds.key(self._collector.rules.seed, "global", batch.iteration, rank()))
-        version, row = _version(pl_module), _row(pl_module)
-        row |= self._collector.collect(
-            batch, lambda wave: self._players.play_training(wave, version), device=pl_module.device
+        agent = as_agent(pl_module)
+        version, device = agent.version, pl_module.device
+        agent.row |= self._collector.collect(
+            batch, lambda wave: self._players.play_training(wave, version), device=device
         )
-        if self._players.are_ahead:
-            row["train/staleness"] = staleness(batch.trajectories, version, pl_module.device)
-        self._players.update_begins(version, trainer.current_epoch)
+        agent.row |= self._players.update_begins(batch.trajectories, version, trainer.current_epoch, device)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, *where: Any) -> None:
         self._players.update_ends()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.val_outcomes = []
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
-        started, row = time.perf_counter(), _row(pl_module)
-        self.val_outcomes += self._evaluate(self._val, pl_module, batch)
-        row["time/validate"] = row.get("time/validate", 0.0) + time.perf_counter() - started
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.test_outcomes = []
+        started, agent = time.perf_counter(), as_agent(pl_module)
+        self.val.collect(batch, self._players.play, agent.version, is_first=not any(where))
+        agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
-        self.test_outcomes += self._evaluate(self.test, pl_module, batch)
-
-    def _evaluate(self, how: Evaluation, pl_module: LightningModule, batch: StepBatch) -> list[Outcome]:
-        version = _version(pl_module)
-        how.collect(
-            batch, lambda wave: self._players.play(wave, version),
-            max_failed_share=self.settings.max_failed_share,
-        )  # fmt: skip
-        return batch.outcomes
-
-
-def _version(pl_module: LightningModule) -> int:
-    return int(getattr(pl_module, "version", 0))
-
-
-def _row(pl_module: LightningModule) -> dict[str, float]:
-    return pl_module.row  # type: ignore[return-value]
+        self.test.collect(batch, self._players.play, as_agent(pl_module).version, is_first=not any(where))

@@ -124,7 +124,8 @@ def build(
     )  # fmt: skip
     rollouts = RolloutCallback(
         collector, players,
-        val=Evaluation("val", parts.val_params), test=Evaluation("test", parts.test_params),
+        val=Evaluation("val", parts.val_params, max_failed_share=settings.max_failed_share),
+        test=Evaluation("test", parts.test_params, max_failed_share=settings.max_failed_share),
     )  # fmt: skip
     levels = {
         name: (found.chance_success, found.oracle_success)

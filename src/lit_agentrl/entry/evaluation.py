@@ -83,14 +83,14 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     records = []
     for number, temperature in enumerate(temperatures):
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
-        run.rollouts.test = Evaluation(cfg.split, params, cfg.members)
+        run.rollouts.test = Evaluation(cfg.split, params, cfg.members, run.rollouts.settings.max_failed_share)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
             ckpt_path=None if checkpoint is None or number else str(checkpoint),  # the same weights for all
         )  # fmt: skip
         for spec in run.games.test:
             task = run.games.tasks[spec.task]
-            outcomes = [each for each in run.rollouts.test_outcomes if each.task_name == task.name]
+            outcomes = [each for each in run.rollouts.test.outcomes if each.task_name == task.name]
             levels = asdict(lookup(task, cfg.split))
             records.append(_record(cfg, task.name, float(temperature), outcomes, levels))
     stage = checkpoint.stem if checkpoint is not None else "start"

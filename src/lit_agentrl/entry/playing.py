@@ -87,9 +87,9 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     checkpoint = find_checkpoint(cfg, folder)
     keep = _Keep()
     run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
-    run.rollouts.test = Evaluation(
-        cfg.split, eval_params(run.rollouts.settings, float(cfg.temperature), "play")
-    )
+    settings = run.rollouts.settings
+    params = eval_params(settings, float(cfg.temperature), "play")
+    run.rollouts.test = Evaluation(cfg.split, params, max_failed_share=settings.max_failed_share)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(
         run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),

@@ -144,10 +144,10 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     for logger in run.loggers:
         logger.log_metrics(row, step=0)
         logger.save()
-    tracker.add("val", "start", 0, run.rollouts.val_outcomes)
+    tracker.add("val", "start", 0, run.rollouts.val.outcomes)
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
-        tracker.add("test", "start", 0, run.rollouts.test_outcomes)
+        tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
 
 
@@ -169,10 +169,10 @@ def _measure(
 ) -> None:
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     run.trainer.validate(run.module, run.stream, **arguments)
-    tracker.add("val", stage, iteration, run.rollouts.val_outcomes)
+    tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, **arguments)
-        tracker.add("test", stage, iteration, run.rollouts.test_outcomes)
+        tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
 
 
 def _first(run: Run, kind: type[_T]) -> _T | None:

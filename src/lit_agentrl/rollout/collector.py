@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import blamed
-from lit_agentrl.distributed import gather_rows, sum_over_ranks
+from lit_agentrl.distributed import gather_rows, rank, sum_over_ranks
 from lit_agentrl.report.iteration import rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -97,6 +98,8 @@ class Collector:
             ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
                 structure does not give.
         """
+        # dropout and whatever else draws from the global generator is keyed like everything else
+        torch.manual_seed(seeds.key(self.rules.seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
         elsewhere = self._play(self.first_wave(batch), batch, play)
         kept, want_more = self._keep_groups(batch)

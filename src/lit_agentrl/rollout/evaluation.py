@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.episode import Outcome
 from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import members_of
 from lit_agentrl.rollout.workers.base import Played
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluation:
-    """On which split, how sampled, how often each instance."""
+    """On which split, how sampled, how often each instance.
+
+    Attributes:
+        max_failed_share: of the episodes whose game may fail before the run stops.
+        outcomes: of all ranks' episodes of the last evaluation.
+    """
 
     split: str
     params: SamplingParams
     members: int = 1
+    max_failed_share: float = 0.1
+    outcomes: list[Outcome] = field(default_factory=list, init=False)
 
-    def collect(self, batch: StepBatch, play: Callable[[Wave], Played], *, max_failed_share: float) -> None:
+    def collect(
+        self, batch: StepBatch, play: Callable[[Wave, int], Played], version: int, *, is_first: bool = True
+    ) -> None:
         """Fill a batch that has only prompts: this rank's episodes, and the outcomes of all ranks.
+
+        Args:
+            batch: of an evaluation, which has one for each game.
+            play: plays a wave with the weights of a version.
+            version: of the weights.
+            is_first: of the evaluation; outcomes of an earlier one are dropped.
 
         Raises:
             ValueError: too many games failed.
         """
-        specs = tuple(members_of(batch, self.members))
-        batch.episodes = play(Wave(self.split, batch.iteration, self.params, specs)).episodes
-        stop_if_failing(batch.episodes, max_failed_share)
+        wave = Wave(self.split, batch.iteration, self.params, tuple(members_of(batch, self.members)))
+        batch.episodes = play(wave, version).episodes
+        stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)
+        self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.rollout import interrupt
-from lit_agentrl.rollout.ahead import PlayAhead, PlayNow
+from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played, WorkerSettings
@@ -37,19 +39,18 @@ class Players:
         self._now: PlayNow | None = None
         self._ahead: PlayAhead | None = None
 
-    @property
-    def have_a_worker(self) -> bool:
-        """Whether some of them need the weights sent."""
-        return self._worker is not None
-
-    @property
-    def are_ahead(self) -> bool:
-        """Whether the next iteration is played while this one trains."""
-        return self._ahead is not None
-
     def open(self, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors) -> None:
-        """Make the engine of this process around the trainer's network."""
+        """Make the engine of this process around the trainer's network.
+
+        Raises:
+            ValueError: a worker is to be given weights of which this process has a part alone.
+        """
         self.close()
+        if self._worker is not None and doors.is_sharded:
+            raise ValueError(
+                "worker: one that plays for the trainer needs all weights in each process, and the strategy shards "
+                "them; use strategy=single or ddp, or worker=none rollout.overlap=false"
+            )
         self._network, self._context, self._doors = network, forward_context, doors
         self._here = Inline(self._rules, network, forward_context, doors)
 
@@ -97,10 +98,15 @@ class Players:
             self._doors.barrier("played")
         return played
 
-    def update_begins(self, version: int, iteration: int) -> None:
-        """All of an iteration has been played: begin with the next, where that is wanted."""
-        if self._ahead is not None:
-            self._ahead.go_on(version, iteration)
+    def update_begins(
+        self, played: TrajectoryBatch | None, version: int, iteration: int, device: torch.device
+    ) -> dict[str, float]:
+        """All of an iteration has been played: begin with the next, where that is wanted; what is logged of it."""
+        if self._ahead is None:
+            return {}
+        row = {"train/staleness": staleness(played, version, device)}
+        self._ahead.go_on(version, iteration)
+        return row
 
     def update_ends(self) -> None:
         """Give the trainer its cores back."""

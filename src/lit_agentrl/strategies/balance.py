@@ -34,15 +34,3 @@ def longest_first(
             carried[choice] += loads[unit]
             total[choice] += loads[unit]
     return dealt
-
-
-def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> float:
-    """Share of the ranks' time that is spent waiting for the heaviest: ``1 - mean / max`` of what they carry.
-
-    >>> idle_share([4, 2], [0, 1], 2)
-    0.25
-    """
-    carried = [0] * world_size
-    for load, at in zip(loads, dealt, strict=True):
-        carried[at] += load
-    return 1 - sum(carried) / (world_size * max(carried)) if any(carried) else 0.0

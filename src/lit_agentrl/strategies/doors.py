@@ -33,19 +33,6 @@ def doors_of(strategy: Strategy) -> StrategyDoors:
     if isinstance(strategy, ParallelStrategy):
         return StrategyDoors(
             barrier=strategy.barrier, block_backward_sync=strategy.block_backward_sync,
-            finish=partial(strategy.barrier, "end"), close=leave_group,
+            finish=partial(strategy.barrier, "end"), close=leave_group, is_sharded=isinstance(strategy, _SHARDED),
         )  # fmt: skip
     return StrategyDoors(barrier=strategy.barrier)
-
-
-def require_whole_weights(strategy: Strategy) -> None:
-    """Refuse strategies that leave a process with a part of the weights, where a worker is to be given them.
-
-    Raises:
-        ValueError: naming the remedy.
-    """
-    if isinstance(strategy, _SHARDED):
-        raise ValueError(
-            f"worker: one that plays for the trainer needs all weights in each process, and "
-            f"{type(strategy).__name__} shards them; use strategy=single or ddp, or worker=none rollout.overlap=false"
-        )

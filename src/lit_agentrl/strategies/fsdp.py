@@ -141,7 +141,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     @property
     def doors(self) -> StrategyDoors:
         return replace(
-            super().doors, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
+            super().doors, is_sharded=True, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
             whole_network=self.whole_network, clip_gradient_norm=self.clip_gradient_norm,
         )  # fmt: skip
 
