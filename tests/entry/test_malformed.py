@@ -213,6 +213,9 @@ MALFORMED = [  # command, what the message names, what it tells to do
         "does not inherit lit_agentrl.rollout.structures.base.Structure",
     ),
     (f"worker=process worker._target_={ODD}.Nothing", "worker._target_=", "workers.base.WorkerSettings"),
+    (f"engine._target_={ODD}.Nothing engine._partial_=false", "engine has no _partial_", "_partial_: true"),
+    (f"+callbacks.mine._target_={ODD}.Nothing", "callbacks.mine._target_=", "callbacks.callback.Callback"),
+    (f"algo=ppo critic._target_={ODD}.Nothing critic._partial_=false", "critic has no _partial_", "true"),
     (f"prompt._target_={ODD}.Nothing", "prompt._target_=", "lit_agentrl.text.prompts.Prompt"),
     (f"dialect._target_={ODD}.Nothing", "makes a Nothing without formats", "text.dialects.base.Dialect"),
     (f"dialect._target_={ODD}.Raising", "dialect: IndexError", "string index out of range"),
@@ -355,7 +358,8 @@ def test_config_of_another_version(refused: Refused, run_copy: Path, key: str, n
 
 def test_unreadable_config(refused: Refused, run_copy: Path) -> None:
     (run_copy / ".hydra" / "config.yaml").write_text("{")
-    assert "resume=run: its saved config cannot be read" in refused("resume=run")
+    message = refused("resume=run")
+    assert "resume=run: its saved config cannot be read" in message and "config.yaml, line 1" in message
 
 
 def test_folder_of_runs_names_them(refused: Refused, finished_run: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.entry import keeping
+from lit_agentrl.entry.assembly import check_prompts, check_thinking
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rewards.delta import Delta
 from lit_agentrl.rewards.length import Length
@@ -21,6 +23,8 @@ from lit_agentrl.text.context import FULL, Context, Single, Window
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer
 from tests.entry.oddities import Odd, Scored
+from tests.text.conftest import make_bpe
+from tests.text.test_chat import CHATML
 
 
 def check(context: Context, *, prompt: Prompt | None = None, game: str = "sokoban", limit: int = 512) -> None:
@@ -113,3 +117,30 @@ def test_what_reward_parts_learn_is_not_touched_by_the_trial() -> None:
     before = rewards.state_dict()
     check_odd(rewards)
     assert rewards.state_dict() == before
+
+
+def test_a_template_that_thinks_whatever_is_asked_is_refused() -> None:
+    bpe = make_bpe()
+    bpe.chat_template = CHATML.replace(
+        "assistant\\n' -}}\n{%- endif", "assistant\\n<think>\\n' -}}\n{%- endif"
+    )
+    thinking = ChatRenderer(bpe)
+    with pytest.raises(
+        ValueError, match=r"prompt\.think=false: the chat template of tiny opens a think block"
+    ):
+        check_thinking(thinking, Prompt("compact", think=False), "tiny")
+    check_thinking(thinking, Prompt("compact"), "tiny")
+    check_thinking(ChatRenderer(nano_tokenizer()), Prompt("compact", think=False), "tiny")
+
+
+def test_a_disk_that_is_full_at_the_end_costs_the_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keeping, "write_atomic", full)
+    assert keeping.keep(tmp_path, "last", {"config": {}}) is None
+    assert (
+        "last.json cannot be written (No space left on device): results are shown" in capsys.readouterr().err
+    )

@@ -42,6 +42,7 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.prompts import Prompt
 
 T = TypeVar("T")
 
@@ -91,11 +92,7 @@ def build(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
-    if chat.forced_think and not parts.prompt.think:
-        raise ValueError(
-            f"prompt.think=false: the chat template of {policy.name} opens a think block whatever is asked; set "
-            "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
-        )
+    check_thinking(chat, parts.prompt, policy.name)
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
         engine=_engine(cfg, parts.algorithm, parts.structure),
@@ -205,6 +202,19 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         _convert_="all",
     )
     return trainer
+
+
+def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
+    """Refuse a format without thinking where the template of the policy of that name thinks all the same.
+
+    Raises:
+        ValueError: naming the option and the remedy.
+    """
+    if chat.forced_think and not prompt.think:
+        raise ValueError(
+            f"prompt.think=false: the chat template of {name} opens a think block whatever is asked; set "
+            "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
+        )
 
 
 def check_prompts(

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_agentrl.entry.composition import check_sections, load_option, own_folders
-from lit_agentrl.entry.errors import UserError, explain, first_line
+from lit_agentrl.entry.errors import UserError, explain
 from lit_agentrl.entry.signatures import check_targets
 
 _log = logging.getLogger(__name__)
@@ -79,9 +79,7 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
             OmegaConf.load(folder / ".hydra" / "hydra.yaml"), "hydra.runtime.config_sources", default=[]
         )
     except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
-        raise UserError(
-            f"{option}={folder}: its saved config cannot be read ({first_line(error)})"
-        ) from error
+        raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
     if not isinstance(cfg, DictConfig):
         raise UserError(f"{option}={folder}: {file} holds no config")
     raw: Any = OmegaConf.to_container(cfg, resolve=False)
