@@ -417,10 +417,9 @@ def test_bounds_that_never_act_are_told_in_the_summary(finished_run: Path) -> No
     assert line.startswith("algo.clip.epsilon never acts") and "update=four_minibatches makes it act" in line
 
 
-@pytest.mark.parametrize("command", ["filter.ratoi=1", "filter.ratio=0.5,1.0"])
-def test_shell(command: str, in_empty_folder: Path) -> None:
+def test_shell(in_empty_folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *command.split()],
+        [sys.executable, str(ROOT / "train.py"), "filter.ratoi=1"],
         capture_output=True,
         text=True,
         timeout=120,
