@@ -137,7 +137,7 @@ def test_an_installed_wheel_trains_evaluates_and_plays_in_an_empty_folder(tmp_pa
     """Made as by ``make dist``, without a network: the environment reads our dependencies, and not our package."""
     source, dist, home = (tmp_path / name for name in ("source", "dist", "home"))
     shutil.copytree(PACKAGE, source / "src/lit_agentrl", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     home.mkdir()
     hook = f"from setuptools.build_meta import build_sdist; build_sdist({str(dist)!r})"
