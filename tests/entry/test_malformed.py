@@ -202,6 +202,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ),
     ("env.hosting.restarts=3", "env.hosting.restarts=3 has no effect", "env.hosting.where=thread"),
     ("algo=ppo critic.warmup_iterations=60", "critic.warmup_iterations=60 of trainer.max_epochs=60", "raise"),
+    ("reward=delta reward.delta.at_iteration=90", "reward.delta.at_iteration=90 has no effect", "max_epochs"),
     ("-m seed=1,2 hydra.run.dir=x", "hydra.run.dir=x has no effect with -m", "hydra.sweep.dir=FOLDER"),
     ("hydra.sweep.dir=x", "hydra.sweep.dir=x has no effect without -m", "hydra.run.dir=FOLDER"),
     ("hydra.mode=MULTIRUN", "hydra.mode=MULTIRUN", "-m is what makes a sweep"),

@@ -54,6 +54,11 @@ RULES = (
         "algo/correction has log-probs recomputed whatever the gap; leave it out, or use algo/correction=none",
     ),
     Rule(
+        "reward.delta.at_iteration",
+        lambda cfg, parts: (cfg.reward.delta.at_iteration or 0) < cfg.trainer.max_epochs,
+        "the run ends before; give an iteration below trainer.max_epochs, or leave it out",
+    ),
+    Rule(
         "env.hosting.restarts",
         lambda cfg, parts: any(task.hosting.where != "inline" for task in parts.games.tasks),
         "games that answer inline have no workers; leave it out, or set env.hosting.where=thread or process",
