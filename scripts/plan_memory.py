@@ -44,6 +44,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrain
 from lit_agentrl.models.logprobs import recomputed, score_tokens
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA, adapters_off
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
+from lit_agentrl.models.pretrained import carefully, held_back
 from lit_agentrl.report.memory import peak_of
 from lit_agentrl.rl.value_loss import squared
 from lit_agentrl.update.critic import separate, shared
@@ -314,7 +315,8 @@ def read_config(args: argparse.Namespace) -> PreTrainedConfig:
     if args.model is not None:
         name = str(NANO_FOLDER) if args.model == "nano" else args.model
         try:
-            return AutoConfig.from_pretrained(name)
+            with held_back():
+                return AutoConfig.from_pretrained(name, **carefully(name))
         except (OSError, ValueError) as error:
             raise ValueError(f"--model {args.model}: {str(error).strip().splitlines()[0]}") from error
     try:

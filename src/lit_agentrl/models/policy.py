@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -11,13 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from lit_agentrl.checks import named, require, require_one_of
 from lit_agentrl.models.lora import LoRA, merged, save_adapter
+from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
 
 NANO_FOLDER = Path(__file__).parent / "nano"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust tells of the system's
 
 
 @dataclass
@@ -36,12 +40,20 @@ class Policy:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
 
         Adapters are merged into the weights, and written by themselves under ``adapter/``.
+
+        Raises:
+            OSError: it cannot be written, also where a library has another error for that.
         """
         network = self.network if self.adapters is None else merged(self.network)
-        network.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-        if self.adapters is not None:
-            save_adapter(self.network, Path(folder) / "adapter")
+        try:
+            network.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            if self.adapters is not None:
+                save_adapter(self.network, Path(folder) / "adapter")
+        except Exception as error:  # libraries in Rust raise errors of their own
+            if (found := _OS_ERROR.search(str(error))) and not isinstance(error, OSError):
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+            raise
 
 
 def named_weights(network: nn.Module) -> dict[str, Tensor]:
@@ -101,13 +113,13 @@ def load_pretrained(
     require_one_of("dtype", dtype, tuple(DTYPES))
     template = None if chat_template is None else shipped_template(chat_template)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        network = AutoModelForCausalLM.from_pretrained(name, dtype=DTYPES[dtype])
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        with held_back():
+            tokenizer = load_tokenizer(name)
+            network = load_network(AutoModelForCausalLM, name, DTYPES[dtype])
+    except ValueError as error:
         raise ValueError(
-            f"name={name} could not be loaded ({reason}); give a folder with config.json, safetensors "
-            "weights and a tokenizer, or a hub id that this machine can reach"
+            f"name={name} could not be loaded ({error}); give a folder with config.json, safetensors weights and a "
+            "tokenizer of a causal language model, or a hub id that this machine can reach"
         ) from error
     own_memory(network)
     for key, weight in network.named_parameters():

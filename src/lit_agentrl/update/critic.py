@@ -17,6 +17,7 @@ from lit_agentrl.distributed import gather_rows
 from lit_agentrl.models.logprobs import at_least_float32, hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.pretrained import held_back, load_network
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.rl.value_loss import ValueLoss, explained_variance
@@ -161,13 +162,13 @@ def separate(
         ValueError: ``model`` cannot be loaded or knows fewer tokens than the policy.
     """
     if model is None:
-        trunk = _copied_trunk(policy)
+        trunk: Any = _copied_trunk(policy)
     else:
         try:
-            trunk = AutoModel.from_pretrained(model, dtype=policy.network.dtype)
-        except (OSError, ValueError, KeyError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ValueError(f"model={model} could not be loaded ({reason})") from error
+            with held_back():
+                trunk = load_network(AutoModel, model, policy.network.dtype)
+        except ValueError as error:
+            raise ValueError(f"model={model} could not be loaded ({error})") from error
         if trunk.config.vocab_size < policy.network.config.vocab_size:
             raise ValueError(
                 f"model={model} knows {trunk.config.vocab_size} tokens, the policy "
