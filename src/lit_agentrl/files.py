@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,20 +102,25 @@ def replace_folder(folder: str | Path, write: Callable[[str], Any]) -> None:
     ``<name>.old``, from where :func:`recover_folder` brings it back.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; what was written of it is removed, or a full disk would stay full.
     """
     folder = Path(folder)
     old, new = folder.with_name(folder.name + ".old"), folder.with_name(folder.name + ".tmp")
     recover_folder(folder)
-    new.mkdir(parents=True)
-    write(str(new))
-    for path in new.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-    fsync_folder(new)
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(new, folder)
-    fsync_folder(folder.parent)
+    try:
+        new.mkdir(parents=True)
+        write(str(new))
+        for path in new.rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+        fsync_folder(new)
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(new, folder)
+        fsync_folder(folder.parent)
+    except BaseException:
+        with suppress(OSError):
+            recover_folder(folder)
+        raise
     shutil.rmtree(old, ignore_errors=True)

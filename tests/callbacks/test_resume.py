@@ -79,8 +79,8 @@ def test_rows_and_steps_of_a_straight_run(uninterrupted: Path) -> None:
     assert [step for step, _ in scalars(uninterrupted)["train/loss"]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_three_and_three_equal_six(uninterrupted: Path, tmp_path: Path, launch: Launch) -> None:
-    launch(tmp_path, 3)
+def test_two_and_four_equal_six(uninterrupted: Path, tmp_path: Path, launch: Launch) -> None:
+    launch(tmp_path, 2)
     launch(tmp_path, 6)
     assert_same_run(tmp_path, uninterrupted)
 
@@ -118,7 +118,7 @@ def test_a_damaged_last_checkpoint_costs_one_iteration_and_nothing_else(
     assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.parametrize("stop", [{"max_epochs": 3}, {"max_epochs": 6, "max_steps": 3}])
+@pytest.mark.parametrize("stop", [{"max_epochs": 2}, {"max_epochs": 6, "max_steps": 3}])
 def test_the_end_of_training_is_saved_whatever_the_period(
     uninterrupted: Path, tmp_path: Path, launch: Launch, stop: dict[str, int]
 ) -> None:

@@ -79,6 +79,14 @@ def test_a_score_from_before_training_is_not_the_first_iterations(
     assert (best.best_score, best.best_iteration) == (0.75, 2)
 
 
+@pytest.mark.parametrize("epochs", [1, 3])  # every second one is validated
+def test_the_last_iteration_counts_however_short_the_run(
+    tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any, epochs: int
+) -> None:
+    best = best_of(launch, tmp_path, toy_module({2: 0.1, epochs: 0.7}), epochs)
+    assert (best.best_score, best.best_iteration) == (0.7, epochs) and best.path.exists()
+
+
 def test_a_misspelt_monitor_is_named(tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any) -> None:
     with pytest.raises(ValueError, match=r"BestCheckpoint\.monitor=val/succes was not.*valid: val/success"):
         best_of(launch, tmp_path, toy_module(), 2, monitor="val/succes")
@@ -97,9 +105,9 @@ def test_the_export_is_replaced_whole_or_kept(
             Path(folder, f"model-{self.trainer.current_epoch}").write_text("weights")
 
     module = Exporting({2: 0.1, 4: 0.2, 6: 0.3})
-    with pytest.raises(CheckpointError, match=r"cannot write .*hf: No space left on device; the old one"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*hf: No space left on device; what was there"):
         best_of(launch, tmp_path, module, 6)
-    assert os.listdir(tmp_path / "hf") == ["model-3"]
+    assert os.listdir(tmp_path / "hf") == ["model-3"] and not (tmp_path / "hf.tmp").exists()
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ class LastCheckpoint(Checkpoint):
 class BestCheckpoint(Checkpoint):
     """Saves ``best.ckpt``, and a loadable export, when the monitored metric is better than ever before.
 
+    The last iteration is validated whatever the period, so that a run of any length leaves both.
+
     Must be listed before :class:`LastCheckpoint`: the last checkpoint then knows the best score, and a
     resumed run decides as the uninterrupted one would.  If the module is an `Agent`, its export is called
     on rank zero and ``hf/`` beside the checkpoint folder is replaced by what it writes.
@@ -127,8 +129,10 @@ class BestCheckpoint(Checkpoint):
             recover_folder(self.export_folder)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget that the last iteration was validated."""
+        """Forget that the last iteration was validated, and have the run's last one validated: it may be the best."""
         self._was_validated = False
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            trainer.check_val_every_n_epoch = 1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that this iteration's metrics include fresh validation scores."""
@@ -154,7 +158,9 @@ class BestCheckpoint(Checkpoint):
         except OSError as error:
             reason = error.strerror or error
             folder = self.export_folder
-            raise CheckpointError(f"cannot write {folder}: {reason}; the old one is kept") from error
+            raise CheckpointError(
+                f"cannot write {folder}: {reason}; what was there before is kept"
+            ) from error
 
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """This iteration's value; Lightning's own table also holds older ones, hence the check."""

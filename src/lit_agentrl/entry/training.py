@@ -168,7 +168,10 @@ def _measure(
     run: Run, tracker: record.RunRecord, stage: record.Stage, iteration: int, checkpoint: str | None = None
 ) -> None:
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
-    run.trainer.validate(run.module, run.stream, **arguments)
+    if (
+        checkpoint is not None or run.rollouts.val.iteration != iteration
+    ):  # else training has just measured them
+        run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:
         run.trainer.test(run.module, run.stream, **arguments)

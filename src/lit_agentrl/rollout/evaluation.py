@@ -21,6 +21,7 @@ class Evaluation:
     Attributes:
         max_failed_share: of the episodes whose game may fail before the run stops.
         outcomes: of all ranks' episodes of the last evaluation.
+        iteration: behind the weights that it measured.
     """
 
     split: str
@@ -28,6 +29,7 @@ class Evaluation:
     members: int = 1
     max_failed_share: float = 0.1
     outcomes: list[Outcome] = field(default_factory=list, init=False)
+    iteration: int | None = field(default=None, init=False)
 
     def collect(
         self, batch: StepBatch, play: Callable[[Wave, int], Played], version: int, *, is_first: bool = True
@@ -48,3 +50,4 @@ class Evaluation:
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)
         self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]
+        self.iteration = batch.iteration
