@@ -23,6 +23,7 @@ from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.games import build_games, try_games
 from lit_agentrl.entry.parts import build_parts, build_rewards
 from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.entry.trust import belongs, leaves
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights
@@ -260,6 +261,16 @@ def test_every_algorithm_says_how_it_is_run(name: str) -> None:
         "none",
     ]
     assert set(told) == {"here", "paper", "experiment"} and all(told["paper"]) and name in PAPERS
+
+
+def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> None:
+    found = set()
+    for of_axes in (False, True):
+        for round_ in range(max(len(names) for group, names in OPTIONS.items() if is_axis(group) == of_axes)):
+            cfg = OmegaConf.to_container(composed(round_, of_axes, tiny_model_folder), resolve=False)
+            found |= {(path, value) for path, value in leaves(cfg, "") if path.endswith("._target_")}
+    assert len(found) > 100
+    assert not [(path, name) for path, name in found if not belongs(path.removesuffix("._target_"), name)]
 
 
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:

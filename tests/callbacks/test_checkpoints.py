@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from lit_agentrl.strategies import sharded_io
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, checkpoint_exists
 
 # every call of the operating system through which a save touches the disk
@@ -259,6 +262,25 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "owned"),)
 
     AtomicIO().save_checkpoint({"evil": Evil()}, tmp_path / "last.ckpt")
-    with pytest.raises(Exception, match="[Ww]eights.only"):
+    with pytest.raises(
+        CheckpointError, match=r"last\.ckpt is not read: .* dicts \(posix\.mkdir\), which could"
+    ) as raised:
         AtomicIO().load_checkpoint(tmp_path / "last.ckpt")
+    assert "weights_only" not in str(raised.value) and "\n" not in str(raised.value)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_code_in_a_folder_of_shares_is_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    folder = tmp_path / "last.ckpt"
+    sharded_io.save(state(1), folder)
+    assert load(folder) == 1
+    (folder / ".metadata").write_bytes(pickle.dumps(Evil()))
+    sums = {path.name: sharded_io.checksum(path) for path in folder.iterdir() if path.name != sharded_io.SUMS}
+    (folder / sharded_io.SUMS).write_text(json.dumps(sums))
+    with pytest.raises(CheckpointError, match=r"last\.ckpt is not read: .*\(posix\.mkdir\)"):
+        AtomicIO().load_checkpoint(folder)
     assert not (tmp_path / "owned").exists()

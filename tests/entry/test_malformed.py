@@ -256,7 +256,9 @@ def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_mode
     assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
 
 
-def test_an_engine_that_an_update_cannot_trust_is_refused(refused: Refused, tiny_model_folder: Path) -> None:
+def test_an_engine_that_an_update_cannot_trust_is_refused(
+    refused: Refused, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = (
         f"{SMALL} model=hf model.name={tiny_model_folder} engine._target_=tests.engines.test_needs.Inexact"
     )
@@ -264,6 +266,8 @@ def test_an_engine_that_an_update_cannot_trust_is_refused(refused: Refused, tiny
     assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
     main_train(shlex.split(f"{command} algo/correction=truncated hydra.run.dir=corrected"))
     assert Path("corrected/checkpoints/last.ckpt").exists()
+    run = Path("corrected").resolve()  # which names code that is not the package's
+    assert capsys.readouterr().out.endswith(f"evaluate run={run} trust_run=true\n")
 
 
 def test_folder_below_a_file(refused: Refused) -> None:

@@ -39,7 +39,7 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     sources = [{"path": str(tmp_path), "schema": "file", "provider": kind} for kind in kinds]
     recorded = {"hydra": {"runtime": {"config_sources": sources}}}
     OmegaConf.save(recorded, tmp_path / ".hydra" / "hydra.yaml")
-    found, folders = saved_config(tmp_path, "resume")
+    found, folders = saved_config(tmp_path, "resume", trusted=True)
     assert folders == [str(tmp_path)]
     assert found.worlds.delay == 0 and "hosting" not in found.env
     assert found.dialect._target_ == "lit_agentrl.text.dialects.answer.Answer"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import assert_equal_runs, command, environment, launch, outcome, run
+from tests.integration.conftest import TINY, assert_equal_runs, command, environment, launch, outcome, run
 
 KILLS = 10
 TORN = """
@@ -47,8 +47,12 @@ def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_pa
     Also with a critic, and with waves.
     """
     straight, extended = tmp_path / "straight", tmp_path / "extended"
+    tiny = [
+        "val.every=1" if each.startswith("val.every=") else each for each in TINY
+    ]  # the last one always is
     for folder, iterations in ((straight, 2), (extended, 1)):
-        done = run(launch(folder, option, f"trainer.max_epochs={iterations}"))
+        length = f"trainer.max_epochs={iterations}"
+        done = run(command(*tiny, option, length, f"hydra.run.dir={folder}"))
         assert done.returncode == 0, done.stderr
     done = run(command(f"resume={extended}", "trainer.max_epochs=2"))
     assert done.returncode == 0, done.stderr

@@ -22,17 +22,17 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.entry import composition, ownership, ranks, run_folder
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
-from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, parse, program
+from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, program
 from lit_agentrl.entry.own_configs import check_folders
-from lit_agentrl.entry.saved import saved_config
+from lit_agentrl.entry.resuming import resumed_config
+from lit_agentrl.entry.saved import trust_note
 from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.entry.trust import TRUST_RUN
 
 if TYPE_CHECKING:
     from lit_agentrl.entry.parts import Parts
 
 
-# what may be changed when a run is continued: its length, and the processes it runs in
-RESUMABLE = ("trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback")
 _OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections that no part is made of
 _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc")
 
@@ -57,7 +57,9 @@ class Interrupted(KeyboardInterrupt):
     """A run was told to end; ``folder`` is where it can be continued."""
 
     def __init__(self, folder: str) -> None:
-        super().__init__(f"interrupted; continue with: {program('train')} resume={folder}")
+        super().__init__(
+            f"interrupted; continue with: {program('train')} resume={folder}{trust_note(Path(folder))}"
+        )
         self.folder = Path(folder)
 
 
@@ -79,6 +81,8 @@ def launch(
         ValueError: a value that makes no sense.
         Interrupted: the run was told to end.
     """
+    if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
+        raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
     is_multirun = any(flag in MULTIRUN for flag in flags)
     if is_multirun:
         ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
@@ -232,23 +236,8 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
         raise UserError(
             f"{given} cannot be given with {resumed[0]}: one run is continued with its own saved config"
         )
-    check_overrides(overrides, is_multirun=False)
     folder = Path(resumed[0].removeprefix("resume="))
-    cfg, folders = saved_config(folder, "resume")
-    for override in sorted(parse(overrides), key=lambda o: o.key_or_group != "strategy"):
-        key = override.key_or_group
-        if key not in RESUMABLE and not key.startswith("strategy."):
-            raise UserError(
-                f"{override.input_line} cannot be given with resume={folder}: the run keeps its own saved "
-                f"config; only {', '.join(RESUMABLE)} may change"
-            )
-        if key == "strategy":
-            cfg.strategy = composition.load_option("strategy", str(override.value()), folders)
-        elif OmegaConf.select(cfg, key) is None:
-            raise UserError(f"unknown option {override.input_line}; valid: {', '.join(cfg.strategy)}")
-        else:
-            OmegaConf.update(cfg, key, override.value())
-    check_targets(cfg)
+    cfg, folders = resumed_config(folder, overrides)
     arguments = [*resumed, *overrides]
     with ownership.owned(folder), _command_line(arguments):
         try:

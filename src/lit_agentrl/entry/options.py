@@ -11,6 +11,7 @@ from lit_agentrl.entry.composition import CONFIG_DIR, task_loader
 from lit_agentrl.entry.errors import UserError, did_you_mean, nearest
 from lit_agentrl.entry.overrides import check_overrides, parse, take_variant
 from lit_agentrl.entry.saved import run_folder_of, saved_config
+from lit_agentrl.entry.trust import TRUST_RUN, is_trusted
 
 
 def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -40,8 +41,12 @@ def opened(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfi
     """The folder that ``run`` names, the config saved there, and what finds the games it may name.
 
     Raises:
-        UserError: not the folder of a run, or one that this version cannot read.
+        UserError: not the folder of a run, or one that this version cannot read, or that names code of others.
     """
     folder = run_folder_of(Path(str(cfg.run)))
-    saved, folders = saved_config(folder, "run")
+    trusted = is_trusted(cfg.pop(TRUST_RUN))  # no part of what is measured, which is recorded
+    games = [cfg.env] if isinstance(cfg.env, str) else cfg.env or ()
+    saved, folders = saved_config(
+        folder, "run", trusted=trusted, asked=[("env", str(name)) for name in games]
+    )
     return folder, saved, task_loader(folders)

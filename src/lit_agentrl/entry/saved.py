@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -13,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_agentrl.entry.composition import check_sections, load_option, own_folders
 from lit_agentrl.entry.errors import UserError, explain
 from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.entry.trust import TRUST_RUN, UntrustedError, games_of, require_shipped, settle
 
 _log = logging.getLogger(__name__)
 
@@ -54,49 +57,25 @@ _OF_GVPO = {
 }
 
 
-def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
+def saved_config(
+    folder: Path, option: str, *, trusted: bool = False, asked: Sequence[tuple[str, str]] = ()
+) -> tuple[DictConfig, list[str]]:
     """The config that a run was started with, aimed at its folder as it lies now, and its config folders.
 
     Args:
         folder: the run folder.
         option: what the user wrote it to, for messages.
+        trusted: import and call whatever the config names, and read the run's own config folders.
+        asked: options by group and name that the command adds.
 
     Raises:
+        UntrustedError: the config names what is not this package's, and is not trusted.
         UserError: not a run folder, or one whose config this version cannot read.
     """
-    if not folder.is_dir():
-        raise UserError(
-            f"{option}={folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME"
-        )
-    file = folder / ".hydra" / "config.yaml"
-    if not file.is_file():
-        runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
-        inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
-        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
-    try:
-        cfg = OmegaConf.load(file)
-        sources = OmegaConf.select(
-            OmegaConf.load(folder / ".hydra" / "hydra.yaml"), "hydra.runtime.config_sources", default=[]
-        )
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
-    if not isinstance(cfg, DictConfig):
-        raise UserError(f"{option}={folder}: {file} holds no config")
-    raw: Any = OmegaConf.to_container(cfg, resolve=False)
-    if option == "resume" and (other := _other_loss(raw)):
-        raise UserError(
-            f"{option}={folder} was trained by the advantage gvpo with {other}, a loss that this version does not "
-            "have; use the version that its summary.json names"
-        )
-    found = _up_to_date(raw)
-    _add_structure(found)
-    _add_worker(found)
+    found, folders = _read(folder, option)
+    if not trusted:
+        found, folders = _harmless(found, folders, folder, option, asked), []
     cfg = OmegaConf.create(found)
-    cfg.run_dir = str(folder.resolve())
-    for group, name in _ADDED.items():
-        cfg.setdefault(group, load_option(group, name))
-    for section, content in _ADDED_SECTIONS.items():
-        cfg.setdefault(section, content)
     try:
         check_sections(cfg, "train")
         check_targets(cfg)
@@ -107,7 +86,84 @@ def saved_config(folder: Path, option: str) -> tuple[DictConfig, list[str]]:
         ) from error
     OmegaConf.resolve(cfg)
     OmegaConf.set_struct(cfg, True)
-    return cfg, [path for path in own_folders(sources) if Path(path).is_dir()]
+    return cfg, folders
+
+
+def trust_note(folder: Path) -> str:
+    """What a command that names this run folder must add: `` trust_run=true`` where the run names code of one's own."""
+    try:
+        _harmless(*_read(folder, "run"), folder, "run")
+    except UntrustedError:
+        return f" {TRUST_RUN}=true"
+    except (UserError, OmegaConfBaseException):  # no run folder, or a broken one: trust does not mend it
+        return ""
+    return ""
+
+
+def _harmless(
+    found: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
+    asked: Sequence[tuple[str, str]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    try:
+        settled = settle(found, folder)
+        require_shipped([*asked, *games_of(settled)], folders)
+    except UntrustedError as error:
+        raise UntrustedError(f"{option}={folder}: {error}") from error
+    return settled
+
+
+def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
+    """What the folder holds, as this version would have written it, references not yet followed."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{option}={folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME"
+        )
+    file = folder / ".hydra" / "config.yaml"
+    if not file.is_file():
+        runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
+        inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
+    try:
+        raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+        raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{option}={folder}: {file} holds no config")
+    try:
+        found, other = _up_to_date(raw), _other_loss(raw)
+        _add_structure(found)
+        _add_worker(found)
+    except (AttributeError, TypeError) as error:  # a text where a section should be, and the like
+        raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
+    if option == "resume" and other:
+        raise UserError(
+            f"{option}={folder} was trained by the advantage gvpo with {other}, a loss that this version does not "
+            "have; use the version that its summary.json names"
+        )
+    found["run_dir"] = str(folder.resolve())
+    for group, name in _ADDED.items():
+        if group not in found:
+            found[group] = OmegaConf.to_container(load_option(group, name))
+    for section, content in _ADDED_SECTIONS.items():
+        found.setdefault(section, content)
+    return found, _config_folders(of_hydra)
+
+
+def _plain(file: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+
+
+def _config_folders(of_hydra: Any) -> list[str]:
+    """Further folders in which the run found its configs, as far as they are there still."""
+    for name in ("hydra", "runtime", "config_sources"):
+        of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
+    sources = of_hydra if isinstance(of_hydra, list) else []
+    found = [
+        SimpleNamespace(schema=each.get("schema"), provider=each.get("provider"), path=str(each.get("path")))
+        for each in sources
+        if isinstance(each, dict)
+    ]
+    return [path for path in own_folders(found) if Path(path).is_dir()]
 
 
 def _up_to_date(node: Any) -> Any:

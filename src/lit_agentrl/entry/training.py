@@ -18,8 +18,10 @@ from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.idle import bounds_that_never_act
 from lit_agentrl.entry.overlap import add_correction, add_worker
+from lit_agentrl.entry.overrides import program
 from lit_agentrl.entry.parts import Parts
 from lit_agentrl.entry.recovery import name_good_checkpoint
+from lit_agentrl.entry.saved import trust_note
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
@@ -116,6 +118,10 @@ def train(
     console = Console()
     console.print(reports.closing_table(result))
     console.print(f"results in {folder}; look at them with: tensorboard --logdir {folder}", soft_wrap=True)
+    if trust := trust_note(folder):
+        evaluate = program("train").replace("train", "evaluate")
+        told = f"its config names code of your own: {evaluate} run={folder}{trust}"
+        console.print(told, soft_wrap=True)
     return result
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies import sharded_io
 
 LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that only a killed write leaves behind
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names what it refuses
 
 
 class CheckpointError(RuntimeError):
@@ -131,7 +133,7 @@ class AtomicIO(TorchCheckpointIO):
         """Read the newest intact one of ``path`` and its predecessor; by default tensors and plain data only.
 
         Raises:
-            CheckpointError: neither file exists, or neither is intact.
+            CheckpointError: neither file exists, neither is intact, or it holds more than tensors and plain data.
         """
         if not checkpoint_exists(path):
             raise CheckpointError(f"there is no checkpoint {path}")
@@ -141,10 +143,29 @@ class AtomicIO(TorchCheckpointIO):
             if sharded_io.is_intact(candidate, shared=True) if is_shared else is_intact(candidate):
                 if candidate != str(path):
                     rank_zero_warn(f"checkpoint {path} is damaged; using its predecessor {candidate}")
-                if of_folder:
-                    return sharded_io.load(candidate, self.mesh, map_location)
-                return super().load_checkpoint(candidate, map_location, weights_only is not False)
+                with plain_data_only(candidate):
+                    if of_folder:
+                        return sharded_io.load(candidate, self.mesh, map_location)
+                    return super().load_checkpoint(candidate, map_location, weights_only is not False)
         raise CheckpointError(f"checkpoint {path} is damaged and it has no intact predecessor")
+
+
+@contextmanager
+def plain_data_only(path: str | Path) -> Iterator[None]:
+    """Reading inside asks for nothing but tensors and plain data.
+
+    Raises:
+        CheckpointError: the checkpoint holds more; torch would tell how to read it all the same.
+    """
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        found = _GLOBAL.search(str(error))
+        what = f" ({found[1]})" if found else ""
+        raise CheckpointError(
+            f"checkpoint {path} is not read: it holds more than tensors, numbers, texts, lists and dicts{what}, which "
+            "could run code; the state_dict of a part of your own must hold these alone"
+        ) from error
 
 
 def progress_of(path: str | Path) -> dict[str, Any]:
@@ -155,8 +176,9 @@ def progress_of(path: str | Path) -> dict[str, Any]:
     """
     for candidate in (str(path), f"{path}.prev"):
         if sharded_io.is_sharded(candidate) and is_intact(candidate):
-            rest: dict[str, Any] = sharded_io.load_rest(candidate)["rest"]
-            return rest
+            with plain_data_only(candidate):
+                rest: dict[str, Any] = sharded_io.load_rest(candidate)["rest"]
+                return rest
         if is_intact(candidate):
             break
     return AtomicIO().load_checkpoint(path)

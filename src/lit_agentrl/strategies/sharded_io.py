@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, zeros
 
@@ -25,6 +26,18 @@ from lit_agentrl.files import fsync_folder
 REST = "rest.ckpt"  # everything that is not cut up
 SUMS = "checksums.json"  # written last: a folder without it is not whole
 Path_ = tuple[Any, ...]
+# of which torch makes the description of shares
+_DESCRIBING = {
+    "torch.distributed.checkpoint.metadata": {
+        "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
+        "StorageMeta", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    "torch.serialization": {"_get_layout"},
+    "pathlib": {"PosixPath"},
+    "pathlib._local": {"PosixPath"},
+}  # fmt: skip
 
 
 def is_sharded(path: str | Path) -> bool:
@@ -135,7 +148,7 @@ def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any =
         map_location: of tensors that were not cut up.
     """
     rest = load_rest(folder, map_location)
-    reader = FileSystemReader(folder)
+    reader = PlainReader(folder)
     shares: dict[str, Tensor] = {}
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata), "save() writes tensors alone"
@@ -148,6 +161,31 @@ def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any =
     if shares:
         dcp.load(shares, storage_reader=reader, no_dist=mesh is None)
     return join(shares, rest)
+
+
+class PlainReader(FileSystemReader):
+    """Reads the shares; what describes them is a pickle, of which it makes what torch has written alone."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What torch's own would return.
+
+        Raises:
+            UnpicklingError: the description holds anything else.
+        """
+        with open(Path(self.path) / ".metadata", "rb") as file:
+            metadata = _Description(file).load()
+        if not isinstance(metadata, Metadata):
+            raise pickle.UnpicklingError(f"GLOBAL {type(metadata).__name__} in place of Metadata")
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _Description(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _DESCRIBING.get(module, ()):
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
+        return super().find_class(module, name)
 
 
 def load_rest(folder: str | Path, map_location: Any = None) -> dict[str, Any]:
