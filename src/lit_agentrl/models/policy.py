@@ -69,17 +69,6 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
         own[name].copy_(tensor)
 
 
-def own_memory(network: nn.Module) -> None:
-    """Move weights on a CPU to memory that torch gave out, which begins at a multiple of 64 bytes.
-
-    Weights read from a file lie where the file has them, at another place in each process, and the last bits of
-    products depend on it.
-    """
-    for tensor in (*network.parameters(), *network.buffers()):
-        if tensor.device.type == "cpu":
-            tensor.data = tensor.data.clone()
-
-
 def shipped_template(name: str) -> str:
     """The text of a chat template that comes with the package.
 
@@ -121,7 +110,6 @@ def load_pretrained(
             f"name={name} could not be loaded ({error}); give a folder with config.json, safetensors weights and a "
             "tokenizer of a causal language model, or a hub id that this machine can reach"
         ) from error
-    own_memory(network)
     for key, weight in network.named_parameters():
         if not bool(weight.isfinite().all()):
             raise ValueError(f"name={name} holds weights that are not finite, in {key}; give an intact model")
