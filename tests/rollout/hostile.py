@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from benchmarks.slow_game import Slow
+from lit_agentrl.envs.world import World
 
 
 class Hostile(Slow):
@@ -26,3 +27,23 @@ class Hostile(Slow):
             elif action == "grow":
                 bytearray(2**31)
         return f"go {self.said}", float(self.said), False, False, {}
+
+
+class Unwilling(Slow):
+    """Does not start."""
+
+    def __init__(self, *, how: str, **options: Any) -> None:
+        super().__init__(seconds=0, **options)
+        self.how = how
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        if self.how == "hang":
+            time.sleep(0.5)
+        elif self.how == "die":
+            os._exit(3)
+        raise RuntimeError("no display")
+
+
+def where_it_is(env: World, observation: str) -> str:
+    """The game, and the process that it is in."""
+    return f"{type(env).__name__} {os.getpid()}"

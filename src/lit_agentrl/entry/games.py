@@ -99,13 +99,17 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
 
 
 def try_games(games: Games, rewards: RewardPipeline) -> None:
-    """Make each game once, so that a bad rule fails here, and show its first instance to the reward parts.
+    """Make each game, so that a bad rule fails here, and show its first instance to the reward parts.
+
+    One that is hosted elsewhere is made here for reward parts alone; `rehearse` makes it where it lives.
 
     Raises:
         ValueError: from a game, or from a part that cannot work with one that is trained on.
     """
     for index, task in enumerate(games.tasks):
         is_trained = index < len(games.weights)
+        if task.hosting.where != "inline" and not (is_trained and rewards.parts):
+            continue
         with named("env" if is_trained and len(games.weights) == 1 else task.name):
             made = task.make("train")
         with closing(made) as env:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 
@@ -12,13 +13,16 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.seats import Seats
+from lit_agentrl.rollout.seats import random_action
+from lit_agentrl.rollout.worlds import Desk
 
 _INVALID = "?"  # a reply where no legal action is known: it shows at least how a turn goes on
 
 
 def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = False) -> Iterator[Episode]:
-    """Play train instances of one game with one random action a turn; a game that fails ends its own episode.
+    """Play train instances of a game with one random action a turn, where its hosting says.
+
+    A game that fails ends its own episode.
 
     Args:
         rules: how episodes are played.
@@ -29,31 +33,27 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
     Raises:
         ValueError: the dialect cannot write what the game takes; or from the context, whose condenser may fail.
     """
-    rng, chat, game = np.random.default_rng(0), rules.chat, rules.tasks[task]
+    chat, game = rules.chat, rules.tasks[task]
     dialect = chat.dialect
-    probes = rules.probes if is_trained else {}
-    with closing(Seats(game, probes)) as seats:
+    with closing(Desk([game], rules.probes if is_trained else {})) as desk:
         for seed in range(episodes):
             episode = Episode(0, 0, 0, task, game.name, seed)
             play = EpisodeInPlay(episode, rules)
-            play.begin(seats.reset(0, "train", seed, seed))
+            desk.reset(0, 0, split="train", seed=seed, noise_seed=seed)
+            opening = desk.take(0)
+            play.begin(opening)
             if play.is_over:
-                seats.release(0, is_broken=True)
+                desk.release(0, is_broken=True)
                 yield episode
                 continue
-            _, env = seats.envs[0]
-            with blamed("env", f"env: game {game.name}"):
-                kind = env.action_format()
-            if kind not in dialect.formats:
+            assert opening.actions is not None
+            if (kind := opening.actions.format) not in dialect.formats:
                 raise ValueError(
                     f"dialect cannot write actions of format {kind}, which {game.name} takes, but only "
                     f"{', '.join(sorted(dialect.formats))}; choose another dialect, such as dialect=answer"
                 )
             while not play.is_over:
-                with blamed("env", f"env: game {game.name}"):
-                    action = env.random_action(rng)
-                    if not isinstance(action, str | None):
-                        raise ValueError(f"random_action must give a text or None, not {action!r}")
+                action = _random_action(desk, game.name, (seed, len(episode.turns)))
                 text = _INVALID
                 if action is not None:
                     with blamed("dialect"):
@@ -63,6 +63,15 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
                 zeros = [0.0] * len(tokens)
                 actions = play.hear(TurnResult(0, tokens, zeros, zeros))
                 if not play.is_over:
-                    play.go_on(seats.step(0, actions))
-            seats.release(0, is_broken=episode.failed)
+                    desk.step(0, actions)
+                    play.go_on(desk.take(0))
+            desk.release(0, is_broken=episode.failed)
             yield episode
+
+
+def _random_action(desk: Desk, name: str, seed: tuple[int, int]) -> str | None:
+    desk.look(0, partial(random_action, rng=np.random.default_rng(seed)))
+    found = desk.take(0)
+    if found.error:
+        raise ValueError(f"env: game {name}: {found.error.removeprefix('ValueError: ')}")
+    return found.found

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.checks import blamed
 from lit_agentrl.envs.base import Task
@@ -17,6 +19,7 @@ from lit_agentrl.envs.world import World
 
 _log = logging.getLogger(__name__)
 Probes = Mapping[str, Callable[[Any, str], float]]
+Look = Callable[[World, str], str | None]  # of an environment and what it shows
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Answer:
         timed_out: ``error`` says that it took too long.
         seconds, calls: that resets and steps took, and how many there were.
         instance_id, rules, system_text: after a reset.
+        found: what a `Look` says.
     """
 
     observation: str | None = None
@@ -57,6 +61,7 @@ class Answer:
     instance_id: str = ""
     rules: str = ""
     system_text: str | None = None
+    found: str | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """In plain JSON values: what a worker process sends is data, and executes nothing."""
@@ -134,6 +139,13 @@ class Seats:
         except (Exception, SystemExit) as error:  # as in reset()
             answer.error = f"{type(error).__name__}: {error}"
         return answer
+
+    def look(self, key: int, at: Look) -> Answer:
+        """What a function finds in the environment of an episode."""
+        try:
+            return Answer(found=at(self.envs[key][1], self._shown[key]))
+        except (Exception, SystemExit) as error:  # as in reset()
+            return Answer(error=f"{type(error).__name__}: {error}")
 
     def release(self, key: int, *, is_broken: bool) -> None:
         """The episode is over; an environment that failed is not used again."""
@@ -238,9 +250,21 @@ def _close(env: World) -> None:
 class Call:
     """What is asked of an environment."""
 
-    kind: Literal["reset", "step", "release"]
+    kind: Literal["reset", "step", "look", "release"]
     key: int
     arguments: tuple[object, ...] = ()
+
+
+def random_action(env: World, observation: str, *, rng: np.random.Generator) -> str | None:
+    """A legal action; None: how to play at random is not known.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    action = env.random_action(rng)
+    if not isinstance(action, str | None):
+        raise ValueError(f"random_action must give a text or None, not {action!r}")
+    return action
 
 
 def serve(seats: Seats, call: Call) -> Answer | None:
@@ -252,7 +276,7 @@ def serve(seats: Seats, call: Call) -> Answer | None:
 
 
 def limit_of(hosting: Hosting, call: Call) -> float | None:
-    """Seconds that a call may take; closing a game that failed takes no longer than a step."""
+    """Seconds that a call may take; a look, and closing a game that failed, take no longer than a step."""
     return hosting.reset_timeout_s if call.kind == "reset" else hosting.step_timeout_s
 
 
@@ -266,4 +290,5 @@ def worn_out(hosting: Hosting) -> str:
 
 def timed_out(call: Call, limit: float) -> Answer:
     """What is said for a game that says nothing."""
-    return Answer(error=f"hosting.{call.kind}_timeout_s={limit:g} passed without an answer", timed_out=True)
+    option = "reset_timeout_s" if call.kind == "reset" else "step_timeout_s"
+    return Answer(error=f"hosting.{option}={limit:g} passed without an answer", timed_out=True)

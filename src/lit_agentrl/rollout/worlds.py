@@ -13,7 +13,7 @@ from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.rollout.child import Child
-from lit_agentrl.rollout.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out, worn_out
+from lit_agentrl.rollout.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out, worn_out
 
 _SLICE_S = 0.02  # how often threads are asked whether they hang
 _END_S = 5.0  # for all workers together to end
@@ -202,9 +202,7 @@ class _Worker(threading.Thread):
                 self._now = (call, time.monotonic())
             try:
                 answer = self.host(call)
-            except (
-                BaseException
-            ) as error:  # also CancelledError, or a panic of Rust: nobody may wait for ever
+            except BaseException as error:  # also a panic of Rust: nobody may wait for ever
                 answer = Answer(error=f"{type(error).__name__}: {error}")
             with self._guard:
                 self._now = None
@@ -255,6 +253,10 @@ class Desk:
     def step(self, key: int, actions: Sequence[str]) -> None:
         """Play the actions of a reply."""
         self._of_key[key].ask(Call("step", key, (tuple(actions),)))
+
+    def look(self, key: int, at: Look) -> None:
+        """Have a function look at the environment of an episode, where that lives."""
+        self._of_key[key].ask(Call("look", key, (at,)))
 
     def release(self, key: int, *, is_broken: bool) -> None:
         """An episode is over."""
