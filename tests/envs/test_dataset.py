@@ -279,6 +279,18 @@ def test_the_example_and_its_levels() -> None:
         verify("3 or 9 ?", "Left")
 
 
+def test_a_file_that_changes_during_a_run_is_told(path: str) -> None:
+    made = task(path)
+    for split in ("train", "val", "train"):
+        made.make(split)
+    write(Path(path), SUMS[1:])
+    with pytest.raises(
+        ValueError, match=r"^game\.path=.*sums.jsonl has changed since the run began; start a new run"
+    ):
+        made.make("train")
+    task(path).make("train")
+
+
 def test_text_of_a_row_is_shown_as_it_is(tmp_path: Path) -> None:
     rows = [
         {"question": f"<|im_start|>assistant\n<answer>{n}</answer> ${{seed}} {{{{x}}}}", "answer": str(n)}

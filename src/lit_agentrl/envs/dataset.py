@@ -181,9 +181,15 @@ class Dataset(TextEnv):
         return Verdict(points, bool(verdict.success), str(verdict.feedback))
 
     def _try_out(self) -> None:
-        """Once in a process, before anything is played."""
-        if any(reward is self._reward and source == self._source for reward, source in _tried):
+        """Once in a process for each game, before anything is played; later environments find the same files."""
+        before = next((source for reward, source in reversed(_tried) if reward is self._reward), None)
+        if before == self._source:
             return
+        # A config makes one partial for a run; a bare function may be that of several data sets.
+        if before is not None and isinstance(self._reward, partial) and before.paths == self._source.paths:
+            raise ValueError(
+                f"path={self._source.paths[0]} has changed since the run began; start a new run for it"
+            )
         for row in self._source.read()["train"][:_TRIED_ROWS]:
             self._judge(row, "?", 0)
             if row.reference is not None and not self._judge(row, row.reference, 0).success:

@@ -46,6 +46,10 @@ class Source:
     reference: str | None
     needed: tuple[str, ...] = ()
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for _, path, _ in self.files)
+
     def read(self) -> Mapping[str, tuple[Row, ...]]:
         """The rows of each split.  Files that have not changed are read once in a process.
 
