@@ -137,6 +137,7 @@ def played(option: str, folder: str, script: Callable[[int, int], str], *more: s
     return episode
 
 
+@pytest.mark.slow
 def test_a_game_of_two_tools_is_played_by_json() -> None:
     check_env(lambda split: Vault(split=split))
     game = Vault()

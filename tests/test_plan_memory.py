@@ -62,9 +62,14 @@ def test_adapters_are_counted_as_they_are_attached():
 @pytest.mark.parametrize(
     "options",
     [
-        "", "--tied --logits-chunk 64 --action-share 1", "--checkpointing", "--lora 8 --reference",
-        "--lora 8 --targets q_proj,v_proj", "--critic separate --reference", "--lora 8 --critic separate",
-        "--precision bfloat16",
+        "", "--checkpointing", "--lora 8 --critic separate",
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                "--tied --logits-chunk 64 --action-share 1", "--lora 8 --reference", "--lora 8 --targets q_proj,v_proj",
+                "--critic separate --reference", "--precision bfloat16",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_the_estimate_is_within_15_percent_of_what_is_allocated(options):

@@ -195,6 +195,7 @@ def test_what_every_process_refuses_is_told_once_and_at_once(
     assert rank == "0" or not printed
 
 
+@pytest.mark.slow
 def test_processes_that_nobody_started(slurm: None) -> None:
     """As in a batch script without srun; the wait is not repeated at the end."""
     with pytest.raises(
@@ -207,6 +208,7 @@ def test_processes_that_nobody_started(slurm: None) -> None:
     assert time.monotonic() - started < 1.0 and ranks.JOB not in os.environ
 
 
+@pytest.mark.slow
 def test_a_first_process_that_nobody_started(slurm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "1")
     with pytest.raises(
@@ -215,6 +217,7 @@ def test_a_first_process_that_nobody_started(slurm: None, monkeypatch: pytest.Mo
         ranks.receive()
 
 
+@pytest.mark.slow
 def test_an_error_that_the_others_wait_for_in_vain_stays_the_only_one(
     slurm: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

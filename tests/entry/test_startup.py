@@ -55,6 +55,7 @@ def loaded_by(commands: list[tuple[str, str, str]]) -> dict[tuple[str, str], tup
     return found
 
 
+@pytest.mark.slow
 def test_help_and_typing_errors_wait_for_no_library() -> None:
     found = loaded_by(COMMANDS)
     for entry, arguments, expected in COMMANDS:

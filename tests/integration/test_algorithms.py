@@ -40,6 +40,7 @@ def test_three_iterations(name: str, tmp_path: Path) -> None:
             assert math.isfinite(float(row["train/loss"])) and float(row["train/grad_norm"]) < 1e4
 
 
+@pytest.mark.slow
 def test_a_critic_and_further_waves_in_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     main_train(

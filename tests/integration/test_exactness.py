@@ -33,14 +33,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "algo=grpo",
-        pytest.param("algo=starpo", marks=pytest.mark.slow),
-        pytest.param("algo=dapo", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["algo=grpo", "algo=starpo", "algo=dapo"])
 def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_path: Path) -> None:
     """Two iterations straight equal one, then a longer target through resume=.
 

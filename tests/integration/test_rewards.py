@@ -44,6 +44,7 @@ def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
     assert all(torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0])
 
 
+@pytest.mark.slow
 def test_shaping_reaches_training_and_nothing_else(tmp_path: Path) -> None:
     """The first iteration plays the same episodes with and without; only what is learnt from them differs."""
     plain, shaped = tmp_path / "plain", tmp_path / "shaped"

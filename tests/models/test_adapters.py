@@ -98,6 +98,7 @@ def test_another_precision_of_the_reference_is_refused():
         step(alg=algorithm(kl=term), policy=adapted())
 
 
+@pytest.mark.slow
 def test_a_separate_critic_has_adapters_of_its_own_on_the_same_base():
     policy, mix = adapted(), algorithm(advantage=GAE)
     slow = OptimSettings(optimizer=torch.optim.SGD, lr=1e-9)

@@ -191,7 +191,7 @@ def test_fit_for_a_run(fn):
         (partial(var_threshold, threshold=NAN), r"threshold=nan must be > 0"),
         (partial(dynamic_sampling, target=0), r"target=0 must be a whole number >= 1"),
         (partial(dynamic_sampling, target=1.5), r"target=1\.5 must be a whole number"),
-        (partial(dynamic_sampling, target=True), r"target=True must be a whole number"),
+        (partial(dynamic_sampling, target=True), r"target=true must be a whole number"),
     ],
 )
 def test_wrong_constants(fn, message):

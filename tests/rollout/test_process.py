@@ -228,6 +228,7 @@ def _is_running(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.slow
 def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None:
     """A new process knows the attention that such a network names; at its end it closes its games."""
     network, task = tiny_network(), load_task_yaml("frozen_lake")

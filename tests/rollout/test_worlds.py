@@ -22,7 +22,9 @@ from tests.conftest import nano_tokenizer
 from tests.rollout.hostile import Hostile
 
 
-@pytest.mark.parametrize("delay", [0, 7, 40])
+@pytest.mark.parametrize(
+    "delay", [pytest.param(0, marks=pytest.mark.slow), 7, pytest.param(40, marks=pytest.mark.slow)]
+)
 def test_tokens_depend_neither_on_where_nor_on_the_number_of_workers(delay: int) -> None:
     worlds = Worlds(delay=delay)
     inline, _ = play(Hosting(), seconds=0.0, worlds=worlds)

@@ -142,8 +142,8 @@ def test_last_actions() -> None:
 
 def test_wrong_options(nano: PreTrainedTokenizerBase) -> None:
     chat = ChatRenderer(nano)
-    for turns in (0, -1, True, 1.5):
-        with pytest.raises(ValueError, match=rf"^turns={turns} must be a whole number >= 1"):
+    for turns, written in ((0, "0"), (-1, "-1"), (True, "true"), (1.5, "1.5")):
+        with pytest.raises(ValueError, match=rf"^turns={written} must be a whole number >= 1"):
             Window(turns)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="^condense=LastActions must be a function"):
         Single("LastActions")  # type: ignore[arg-type]
