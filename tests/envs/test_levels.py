@@ -97,12 +97,12 @@ def test_a_level_that_a_game_does_not_say_is_unknown():
 
 def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys):
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "mine.py").write_text(
+    (tmp_path / "own" / "levelled.py").write_text(
         "from lit_agentrl.envs.bandit import Bandit\nclass Mine(Bandit):\n    pass\n"
     )
     (tmp_path / "env").mkdir()
     config = OmegaConf.load(CONF / "bandit.yaml")
-    config.game._target_, config.name = "mine.Mine", "mine"
+    config.game._target_, config.name = "levelled.Mine", "mine"
     OmegaConf.save(config, tmp_path / "env" / "mine.yaml")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     command = ["levels.py", "--config-dir", str(tmp_path), "env=mine", "--episodes", "40"]
