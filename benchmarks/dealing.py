@@ -13,9 +13,10 @@ from __future__ import annotations
 import random
 import statistics
 import sys
+from collections.abc import Sequence
 
 from lit_agentrl.callbacks.transcripts import read
-from lit_agentrl.strategies.balance import idle_share, longest_first
+from lit_agentrl.strategies.balance import longest_first
 
 RANKS = (2, 4, 8, 16, 32, 64)
 GROUPS_OF_A_RANK = 2
@@ -28,6 +29,14 @@ def groups_of(path: str) -> list[list[int]]:
     for _, episode in read(path):
         found.setdefault(episode.group, []).append(episode.num_tokens)
     return list(found.values())
+
+
+def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> float:
+    """``1 - mean / max`` of what the ranks carry."""
+    carried = [0] * world_size
+    for load, at in zip(loads, dealt, strict=True):
+        carried[at] += load
+    return 1 - sum(carried) / (world_size * max(carried)) if any(carried) else 0.0
 
 
 def idle(groups: list[list[int]], world_size: int, draw: random.Random) -> tuple[float, float]:

@@ -14,6 +14,9 @@ Options are those of the command line: ``algo="grpo"`` is ``algo=grpo``; ``rollo
 
 An option that makes no sense is a `UserError`, before anything is played; what fails later is a `RunError`.  Nothing
 here ends the program; an interrupt is a ``KeyboardInterrupt``, after which `Result.resume` goes on.
+
+A run that names code of your own is read again with ``trust_run=True`` only, in `Result.policy`, `Result.evaluate`,
+`Result.play` and `Result.resume`.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def _parquet(path: Path) -> Found:
         import datasets
     except ImportError as error:
         raise ValueError(
-            f"path={shown(path)}: Parquet needs the library datasets; install it with pip install "
-            "'lit-agentrl[data]', or save the rows as JSONL"
+            f"path={shown(path)}: Parquet needs the library datasets; install it with pip install 'datasets>=4', or save "
+            "the rows as JSONL"
         ) from error
     try:  # streamed, so that nothing is copied into a cache on disk
         table = datasets.load_dataset("parquet", data_files=escape(str(path)), split="train", streaming=True)
