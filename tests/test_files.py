@@ -103,3 +103,20 @@ def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for write in (write_atomic, append_durable):
         with pytest.raises(OSError, match=r"No space left on device: .*notes"):
             write(tmp_path / "notes", "text")
+
+
+def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "there"
+    theirs.write_text("theirs")
+    (tmp_path / "file.tmp").symlink_to(theirs)
+    write_atomic(tmp_path / "file", "mine")
+    folder.mkdir()
+    (folder / "kept").touch()
+    for name in ("hf", "hf.old"):
+        (tmp_path / name).symlink_to(folder)
+    replace_folder(tmp_path / "hf", lambda path: (Path(path) / "new").touch())
+    assert theirs.read_text() == "theirs" and (folder / "kept").exists()
+    assert [path.name for path in (tmp_path / "hf").iterdir()] == ["new"] and not (
+        tmp_path / "hf"
+    ).is_symlink()
+    assert not (tmp_path / "hf.old").is_symlink()

@@ -37,7 +37,8 @@ def write_atomic(path: str | Path, text: str) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
-    with _naming(path), open(temporary, "w", encoding="utf-8", newline="") as file:
+    temporary.unlink(missing_ok=True)  # never through a link that lies there
+    with _naming(path), open(temporary, "x", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -91,8 +92,7 @@ def recover_folder(folder: str | Path) -> None:
     if old.is_dir() and not folder.exists():
         os.replace(old, folder)
     for leftover in (old, new):
-        if leftover.exists():
-            shutil.rmtree(leftover)
+        _remove(leftover)
 
 
 def replace_folder(folder: str | Path, write: Callable[[str], Any]) -> None:
@@ -123,4 +123,13 @@ def replace_folder(folder: str | Path, write: Callable[[str], Any]) -> None:
         with suppress(OSError):
             recover_folder(folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    """A folder with what is in it; of a link to one, the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)

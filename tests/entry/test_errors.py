@@ -62,3 +62,8 @@ def test_what_hydra_is_told_is_taken_back(before: str | None, monkeypatch: pytes
     with _command_line(["seed=1"]):
         assert os.environ["HYDRA_FULL_ERROR"] == "1" and sys.argv[1:] == ["seed=1"]
     assert os.environ.get("HYDRA_FULL_ERROR") == before and sys.argv == argv
+
+
+def test_control_characters_of_others_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    report("name=\x1b]0;owned\x1b\\ \u2026 is no name")
+    assert capsys.readouterr().err == "error: name=\\x1b]0;owned\\x1b\\ \u2026 is no name\n"

@@ -149,7 +149,7 @@ def test_a_folder_that_holds_something_is_not_new(theirs: str) -> None:
     with pytest.raises(UserError, match=r"^hydra\.run\.dir=mine is not empty already; choose a new folder$"):
         run_folder.require_new("hydra.run.dir", Path("mine"))
     with pytest.raises(UserError, match="holds a run already"):
-        run_folder.require_untouched(Path("mine"), "other")
+        run_folder.require_untouched(Path("mine"), {"other", "other.log"})
 
 
 @pytest.mark.parametrize("option", ["hydra.run.dir=mine", "-m seed=1 hydra.sweep.dir=mine"])

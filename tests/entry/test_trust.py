@@ -15,6 +15,7 @@ from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry import composition
 from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.keeping import keep
 from lit_agentrl.entry.saved import saved_config, trust_note
 from lit_agentrl.entry.trust import UntrustedError, settle
 
@@ -117,6 +118,28 @@ def test_the_configs_beside_a_run_are_not_read(saved: dict[str, Any], tmp_path: 
         assert saved_config(folder, "run", trusted=True, asked=asked)[1] == [str(tmp_path / "conf")]
     assert saved_config(tmp_path / "run1", "run")[1] == []
     assert [trust_note(tmp_path / f"run{i}") for i in range(2)] == [" trust_run=true", ""]
+
+
+def test_a_link_that_leads_out_of_a_run_is_refused(saved: dict[str, Any], tmp_path: Path) -> None:
+    """What is written to it would replace what it leads to."""
+    folder, theirs = write(tmp_path / "run", saved), tmp_path / "theirs"
+    theirs.write_text("mine")
+    (folder / "inner").symlink_to(folder / ".hydra")
+    assert saved_config(folder, "run")[1] == []
+    (folder / "evaluations").mkdir()
+    (folder / "evaluations" / ".run.lock").symlink_to(theirs)
+    with pytest.raises(
+        UntrustedError, match=r"\.run\.lock is a link that leads out of the run folder.*trust_run=true"
+    ):
+        saved_config(folder, "run")
+    assert saved_config(folder, "run", trusted=True)[1] == [] and trust_note(folder) == " trust_run=true"
+    assert keep(folder / "evaluations", "last", {"config": {}}) is None and theirs.read_text() == "mine"
+
+
+def test_a_text_of_the_dialect_is_no_place(saved: dict[str, Any]) -> None:
+    other = copy.deepcopy(saved)
+    other["dialect"]["separator"] = "/"
+    assert settle(other, Path("/runs/1"))["callbacks"]["transcripts"]["dialect"]["separator"] == "/"
 
 
 @pytest.mark.parametrize("broken", [{"algo": "grpo"}, {"algo": 3, "rollout": [1]}])

@@ -144,6 +144,7 @@ def test_bad_game_options_are_named(game, options, message):
     ("options", "message"),
     [
         ({"name": ""}, "name="),
+        ({"name": "../x"}, "name=../x must be a text without slashes"),
         ({"game": "sokoban"}, "game=sokoban"),
         ({"max_turns": 0}, "max_turns=0"),
         ({"max_actions": True}, "max_actions=true"),

@@ -109,5 +109,7 @@ def did_you_mean(near: Sequence[str]) -> str:
 
 def report(message: str) -> None:
     """Print ``error: message`` to standard error, in colour on a terminal."""
-    text = Text.assemble(("error: ", "bold red"), " ".join(message.split()))
+    # what a config or a library says may hold control characters, which a terminal would obey
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
+    text = Text.assemble(("error: ", "bold red"), plain)
     Console(stderr=True, highlight=False).print(text, soft_wrap=True)

@@ -96,7 +96,8 @@ def launch(
         folders = composition.own_folders(of_hydra.runtime.config_sources)
         found.append(Path(cfg.run_dir))
         try:
-            run_folder.require_untouched(Path(cfg.run_dir), of_hydra.output_subdir)
+            of_its_own = {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
+            run_folder.require_untouched(Path(cfg.run_dir), of_its_own)
             _fit(cfg, folders, command, is_resume=False, parts=_parts_of(cfg, checked))
         except KeyboardInterrupt as error:
             raise Interrupted(cfg.run_dir) from error

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.ownership import owned
 from lit_agentrl.files import write_atomic
 
@@ -26,13 +27,13 @@ def can_keep(folder: Path) -> bool:
 
 def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
     """The file that results are written to; None where that fails, as on a full disk, which the user is told."""
-    with owned(folder):  # others may evaluate the run beside this process
-        target = _target(folder, name, content["config"])
-        try:
+    try:
+        with owned(folder):  # others may evaluate the run beside this process
+            target = _target(folder, name, content["config"])
             write_atomic(target, json.dumps(content, indent=2) + "\n")
-        except OSError as error:
-            _tell_not_kept(target, error)
-            return None
+    except (OSError, ValueError, KeyError, TypeError) as error:  # also of a damaged file of that name
+        _tell_not_kept(folder, error)
+        return None
     return target
 
 
@@ -45,6 +46,6 @@ def _target(folder: Path, name: str, config: Any) -> Path:
     raise AssertionError("unreachable: count() does not end")
 
 
-def _tell_not_kept(path: Path, error: OSError) -> None:
-    reason = error.strerror or error
+def _tell_not_kept(path: Path, error: Exception) -> None:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
     print(f"warning: {path} cannot be written ({reason}): results are shown, and not kept", file=sys.stderr)

@@ -100,7 +100,7 @@ def _take(folder: Path) -> int:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(
@@ -114,8 +114,9 @@ def _take(folder: Path) -> int:
         time.sleep(0.02)
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     about = {"host": socket.gethostname(), "process": os.getpid(), "start": now}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, (json.dumps(about) + "\n").encode(), 0)
+    with suppress(OSError):  # on a full disk it is owned all the same, and nobody is told by whom
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(about) + "\n").encode(), 0)
     return descriptor
 
 

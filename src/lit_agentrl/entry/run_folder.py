@@ -123,17 +123,17 @@ def require_within(cfg: DictConfig) -> None:
                 )
 
 
-def require_untouched(folder: Path, config: str | None) -> None:
-    """Refuse the folder of a run that is about to begin if more than its config is there.
+def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
+    """Refuse the folder of a run that is about to begin if more is there than Hydra has written.
 
     Args:
         folder: the run folder.
-        config: where in it Hydra has put the config.
+        of_hydra: names of its folder for the config, and of its log.
 
     Raises:
         UserError: it holds what another run has left.
     """
-    if {path.name for path in folder.iterdir()} - {LOCK, config}:
+    if {path.name for path in folder.iterdir()} - {LOCK, *of_hydra}:
         raise UserError(
             f"{folder} holds a run already; let hydra.sweep.subdir tell the runs of the sweep apart"
         )

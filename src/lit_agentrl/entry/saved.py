@@ -105,11 +105,23 @@ def _harmless(
     asked: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     try:
+        _require_inner_links(folder)
         settled = settle(found, folder)
         require_shipped([*asked, *games_of(settled)], folders)
     except UntrustedError as error:
         raise UntrustedError(f"{option}={folder}: {error}") from error
     return settled
+
+
+def _require_inner_links(folder: Path) -> None:
+    """What is written to a link is written to where it leads."""
+    home = folder.resolve()
+    for path in home.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(home):
+            raise UntrustedError(
+                f"{path} is a link that leads out of the run folder, and a run folder can come from anyone; if it is "
+                f"your own, add {TRUST_RUN}=true"
+            )
 
 
 def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:

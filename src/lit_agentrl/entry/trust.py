@@ -60,7 +60,7 @@ _PLACES = [
 ]
 _HOMES = {"torch.optim.Optimizer": "torch.optim"}  # of subclasses, where it is not this package
 _KEYS = ("_target_", "_partial_")  # of Hydra's own keys; what a target is given stands under names
-_WRITING = re.compile(r"(callbacks|logger)\..+")  # places of parts that write files
+_WRITING = re.compile(r"(callbacks|logger)\.(?![^.]+\.dialect\.).+")  # places of parts that write files
 _REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key, which is all that is followed
 
 

@@ -177,6 +177,12 @@ class Task:
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")
+        require(
+            not set("/\\\0") & set(self.name),
+            "name",
+            self.name,
+            "a text without slashes: files are named by it",
+        )
         require(callable(self.game), "game", self.game, "a _target_ with _partial_: true")
         require_whole("max_turns", self.max_turns, 1)
         require_whole("max_actions", self.max_actions, 1)

@@ -72,7 +72,7 @@ def _parquet(path: Path) -> Found:
         import datasets
     except ImportError as error:
         raise ValueError(
-            f"path={shown(path)}: Parquet needs the library datasets; install it with pip install 'datasets>=4', or save "
+            f"path={shown(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
             "the rows as JSONL"
         ) from error
     try:  # streamed, so that nothing is copied into a cache on disk

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_warn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 
 from lit_agentrl.distributed import rank
@@ -166,6 +167,8 @@ def plain_data_only(path: str | Path) -> Iterator[None]:
             f"checkpoint {path} is not read: it holds more than tensors, numbers, texts, lists and dicts{what}, which "
             "could run code; the state_dict of a part of your own must hold these alone"
         ) from error
+    except CheckpointException as error:  # of a folder of shares; it is no Exception, and all ranks raise it
+        raise CheckpointError(f"checkpoint {path} is not read: {sharded_io.first_cause(error)}") from error
 
 
 def progress_of(path: str | Path) -> dict[str, Any]:
