@@ -164,9 +164,7 @@ def test_parquet_is_read_as_jsonl_is(tmp_path: Path, path: str, monkeypatch: pyt
     with pytest.raises(ValueError, match=r"cannot be read as Parquet \(.*\); write it anew"):
         Dataset(path=write(tmp_path / "no.parquet", b"PAR1 nothing"))
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(
-        ValueError, match=r"install it with pip install 'lit-agentrl\[data\]', or save the rows as JSONL"
-    ):
+    with pytest.raises(ValueError, match="pip install 'datasets>=4', or save the rows as JSONL"):
         Dataset(path=write(tmp_path / "other.parquet", b""))
 
 

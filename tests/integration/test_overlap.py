@@ -138,7 +138,6 @@ def test_a_worker_of_ones_own_plays_ahead_as_the_process_does(tmp_path: Path) ->
 
 
 CASES = {
-    "grpo": [],
     "greedy episodes and minibatches": ["algo=remax", "update=four_minibatches"],
     "waves and parts that learn": [
         "env=frozen_lake", "rollout.max_context_tokens=300", "filter=dynamic_sampling", "algo.structure.max_waves=3",

@@ -18,7 +18,6 @@ ALGORITHMS = {
     "grpo": ["algo=grpo", "filter.ratio=0.25"],  # one group is kept: a rank has none
     "ppo": ["algo=ppo"],
     "dapo": ["algo=dapo", "algo.structure.max_waves=3"],
-    "gspo": ["algo=gspo"],
 }
 
 

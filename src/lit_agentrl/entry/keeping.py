@@ -32,7 +32,7 @@ def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
             target = _target(folder, name, content["config"])
             write_atomic(target, json.dumps(content, indent=2) + "\n")
     except (OSError, ValueError, KeyError, TypeError) as error:  # also of a damaged file of that name
-        _tell_not_kept(folder, error)
+        _tell_not_kept(folder / f"{name}.json", error)
         return None
     return target
 
