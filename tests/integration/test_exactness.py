@@ -34,7 +34,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["algo=grpo", "algo=starpo", "algo=dapo"])
+@pytest.mark.parametrize("option", ["algo=starpo", "algo=dapo"])
 def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_path: Path) -> None:
     """Two iterations straight equal one, then a longer target through resume=.
 
