@@ -205,9 +205,8 @@ def _record(
     for episode in played:
         counts.setdefault(episode.group, []).append(episode.success)
     for k in cfg.pass_k:
-        enough = [
-            solved for solved in counts.values() if len(solved) >= k
-        ]  # failed episodes may leave too few
+        # failed episodes may leave too few
+        enough = [solved for solved in counts.values() if len(solved) >= k]
         shares = [pass_at_k(len(solved), sum(solved), k) for solved in enough]
         record[f"pass@{k}"] = estimate(shares_interval(shares, sum(map(len, enough)))) if shares else None
     return record

@@ -68,6 +68,7 @@ class Totals(Callback):
         return {"counts": dict(self.counts), "seconds": dict(self.seconds), "threads": self.threads}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """All but the threads, of which the run has as many as it goes on with."""
         self.counts = dict(state_dict["counts"])
         self.seconds = dict(state_dict["seconds"])
 

@@ -174,9 +174,8 @@ def _measure(
     run: Run, tracker: record.RunRecord, stage: record.Stage, iteration: int, checkpoint: str | None = None
 ) -> None:
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
-    if (
-        checkpoint is not None or run.rollouts.val.iteration != iteration
-    ):  # else training has just measured them
+    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
+    if not is_measured:
         run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:

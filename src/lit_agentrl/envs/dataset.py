@@ -18,12 +18,8 @@ from lit_agentrl.envs.splits import keyed_rng
 
 _ROW = 51  # purpose key
 _TRIED_ROWS = 8
-GIVEN = (
-    "question",
-    "reference",
-    "answer",
-    "turn",
-)  # what a reward may ask for beside the columns of the data
+# what a reward may ask for beside the columns of the data
+GIVEN = ("question", "reference", "answer", "turn")
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ Reward = Callable[..., float | Verdict]
 
 def exact(*, answer: str, reference: str) -> bool:
     """Whether the answer is the reference, white space and case aside."""
-    return answer.split() == reference.split() or answer.casefold().split() == reference.casefold().split()
+    return answer.casefold().split() == reference.casefold().split()
 
 
 class Dataset(TextEnv):

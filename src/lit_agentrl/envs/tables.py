@@ -8,9 +8,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-Found = Iterator[
-    tuple[str, object]
-]  # the place of each row in its file, and the row; or why it is none, an error
+# the place of each row in its file, and the row; or why it is none, an error
+Found = Iterator[tuple[str, object]]
 
 
 def read_table(path: Path) -> Found:
@@ -28,9 +27,8 @@ def read_table(path: Path) -> Found:
 def _jsonl(path: Path) -> Found:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.strip(
-                b"\xef\xbb\xbf \t\r\n"
-            ):  # neither blank, nor only the mark that some editors begin with
+            # neither blank, nor only the mark that some editors begin with
+            if line.strip(b"\xef\xbb\xbf \t\r\n"):
                 yield f"line {number}", _parsed(line)
 
 
