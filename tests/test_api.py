@@ -221,8 +221,8 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_ten_lines_of_the_page_are_the_api() -> None:
-    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
-    code = page.split("## From Python")[1].split("```python\n")[1].split("```")[0]
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
     assert 8 <= len([line for line in code.splitlines() if line]) <= 12
     for word in (
         "compose(",
@@ -235,5 +235,5 @@ def test_the_ten_lines_of_the_page_are_the_api() -> None:
         ".turns",
     ):
         assert word in code
-    compile(code, "start.md", "exec")
+    compile(code, "python.md", "exec")
     assert as_text("x") == "x"

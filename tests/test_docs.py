@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *ROOT.glob("docs/*.md"),
     *ROOT.glob("examples/*/README.md"),
 ]
@@ -46,19 +47,35 @@ FILES = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", EXTENDING, flags
 COMMANDS = re.findall(r"^python train\.py (--config-dir my_conf .*)$", EXTENDING, flags=re.MULTILINE)
 
 
-def broken_links(text: str, folder: Path) -> list[str]:
-    """Targets of relative links that are not there."""
-    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
-    return [t for t in targets if not t.startswith(("http://", "https://")) and not (folder / t).exists()]
+def anchors(page: Path) -> set[str]:
+    """What GitHub names the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"\]\([^)]*\)", "]", text), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_lead_somewhere() -> None:
-    broken = {page.name: broken_links(page.read_text(encoding="utf-8"), page.parent) for page in PAGES}
-    assert not {page: links for page, links in broken.items() if links}
+def broken_links(page: Path) -> list[str]:
+    """Relative links to a file, or to a heading of a page, that is not there."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        if not re.match(r"https?://", target) and (
+            not file.exists() or (anchor and anchor not in anchors(file))
+        ):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    assert broken_links("[a](https://b.c) [d](no.md#part)", tmp_path) == ["no.md"]
+    page = tmp_path / "page.md"
+    page.write_text("# `A` b\n[a](https://b.c) [d](no.md#part) [e](#a-b) [f](page.md#b)", encoding="utf-8")
+    assert broken_links(page) == ["no.md#part", "page.md#b"]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +180,7 @@ def test_size_of_the_embedded_policy(page: str) -> None:
 
 
 def test_chance_and_oracle_are_those_that_ship() -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     entries = json.loads((ROOT / "src/lit_agentrl/envs/levels.json").read_text(encoding="utf-8"))[
         "entries"
     ].values()

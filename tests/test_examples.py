@@ -206,7 +206,7 @@ def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
     rows = list(csv.DictReader((tmp_path / "metrics.csv").open(encoding="utf-8")))
     assert [row["iteration"] for row in rows] == ["0", "1", "2"]
     assert all(row["val/success"] for row in rows)
-    documented = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert [
         name
         for name in rows[0]
