@@ -192,6 +192,9 @@ MALFORMED = [  # command, what the message names, what it tells to do
         "val/normalised is measured by nothing",
         "val/",
     ),
+    ("callbacks.best.monitor=train/los", "callbacks.best.monitor=train/los is", "did you mean train/loss"),
+    ("callbacks.best.monitor=critic/loss", "critic/loss is measured by nothing", "did you mean train/loss"),
+    ("reward=format callbacks.best.monitor=reward/fromat", "reward/fromat is", "did you mean reward/format"),
     # what would not act
     ("test.temperature=0.5 test.episodes=0", "test.temperature=0.5 has no effect", "set test.episodes"),
     ("rollout.allow_truncated_sampling=true", "nothing is truncated", "set rollout.top_p below 1"),

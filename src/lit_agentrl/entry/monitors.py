@@ -1,22 +1,44 @@
-"""What callbacks wait for: metrics by their names."""
+"""What callbacks wait for: metrics by their names, as `docs/metrics.md` lists them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
 from lit_agentrl.entry.errors import did_you_mean, nearest
 from lit_agentrl.entry.games import Games
 from lit_agentrl.report.episodes import EVALUATED
+from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rl.objective import Objective
 
-_OF_ITERATIONS = ("rollout/", "train/", "critic/", "reward/", "time/", "speed/")
 _LOGGED = ("val/success",)  # what Lightning's own callbacks can see
 _KNOWN = ("lit_agentrl.", "lightning.")
+# those of every run, and those that options bring without a part of their own to name them
+_OF_ITERATIONS = {
+    "rollout": (
+        "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
+        "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
+        "episodes", "failed", "broken_markers", "action_tokens", "prefilled_tokens",
+    ),
+    "train": (
+        "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
+        "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
+    ),
+    "time": ("rollout", "update", "validate", "env", "ahead"),
+    "speed": ("action_tokens_per_s", "episodes_per_s", "prefill_reuse", "shared_prefill"),
+}  # fmt: skip
+_OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance")
 
 
-def check_monitors(callbacks: DictConfig | None, games: Games) -> None:
+def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:
     """Refuse a callback whose ``monitor`` nothing measures.
 
     Under a callback of one's own, which may add any metric, nothing is refused.
+
+    Args:
+        callbacks: entries by their names.
+        metrics: of the run; one that ends in ``*`` stands for all that begin so.
 
     Raises:
         ValueError: naming the option and the metrics that are like it.
@@ -29,14 +51,43 @@ def check_monitors(callbacks: DictConfig | None, games: Games) -> None:
     if any(not str(entry._target_).startswith(_KNOWN) for entry in entries.values()):
         return
     for name, entry in entries.items():
-        monitor, names = entry.get("monitor"), _validated(games)
-        if str(entry._target_).startswith("lightning."):
-            names = [*_LOGGED]
-        elif monitor is not None and str(monitor).startswith(_OF_ITERATIONS):
+        monitor = entry.get("monitor")
+        names = _LOGGED if str(entry._target_).startswith("lightning.") else metrics
+        if monitor is None or any(_is_meant(str(monitor), known) for known in names):
             continue
-        if monitor is not None and monitor not in names:
-            hint = did_you_mean(nearest(str(monitor), names)) or f"valid: {', '.join(names)}"
-            raise ValueError(f"callbacks.{name}.monitor={monitor} is measured by nothing; {hint}")
+        near = did_you_mean(nearest(str(monitor), names))
+        alike = [known for known in names if known.startswith(str(monitor).partition("/")[0] + "/")]
+        hint = near or f"valid: {', '.join(alike or [known for known in names if known.startswith('val/')])}"
+        raise ValueError(f"callbacks.{name}.monitor={monitor} is measured by nothing; {hint}")
+
+
+def _is_meant(monitor: str, known: str) -> bool:
+    return monitor.startswith(known[:-1]) if known.endswith("*") else monitor == known
+
+
+def metrics_of(
+    games: Games, rewards: RewardPipeline, algorithm: Objective, of_loss: Sequence[str], *, has_critic: bool
+) -> list[str]:
+    """The metrics that a run may have; one that ends in ``*`` stands for all that begin so.
+
+    Args:
+        games: played.
+        rewards: its parts.
+        algorithm: with its moving coefficients.
+        of_loss: names of the metrics that its loss gives.
+        has_critic: whether there is a critic.
+    """
+    names = [
+        *_validated(games),
+        *(f"{group}/{name}" for group, each in _OF_ITERATIONS.items() for name in each),
+    ]
+    if len(games.weights) > 1:
+        names += [f"rollout/{task.name}/success" for task in games.tasks[: len(games.weights)]]
+    names += [f"train/{name}" for name in (*of_loss, *(term.measure for term in algorithm.terms()))]
+    names += [f"critic/{name}" for name in _OF_CRITIC] if has_critic else []
+    names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
+    names += ["reward/total"] if rewards.parts else []
+    return list(dict.fromkeys(names))
 
 
 def _validated(games: Games) -> list[str]:

@@ -14,7 +14,7 @@ from lit_agentrl.checks import named, require, require_whole, shown
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.entry.making import made, made_dialect, made_like
-from lit_agentrl.entry.monitors import check_monitors
+from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.structure import build_algorithm, check_structure
 from lit_agentrl.models.policy import Policy
@@ -74,7 +74,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     toy = TrajectoryBatch.toy().tensors()
     with named("algo"):
         algorithm.try_out(toy)
-        try_loss(algorithm, with_computed(toy))
+        metrics = try_loss(algorithm, with_computed(toy))
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     check_needs(algorithm, rollout, update, list(cfg.reward))
     select_groups = instantiate(cfg.filter)
@@ -83,7 +83,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
-    check_monitors(cfg.callbacks, games)
+    check_monitors(
+        cfg.callbacks, metrics_of(games, rewards, algorithm, metrics, has_critic=critic is not None)
+    )
     prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
     if prompt.force_think and not dialect.think_start:
         raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")

@@ -149,12 +149,15 @@ class Objective(Protocol):
         return ()
 
 
-def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> None:
+def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     """Runs `Objective.prepare`, `Objective.count` and `Objective.loss` once on small rows, before anything is played.
 
     Args:
         objective: to be tried.
         rows: small ones, each column under its name, and what an update computes from them, as `binding.with_computed`.
+
+    Returns:
+        The names of the metrics that the loss gives.
 
     Raises:
         ValueError: one of them raises, or gives what an update cannot use; names the method.
@@ -181,6 +184,7 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> None:
     for name, value in metrics.items():
         if value.shape != (torch.Size() if name.endswith("_max") else torch.Size([2])):
             raise ValueError(f"loss: metric {name} must be [sum, weight], or a scalar where it ends in _max")
+    return list(metrics)
 
 
 def _tried(method: str, call: Callable[[Tensors], Any], tensors: Tensors) -> Any:

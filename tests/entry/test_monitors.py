@@ -1,0 +1,59 @@
+"""What a callback may wait for is what runs measure, and what the documentation lists."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lit_agentrl.entry.composition import compose_job, task_loader
+from lit_agentrl.entry.monitors import metrics_of
+from lit_agentrl.entry.parts import build_parts
+from tests.conftest import ROOT
+
+
+def known(*overrides: str) -> list[str]:
+    cfg = compose_job("train", ["env=frozen_lake", *overrides])
+    OmegaConf.set_struct(cfg, False)
+    cfg.run_dir = "."
+    parts = build_parts(cfg, task_loader())
+    has_critic = parts.critic is not None
+    return metrics_of(parts.games, parts.rewards, parts.algorithm, [], has_critic=has_critic)
+
+
+def test_every_metric_of_a_run_may_be_waited_for(finished_run: Path) -> None:
+    with (finished_run / "metrics.csv").open() as file:
+        columns = set(next(csv.reader(file))) - {"iteration"}
+    of_loss = {f"train/{name}" for name in ("approx_kl", "ratio_max", "clip_share_low", "clip_share_high")}
+    of_loss |= {f"train/{name}" for name in ("entropy", "ref_kl", "entropy_before")}
+    assert columns - of_loss <= {*known()}
+
+
+def test_every_documented_metric_is_known() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    groups = "rollout|train|critic|reward|val|time|speed"
+    documented = {name for name in re.findall(rf"`((?:{groups})/[\w]+)`", text)}
+    assert len(documented) > 50
+    of_loss = {
+        "approx_kl",
+        "ratio_max",
+        "clip_share_low",
+        "clip_share_high",
+        "entropy",
+        "ref_kl",
+        "correction",
+    }
+    of_loss |= {"correction_max", "old_kl"}
+    names = known("algo=ppo", "reward=[tripwire]") + [f"train/{name}" for name in of_loss]
+    for name in documented - {"reward/tripwire_share"}:
+        assert name in names, name
+
+
+def test_metrics_of_a_part_and_of_the_loss_are_let_through() -> None:
+    known("callbacks.best.monitor=train/approx_kl")
+    known("reward=[rnd]", "callbacks.best.monitor=reward/rnd_coef")
+    with pytest.raises(ValueError, match="reward/rn_coef is measured by nothing; .*reward/rnd"):
+        known("reward=[rnd]", "callbacks.best.monitor=reward/rn_coef")
