@@ -33,6 +33,31 @@ def test_what_an_engine_lacks_is_refused(needs: dict[str, Any], message: str) ->
         open_engine(scripted, **needs)
 
 
+class Texts(ScriptedEngine):
+    capabilities = Capabilities(exact_log_probs=True, fork=True, token_ids=False, weights="none")
+
+
+class Fixed(ScriptedEngine):
+    capabilities = Capabilities(exact_log_probs=True, fork=True, entropies=False, weights="none")
+
+
+@pytest.mark.parametrize(
+    ("kind", "needs", "message"),
+    [
+        (Texts, {}, "writes texts and no token ids"),
+        (Fixed, {}, "keeps weights of its own"),
+        (Fixed, {"trains": False, "reads_entropies": True}, "records no entropies"),
+    ],
+)
+def test_training_needs_ids_weights_and_perhaps_entropies(
+    kind: type[ScriptedEngine], needs: dict[str, Any], message: str
+) -> None:
+    make = partial(kind, lambda episode, turn: "", encode=list)
+    with pytest.raises(ValueError, match=f"engine={kind.__name__} {message}"):
+        open_engine(make, trusts_log_probs=False, **needs)
+    assert isinstance(open_engine(make, trusts_log_probs=False, trains=False), kind)
+
+
 def test_an_engine_that_is_not_asked_for_more_is_handed_on() -> None:
     engine = open_engine(scripted, structure={"state"}, trusts_log_probs=False, capacity=3)
     assert isinstance(engine, ScriptedEngine) and engine.capacity == 3

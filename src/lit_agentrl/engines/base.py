@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -81,10 +81,18 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine promises; see ``needs.py`` for what is refused without it."""
+    """What an engine promises; see ``needs.py`` for what is refused without it.
+
+    ``weights`` says how it comes by those of the policy: it computes with the trainer's own network (``shared``), is
+    given them at each version (``given``; it is then a `GivenEngine`), or has its own and keeps them (``none``).
+    """
 
     exact_log_probs: bool  # recorded log-probs are those of the trainer's own weights
     fork: bool  # an episode can be branched
+    token_ids: bool = True  # it reads and writes token ids, and not texts that are encoded afterwards
+    entropies: bool = True  # it records them; NaN otherwise
+    weights: Literal["shared", "given", "none"] = "shared"
+    is_server: bool = False  # one for all processes of a run, with the weights of one version at a time
 
 
 class Engine(Protocol):
@@ -131,6 +139,19 @@ class Engine(Protocol):
         """Write later replies with these weights, under this version; all episodes are forgotten.
 
         Args:
-            weights: by name, as of `named_weights`; None: the network that the engine was given has them already.
+            weights: by name, as of `named_weights`; None: the engine has them already.
             version: optimizer steps that led to them.
         """
+
+
+class GivenEngine(Engine, Protocol):
+    """An engine with weights of its own, which it is given whole at each version.
+
+    Attributes:
+        max_sync_gap: nats by which its log-probs may differ from the trainer's.
+    """
+
+    max_sync_gap: float
+
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probs (nats, at temperature 1) of all tokens of a text but the first, each after those before it."""

@@ -10,14 +10,22 @@ from lit_agentrl.engines.base import Engine
 
 
 def open_engine(
-    make: Callable[..., Engine], *, structure: Collection[str] = (), trusts_log_probs: bool, **given: Any
+    make: Callable[..., Engine],
+    *,
+    structure: Collection[str] = (),
+    trains: bool = True,
+    trusts_log_probs: bool,
+    reads_entropies: bool = False,
+    **given: Any,
 ) -> Engine:
     """The engine that ``make`` builds of what it is given, if it can do what the run asks for.
 
     Args:
         make: the configured engine.
         structure: what the rollout structure needs, such as ``fork``.
+        trains: what it writes is trained on.
         trusts_log_probs: the update takes recorded log-probs for those of the trainer's own weights.
+        reads_entropies: a part of the algorithm reads the recorded entropies.
         given: handed to ``make``.
 
     Raises:
@@ -25,13 +33,28 @@ def open_engine(
     """
     with named("engine"):
         engine = make(**given)
-    name = type(engine).__name__
-    if "fork" in structure and not engine.capabilities.fork:
+    name, promised = type(engine).__name__, engine.capabilities
+    if trains and not promised.token_ids:
+        raise ValueError(
+            f"engine={name} writes texts and no token ids, and training is on the tokens that were sampled; use "
+            "engine=native, or engine=openai engine.mode=tokens"
+        )
+    if trains and promised.weights == "none":
+        raise ValueError(
+            f"engine={name} keeps weights of its own, so that what is trained would never be played; use an engine "
+            "that takes weights, such as engine=native"
+        )
+    if reads_entropies and not promised.entropies:
+        raise ValueError(
+            f"engine={name} records no entropies, which a part of algo reads; use algo/tokens=none and no adaptive "
+            "algo/entropy, or engine=native"
+        )
+    if "fork" in structure and not promised.fork:
         raise ValueError(
             f"engine={name} cannot fork episodes, which algo/structure needs; use engine=native, or "
             "algo/structure=independent"
         )
-    if trusts_log_probs and not engine.capabilities.exact_log_probs:
+    if trusts_log_probs and not promised.exact_log_probs:
         raise ValueError(
             f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
             "them for these; use algo/correction=truncated, or engine=native"

@@ -151,7 +151,10 @@ def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Call
         raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
     # one that asks for both is given recomputed ones
     trusts_log_probs = objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT")
-    return partial(open_engine, make, structure=structure.needs, trusts_log_probs=trusts_log_probs)
+    return partial(
+        open_engine, make, structure=structure.needs, trusts_log_probs=trusts_log_probs,
+        reads_entropies=objective.needs("sampler_entropy_BT"),
+    )  # fmt: skip
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from lit_agentrl.checks import named, require, require_one_of
-from lit_agentrl.models.lora import LoRA, merged, save_adapter
+from lit_agentrl.models.lora import LoRA, adapter_layers, merged, save_adapter
 from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
 
 NANO_FOLDER = Path(__file__).parent / "nano"
@@ -59,6 +59,12 @@ class Policy:
 def named_weights(network: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers, those that are shared between modules once; not copies, without gradient."""
     return {name: tensor.detach() for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+
+
+def plain_parameters(network: PreTrainedModel) -> dict[str, Tensor]:
+    """Parameters by the names of a network without adapters, which are merged in; tied ones once, without gradient."""
+    plain = merged(network) if adapter_layers(network) else network
+    return {name: parameter.detach() for name, parameter in plain.named_parameters()}
 
 
 @torch.no_grad()

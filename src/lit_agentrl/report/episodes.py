@@ -62,7 +62,8 @@ class EpisodeMetrics(nn.Module):
                 self._add("reply_tokens", each.tokens / each.taken, each.taken)
                 self._add("invalid_share", each.invalid / each.taken, each.taken)
                 self._add("surplus_actions", each.surplus / each.taken, each.taken)
-                self._add("entropy", each.entropy / each.tokens, each.tokens)
+                if not math.isnan(each.entropy):  # of an engine that records none
+                    self._add("entropy", each.entropy / each.tokens, each.tokens)
         self._add_groups(played)
 
     def update_texts(self, episodes: Sequence[Episode]) -> None:

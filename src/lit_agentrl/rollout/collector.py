@@ -56,6 +56,7 @@ class Collector:
         self._select_groups = select_groups
         self._further_prompts = further_prompts
         self._rewards = rewards or RewardPipeline()
+        self._of_engine: dict[str, float] = {}
 
     def setup(self, device: torch.device) -> None:
         """Let the reward parts make what needs the run."""
@@ -110,6 +111,7 @@ class Collector:
             waves += 1
         row = {"time/ahead": elsewhere} if elsewhere else {}
         row["rollout/waves"] = float(waves)
+        row |= self._of_engine
         if self._rewards:
             row |= self._rewards.learn(batch.episodes, iteration=batch.iteration)
         self._pack(batch, kept, device)
@@ -140,6 +142,7 @@ class Collector:
                 "episode of a group a member of its own"
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
+        self._of_engine = played.row
         return played.seconds
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyDoors, world_size
 from lit_agentrl.rollout import interrupt
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
 from lit_agentrl.rollout.rules import ForwardContext, Rules
@@ -53,6 +53,14 @@ class Players:
             )
         self._network, self._context, self._doors = network, forward_context, doors
         self._here = Inline(self._rules, network, forward_context, doors)
+        if self._worker is None or not self._here.capabilities.is_server:
+            return
+        if self._first_wave is not None or world_size() > 1:
+            raise ValueError(
+                "engine: one server holds the weights of one version, which rollout.overlap=true, or a worker of each "
+                "of several processes, would change under episodes that are being played; use worker=none "
+                "rollout.overlap=false"
+            )
 
     def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
         """Open the worker.
@@ -102,11 +110,14 @@ class Players:
         self, played: TrajectoryBatch | None, version: int, iteration: int, device: torch.device
     ) -> dict[str, float]:
         """All of an iteration has been played: begin with the next, where that is wanted; what is logged of it."""
-        if self._ahead is None:
+        is_given = self._here is not None and self._here.capabilities.weights == "given"
+        if self._ahead is None and not is_given:
             return {}
-        row = {"train/staleness": staleness(played, version, device)}
+        lag = staleness(played, version, device)
+        if self._ahead is None:
+            return {"engine/staleness": lag}
         self._ahead.go_on(version, iteration)
-        return row
+        return {"train/staleness": lag, **({"engine/staleness": lag} if is_given else {})}
 
     def update_ends(self) -> None:
         """Give the trainer its cores back."""

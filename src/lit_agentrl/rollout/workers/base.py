@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -17,10 +17,14 @@ from lit_agentrl.rollout.scheduler import Wave
 
 @dataclass(frozen=True)
 class Played:
-    """The episodes of a wave, in its order, and how long they took elsewhere (s; 0 where this process played)."""
+    """The episodes of a wave, in its order, and how long they took elsewhere (s; 0 where this process played).
+
+    ``row`` is what is logged of the engine that wrote them, such as how well it has the weights.
+    """
 
     episodes: list[Episode]
     seconds: float = 0.0
+    row: dict[str, float] = field(default_factory=dict)
 
 
 class Worker(Protocol):

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played
 
 
@@ -18,6 +19,9 @@ class Inline:
         network: the trainer's.
         forward_context: the strategy's precision context.
         doors: of the strategy.
+
+    Attributes:
+        capabilities: of the engine.
     """
 
     def __init__(
@@ -25,15 +29,18 @@ class Inline:
     ) -> None:
         self._network = network
         self._gathered = doors.gathered
-        self._engine = rules.open_engine(network, forward_context)
-        self._scheduler = Scheduler(rules, self._engine)
+        engine = rules.open_engine(network, forward_context)
+        self.capabilities = engine.capabilities
+        self._sync = WeightSync(engine, network, rules, forward_context, barrier=doors.barrier)
+        self._scheduler = Scheduler(rules, engine)
 
     def play(self, wave: Wave, version: int) -> Played:
         """The episodes, played now; ``version`` is that of the weights."""
-        # ranks decode different numbers of steps: no collective within
+        # ranks decode different numbers of steps: no collective within, once the weights are given
         with self._gathered(self._network):
-            self._engine.load(None, version)  # the weights are the trainer's own
-            return Played(self._scheduler.play(wave))
+            self._sync.load(None, version)  # the weights are the trainer's own
+            row = self._sync.probed(wave.params)
+            return Played(self._scheduler.play(wave), row=row)
 
     def stop(self) -> None:
         """Close the games that are kept for further episodes."""

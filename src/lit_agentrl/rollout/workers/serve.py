@@ -20,6 +20,7 @@ from torch import Tensor
 import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
 from lit_agentrl import seeds
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.weights import SharedWeights
 
@@ -62,13 +63,14 @@ def serve(
                 return context
 
             engine = rules.open_engine(network, ticking)
+            sync = WeightSync(engine, network, rules, forward_context)
             scheduler = games.enter_context(closing(Scheduler(rules, engine)))
             while (request := _next(requests)) is not None:
                 kind, value = request
                 if kind == "load":
-                    engine.load(weights.views(), value)
+                    sync.load(weights.views(), value)
                 else:
-                    requests.send(("played", _played(rules.seed, scheduler, value)))
+                    requests.send(("played", _played(rules.seed, sync, scheduler, value)))
         except _Ended:
             is_ended = True
         except BaseException as error:
@@ -97,11 +99,12 @@ def _next(requests: Connection) -> tuple[str, Any] | None:
     return request
 
 
-def _played(seed: int, scheduler: Scheduler, wave: Wave) -> Played:
+def _played(seed: int, sync: WeightSync, scheduler: Scheduler, wave: Wave) -> Played:
     started = time.perf_counter()
     # a game should draw from its keyed generator; one that draws from torch's does so repeatably
     torch.manual_seed(seeds.key(seed, "ahead", wave.iteration, wave.number))
-    return Played(scheduler.play(wave), time.perf_counter() - started)
+    row = sync.probed(wave.params)
+    return Played(scheduler.play(wave), time.perf_counter() - started, row)
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,166 @@
+"""Weights that an engine is given, believed only after a probe: an engine never says that it kept its old ones."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lit_agentrl import seeds
+from lit_agentrl.distributed import rank
+from lit_agentrl.engines.base import Engine, GivenEngine, SamplingParams, TurnRequest, TurnResult
+from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.policy import copy_weights, plain_parameters
+from lit_agentrl.rollout.rules import ForwardContext, Rules
+
+_TEXT = (
+    "The rain had stopped before noon. On the bridge stood 7 people, and each of them counted the boats that went "
+    "down the river: 3 red ones, 12 blue ones, and a long grey one that nobody could name."
+)
+_TOKENS = 64  # of it
+_REPLY = 16  # tokens sampled
+_EPISODE = -1  # no episode of a wave has this number
+
+
+class SyncError(ValueError):
+    """An engine does not compute with the weights that it was given; the message is one line."""
+
+
+class WeightSync:
+    """Loads weights into an engine; one with weights of its own is then compared with the trainer's network.
+
+    The probe has two parts.  The log-probs of a fixed text, once a version: weights that did not arrive.  And those of
+    a reply to this text, sampled as the wave's are, once a version and way of sampling: keys and values of older
+    weights that an engine keeps for prompts it has read before, and log-probs at another temperature or of a truncated
+    distribution.
+
+    Args:
+        engine: is given weights, if it takes any.
+        network: the trainer's, or a copy, which then gets the same weights.
+        rules: how episodes are played.
+        forward_context: the strategy's precision context.
+        barrier: (name) waits for all processes of the run.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        network: PreTrainedModel,
+        rules: Rules,
+        forward_context: ForwardContext,
+        *,
+        barrier: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self._engine = engine
+        self._network = network
+        self._context = forward_context
+        self._barrier = barrier
+        self._rules = rules
+        self._version: int | None = None  # of the weights that the engine was given
+        self._gaps: dict[SamplingParams | None, float] = {}  # of this version; None: of the fixed text
+        self._seconds = 0.0
+
+    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+        """Forget all episodes, and write later replies with these weights.
+
+        Where the engine is given weights, all processes of a strategy must call this, with their weights gathered
+        completely: nothing is sent before, and nothing is gathered until it has arrived.
+
+        Args:
+            weights: by name; None: those of the network.
+            version: of them.
+        """
+        how = self._engine.capabilities.weights
+        if how == "shared":
+            return self._engine.load(weights, version)
+        if weights is not None:
+            copy_weights(weights, self._network)
+        if how == "none" or version == self._version:
+            return self._engine.load(None, version)
+        started = time.perf_counter()
+        is_sender = rank() == 0 or not self._engine.capabilities.is_server
+        self._engine.load(plain_parameters(self._network) if is_sender else None, version)
+        self._barrier("weights sent")
+        self._seconds = time.perf_counter() - started
+        self._version = version
+        self._gaps.clear()
+
+    def probed(self, params: SamplingParams) -> dict[str, float]:
+        """Compare the engine with the network, where that is not done yet; what is logged of it.
+
+        Args:
+            params: how the episodes are sampled that are to be played.
+
+        Raises:
+            SyncError: the engine answers with an error, or its log-probs are others; names engine, version and gap.
+        """
+        if self._version is None:
+            return {}
+        engine = cast(GivenEngine, self._engine)
+        started = time.perf_counter()
+        opening = self._rules.chat.opening([{"role": "user", "content": _TEXT}])
+        text = opening.tokens[: max(2, min(_TOKENS, params.max_context_tokens // 2))]
+        if None not in self._gaps:
+            self._judge(None, self._gap(text[:1], text[1:], engine.score(text), 1.0))
+        if params not in self._gaps:
+            reply = self._reply(text, params)
+            if reply.error or not reply.tokens:
+                raise SyncError(f"{self._where}: it answers no probe: {reply.error or 'an empty reply'}")
+            self._judge(params, self._gap(text, reply.tokens, reply.logps, params.temperature or 1.0))
+        self._seconds += time.perf_counter() - started
+        return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
+
+    @property
+    def _where(self) -> str:
+        return f"engine={type(self._engine).__name__}, version {self._version} of the weights"
+
+    def _judge(self, way: SamplingParams | None, gap: float) -> None:
+        self._gaps[way] = gap
+        limit = cast(GivenEngine, self._engine).max_sync_gap
+        if gap <= limit:
+            return
+        what = "a fixed text" if way is None else f"a reply sampled at temperature {way.temperature:g}"
+        why = (
+            "it has other weights, or computes in another precision"
+            if way is None
+            else "it reads what it kept of older weights, or records log-probs that are not at this temperature over "
+            "the full vocabulary"
+        )
+        raise SyncError(
+            f"{self._where}: log-probs of {what} differ from the trainer's by up to {gap:.3g} nats, more than "
+            f"engine.max_sync_gap={limit:g}; {why}"
+        )
+
+    def _reply(self, text: Sequence[int], params: SamplingParams) -> TurnResult:
+        short = replace(params, max_reply_tokens=min(_REPLY, params.max_reply_tokens))
+        key = seeds.key(self._rules.seed, "probe", cast(int, self._version))
+        self._engine.submit(TurnRequest(_EPISODE, text, key, short))
+        found: list[TurnResult] = []
+        while not found and self._engine.num_pending:
+            found = self._engine.poll()
+        self._engine.close(_EPISODE)
+        return found[0] if found else TurnResult(_EPISODE, error="nothing")
+
+    @torch.no_grad()
+    def _gap(
+        self, before: Sequence[int], tokens: Sequence[int], logps: Sequence[float], temperature: float
+    ) -> float:
+        """Largest difference from the network's log-probs; infinite where there are fewer, or one is no number."""
+        if len(logps) != len(tokens) or not all(map(math.isfinite, logps)):
+            return math.inf
+        row = torch.tensor([[*before, *tokens]], device=self._network.device)
+        is_scored = torch.zeros_like(row, dtype=torch.bool)
+        is_scored[:, len(before) :] = True
+        with self._context():
+            scores = score_tokens(
+                self._network, tokens_BT=row, is_action_BT=is_scored, temperature=temperature
+            )
+        own = scores.logp_BT[is_scored].double().cpu()
+        gap = float((own - torch.tensor(logps, dtype=torch.float64)).abs().max())
+        return gap if math.isfinite(gap) else math.inf
