@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
 from lit_agentrl.callbacks import progress
@@ -33,6 +33,19 @@ class Metrics(IterationLog):
         pl_module.row |= {"rollout/success": success, "rollout/return_mean": 1.5, "rollout/entropy": 0.125}
         pl_module.row |= {"time/rollout": 61.0, "time/update": 2.5}
         super().on_train_epoch_end(trainer, pl_module)
+
+
+class Phases(Callback):
+    """What the panel says is done, as each part of an iteration begins."""
+
+    def __init__(self, display: LiveDisplay) -> None:
+        self.display, self.seen = display, []
+
+    def _look(self, *where: Any) -> None:
+        assert self.display._bar is not None
+        self.seen.append(self.display._bar.tasks[0].fields["phase"].strip())
+
+    on_train_epoch_start = on_train_batch_start = on_validation_start = _look
 
 
 def show(launch: Launch, folder: Path, display: LiveDisplay, epochs: int = 4, **options: Any) -> None:
@@ -93,16 +106,17 @@ def test_time_left_is_the_median_of_the_last_twenty_times_what_remains(
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
     out = io.StringIO()
     display = LiveDisplay(console=Console(file=out))
-    trainer: Any = SimpleNamespace(current_epoch=0, max_epochs=50)
+    trainer: Any = SimpleNamespace(current_epoch=0, max_epochs=50, check_val_every_n_epoch=10)
     module: Any = SimpleNamespace(row={}, last_row={})
     display.on_train_start(trainer, module)
     # 10 slow ones, which the window has forgotten after 30 iterations, and one hiccup
     for epoch, seconds in enumerate([100.0] * 10 + [2.0] * 10 + [50.0] + [4.0] * 9):
-        clock.now += seconds
+        module.row = {"time/validate": 7.0} if (epoch + 1) % 10 == 0 else {}
+        clock.now += seconds + sum(module.row.values())
         trainer.current_epoch = epoch
         display.on_train_epoch_end(trainer, module)
-    assert display.seconds_left(trainer, 30) == 3.0 * 20
-    assert out.getvalue().splitlines()[-1] == "iteration 30/50 | left 1:00"
+    assert display.seconds_left(trainer, 30) == 3.0 * 20 + 2 * 7.0  # and validations after 40 and 50
+    assert out.getvalue().splitlines()[-1] == "iteration 30/50 | time validate 7.0 s | left 1:14"
     trainer.max_epochs = -1
     assert display.seconds_left(trainer, 30) is None
 
@@ -114,11 +128,29 @@ def test_on_a_terminal_a_panel_is_drawn_and_the_cursor_comes_back(
     console = Console(file=out, force_terminal=True, width=100, height=20, _environ={"TERM": "xterm"})
     display = LiveDisplay(console=console)
     display.compare_with(oracle=1.0)
-    show(launch, tmp_path, display, module=toy_module({2: 0.25, 4: 0.5}))
+    phases = Phases(display)
+    show(
+        launch,
+        tmp_path,
+        display,
+        module=toy_module({2: 0.25, 4: 0.5}),
+        callbacks=[Metrics(), display, phases],
+    )
     drawn = out.getvalue()
+    assert phases.seen[:2] == ["rollout", "update"] and "validate" in phases.seen
     assert "4/4" in drawn and "val success" in drawn and "0.500 (oracle 1.000)" in drawn
+    assert "left 0.0 s" in drawn
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")  # cursor shown after it was hidden
     assert display._live is None
+
+
+def test_time_left_is_counted_down_between_iterations() -> None:
+    task: Any = SimpleNamespace(fields={"end": 90.0}, get_time=lambda: 12.0)
+    assert progress._Left().render(task).plain == "left 1:18"
+    task.get_time = lambda: 99.0  # slower than the last ones
+    assert progress._Left().render(task).plain == "left 0.0 s"
+    task.fields["end"] = None
+    assert progress._Left().render(task).plain == "left …"
 
 
 def test_an_error_gives_the_terminal_back(tmp_path: Path, launch: Launch, stop_at: Any) -> None:

@@ -270,7 +270,14 @@ def test_an_engine_that_an_update_cannot_trust_is_refused(
     main_train(shlex.split(f"{command} algo/correction=truncated hydra.run.dir=corrected"))
     assert Path("corrected/checkpoints/last.ckpt").exists()
     run = Path("corrected").resolve()  # which names code that is not the package's
-    assert capsys.readouterr().out.endswith(f"evaluate run={run} trust_run=true\n")
+    told = capsys.readouterr().out
+    assert told.endswith(f"evaluate run={run} trust_run=true\n")
+    begun = [line for line in told.splitlines() if line.endswith(" …")]
+    assert begun[:2] == [
+        "making the policy and trying the games …",
+        "measuring the start: val, 1 episode of bandit …",
+    ]
+    assert "training for 2 iterations …" in begun
 
 
 def test_folder_below_a_file(refused: Refused) -> None:

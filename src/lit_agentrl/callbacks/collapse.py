@@ -57,8 +57,9 @@ class CollapseWatch(Callback):
         if self.warnings or entropy is None or entropy < SHARE * highest:
             return
         self.warnings.append(
-            f"after {iterations} iterations the policy draws all tokens almost alike (entropy {entropy:.3f} of at "
-            f"most {highest:.3f} nats a token): what it knew is lost; try a lower optim.lr or temperature"
+            f"after {iterations} iteration{'s' * (iterations != 1)} the policy draws all tokens almost alike "
+            f"(entropy {entropy:.3f} of at most {highest:.3f} nats a token): what it knew is lost; "
+            "try a lower optim.lr or temperature"
         )
         if trainer.is_global_zero:
             log.warning("warning: %s", self.warnings[-1])

@@ -15,8 +15,17 @@ from lightning.pytorch.trainer.states import TrainerFn
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.checks import require_number, require_whole
@@ -59,11 +68,21 @@ def parts(
     return shown
 
 
+class _Left(ProgressColumn):
+    """Time left, counted down between iterations."""
+
+    def render(self, task: Task) -> Text:
+        if (end := task.fields["end"]) is None:
+            return Text("left …")
+        return Text(f"left {duration(max(end - task.get_time(), 0))}")
+
+
 class LiveDisplay(ProgressBar):
     """Iteration, success, return, entropy, validation against its references, phase times, time left.
 
     On a terminal a panel is redrawn in place.  Elsewhere an iteration is one plain line, without control
-    codes.  Time left is the median of the last 20 iterations' durations times the iterations that remain.
+    codes.  Time left is the median of the last 20 iterations' durations times the iterations that remain, and the
+    time of the last validation times those that remain.
 
     Args:
         every: iterations between plain lines; the first and the last iteration always get one.
@@ -82,6 +101,7 @@ class LiveDisplay(ProgressBar):
         self._references: dict[str, float] = {}
         self._val: float | None = None
         self._durations: deque[float] = deque(maxlen=20)
+        self._validation = 0.0  # seconds of the last one
         self._clock = 0.0
         self._printed_at = -float("inf")
         self._live: Live | None = None
@@ -124,28 +144,47 @@ class LiveDisplay(ProgressBar):
         if not self._is_enabled or not is_terminal:
             return
         self._bar = Progress(
-            TextColumn("iteration"), MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(),
-            TextColumn("left {task.fields[left]}"), expand=True,
+            TextColumn("iteration"), MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(), _Left(),
+            TextColumn("{task.fields[phase]}"), expand=True,
         )  # fmt: skip
         total = trainer.max_epochs if trainer.max_epochs != -1 else None
-        self._bar.add_task("run", total=total, completed=trainer.current_epoch, left="…")
-        self._live = Live(self._panel({}), console=console, refresh_per_second=4)
+        self._bar.add_task("run", total=total, completed=trainer.current_epoch, end=None, phase="")
+        self._live = Live(self._panel({}, console.width), console=console, refresh_per_second=4)
         self._live.start()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An iteration begins with its episodes."""
+        self._begin("rollout")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
+        """They are played: the rollout callback stands before all others."""
+        self._begin("update")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Inside of an iteration; that before the first one has no panel."""
+        self._begin("validate")
+
+    def _begin(self, phase: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], phase=f"{phase:<8}")  # as wide as the longest
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the iteration that just ended."""
         now = time.monotonic()
-        self._durations.append(now - self._clock)
+        row = measured(pl_module)
+        validation = row.get("time/validate", 0.0)
+        self._validation = validation or self._validation
+        self._durations.append(now - self._clock - validation)
         self._clock = now
         if not self._is_enabled:
             return
-        row = measured(pl_module)
         self._val = row.get("val/success", self._val)
         iteration = trainer.current_epoch + 1
         left = self.seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=iteration, left=duration(left) if left else "…")
-            self._live.update(self._panel(row))
+            end = None if left is None else self._bar.get_time() + left
+            self._bar.update(self._bar.task_ids[0], completed=iteration, end=end)
+            self._live.update(self._panel(row, self._live.console.width))
         elif self._is_due(trainer, iteration, now):
             self._printed_at = now
             total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
@@ -157,6 +196,7 @@ class LiveDisplay(ProgressBar):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the last panel on the screen and give the terminal back."""
+        self._begin("")
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -168,22 +208,26 @@ class LiveDisplay(ProgressBar):
         self._stop()
 
     def seconds_left(self, trainer: Trainer, iteration: int) -> float | None:
-        """Median duration of the last 20 iterations times those that remain; None if the end is open."""
+        """Seconds that the remaining iterations take, if they are as the last 20 were; None if the end is open."""
         if not self._durations or trainer.max_epochs in (None, -1):
             return None
-        return statistics.median(self._durations) * max((trainer.max_epochs or 0) - iteration, 0)
+        end = max(trainer.max_epochs or 0, iteration)
+        every = trainer.check_val_every_n_epoch or 1
+        validations = end // every - iteration // every
+        return statistics.median(self._durations) * (end - iteration) + self._validation * validations
 
     def _is_due(self, trainer: Trainer, iteration: int, now: float) -> bool:
         if self._printed_at == -float("inf") or iteration == trainer.max_epochs:
             return True
         return iteration % self.every == 0 and now - self._printed_at >= self.every_seconds
 
-    def _panel(self, row: Mapping[str, float]) -> Panel:
+    def _panel(self, row: Mapping[str, float], columns: int) -> Panel:
         assert self._bar is not None
         table = Table.grid(padding=(0, 2))
         for label, value in parts(row, self._references, self._val):
             table.add_row(f"[bold]{label}[/bold]", value)
-        return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim")
+        # room for the ^C that a terminal echoes: in the last column it would begin a line, and move the panel
+        return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim", width=columns - 3)
 
     def _stop(self) -> None:
         if self._live is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -108,8 +109,9 @@ def did_you_mean(near: Sequence[str]) -> str:
 
 
 def report(message: str) -> None:
-    """Print ``error: message`` to standard error, in colour on a terminal."""
+    """Print ``error: message`` to standard error, as one line; on a terminal in colour, broken between words."""
     # what a config or a library says may hold control characters, which a terminal would obey
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
     text = Text.assemble(("error: ", "bold red"), plain)
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+    console = Console(stderr=True, highlight=False)
+    console.print(text, soft_wrap=not sys.stderr.isatty())

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.table import Table
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.entry import screen
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
@@ -80,9 +81,12 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     run = rebuilt(cfg, saved, load_task)
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
+    games = [run.games.tasks[spec.task].name for spec in run.games.test]
     records = []
     for number, temperature in enumerate(temperatures):
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
+        played = screen.episodes_of(games, cfg.episodes * cfg.members)
+        screen.doing(f"playing {played}, split {cfg.split}, temperature {temperature:g}")
         run.rollouts.test = Evaluation(cfg.split, params, cfg.members, run.rollouts.settings.max_failed_share)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,

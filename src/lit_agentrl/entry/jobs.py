@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition, ownership, ranks, run_folder
+from lit_agentrl.entry import composition, ownership, ranks, run_folder, screen
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, program
@@ -88,6 +88,7 @@ def launch(
         ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
     is_printing = any(flag in _ONLY_PRINT for flag in flags)
     checked = [] if is_printing else check(flags, overrides, is_multirun=is_multirun)
+    num_jobs = len(checked)  # each takes its parts away
     found: list[Path] = []
     command = _command([*flags, *overrides])
 
@@ -95,6 +96,9 @@ def launch(
         of_hydra = HydraConfig.get()
         folders = composition.own_folders(of_hydra.runtime.config_sources)
         found.append(Path(cfg.run_dir))
+        if is_multirun:
+            number, asked = of_hydra.job.num + 1, shlex.join(of_hydra.overrides.task)
+            screen.note(f"run {number} of {num_jobs}: {asked}", style="bold")
         try:
             of_its_own = {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
             run_folder.require_untouched(Path(cfg.run_dir), of_its_own)
@@ -162,6 +166,7 @@ def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) 
     run_folder.require_new(*place)
     if is_multirun:
         run_folder.require_apart(jobs)
+    screen.loading()
     from lit_agentrl.entry.idle import refuse_idle
     from lit_agentrl.entry.parts import build_parts
 
@@ -205,6 +210,7 @@ def _fit(
 def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> None:
     """As one of the run's processes, or by starting those of this machine."""
     if ranks.are_started(cfg):
+        screen.loading()
         from lit_agentrl.entry.training import train
 
         with ownership.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
@@ -215,6 +221,7 @@ def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> No
         return
     from lit_agentrl.entry.record import ending_told
 
+    screen.doing("starting the processes of the run")
     ownership.give_up(cfg.run_dir)  # to the first of those that are started
     with ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)

@@ -13,6 +13,7 @@ from rich.console import Group
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.entry import screen
 from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.ownership import require_idle
@@ -89,6 +90,8 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
     settings = run.rollouts.settings
     params = eval_params(settings, float(cfg.temperature), "play")
+    game = run.games.tasks[run.games.test[0].task].name
+    screen.doing(f"playing {screen.episodes_of([game], cfg.episodes)}")
     run.rollouts.test = Evaluation(cfg.split, params, max_failed_share=settings.max_failed_share)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(

@@ -13,7 +13,7 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.collapse import CollapseWatch
 from lit_agentrl.callbacks.iteration_log import rewind
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.entry import ranks, record, run_folder, threads
+from lit_agentrl.entry import ranks, record, run_folder, screen, threads
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.idle import bounds_that_never_act
@@ -59,11 +59,11 @@ def train(
     totals, watch = record.Totals(), CollapseWatch()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
+    screen.doing("making the policy and trying the games")
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals, watch])
     warning = bounds_that_never_act(run.module, is_ahead=cfg.rollout.overlap)
     for line in filter(None, (note, warning and f"warning: {warning}")):
-        if run.trainer.is_global_zero:
-            print(line)
+        screen.note(line)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
         folder,
@@ -89,11 +89,14 @@ def train(
     try:
         if can_continue:
             tracker.finish("stopped", error=KILLED)
+            screen.doing(f"going on after iteration {done}")
         else:
             _measure_start(run, tracker)
         for logger in run.loggers:
             logger.log_hyperparams(record.hyperparameters(plain(cfg)))
         checkpoint = str(last) if can_continue else None
+        if not can_continue:
+            screen.doing(f"training for {planned} iteration{'s' * (planned != 1)}")
         run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
         if run.trainer.interrupted:
             raise KeyboardInterrupt
@@ -117,7 +120,8 @@ def train(
         return result
     console = Console()
     console.print(reports.closing_table(result))
-    console.print(f"results in {folder}; look at them with: tensorboard --logdir {folder}", soft_wrap=True)
+    console.print(f"results in {folder}", soft_wrap=True)
+    console.print(f"look at them with: tensorboard --logdir {folder}", soft_wrap=True)
     if trust := trust_note(folder):
         evaluate = program("train").replace("train", "evaluate")
         told = f"its config names code of your own: {evaluate} run={folder}{trust}"
@@ -144,6 +148,7 @@ def _iterations_done(last: Path, totals: record.Totals, planned: int) -> int:
 
 def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     """Row 0: the untrained policy on val; the same on test for the closing table."""
+    screen.doing(f"measuring the start: val, {_played(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
@@ -152,6 +157,7 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val.outcomes)
     if run.stream.has_test:
+        screen.doing(f"measuring the start: test, {_played(run, 'test')}")
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
@@ -176,11 +182,18 @@ def _measure(
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
     if not is_measured:
+        screen.doing(f"measuring the {stage} weights: val, {_played(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:
+        screen.doing(f"measuring the {stage} weights: test, {_played(run, 'test')}")
         run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
+
+
+def _played(run: Run, split: str) -> str:
+    specs = run.games.val if split == "val" else run.games.test
+    return screen.episodes_of([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 
 
 def _first(run: Run, kind: type[_T]) -> _T | None:

@@ -1,0 +1,45 @@
+"""What a command says while it works: a line for each thing that takes time, on standard output.
+
+Errors and what a library warns of go to standard error; results and what leads to them stay together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from lit_agentrl.entry import ranks
+
+
+def doing(what: str) -> None:
+    """Say what begins now, in the first process of a run: dim on a terminal, a plain line elsewhere."""
+    note(f"{what} …", style="dim")
+
+
+def loading() -> None:
+    """Say that libraries are imported, unless they are already: it takes seconds, and nothing is shown before."""
+    if "torch" not in sys.modules:
+        doing("loading torch and Lightning")
+
+
+def note(line: str, style: str = "") -> None:
+    """Print a line in the first process of a run; a terminal breaks it between words."""
+    if ranks.is_first():
+        # isatty is asked as well: environment variables make rich believe in terminals that are none
+        is_terminal = sys.stdout.isatty()
+        console = Console(force_terminal=None if is_terminal else False, highlight=False)
+        console.print(Text(line, style), soft_wrap=not is_terminal)
+
+
+def episodes_of(games: Sequence[str], count: int) -> str:
+    """How many episodes are played of which games.
+
+    >>> episodes_of(["bandit"], 8), episodes_of(["bandit", "sokoban"], 8)
+    ('8 episodes of bandit', '8 episodes each of bandit, sokoban')
+    """
+    if len(games) > 3:
+        return f"{count} episodes each of {len(games)} games"
+    return f"{count} episode{'s' * (count != 1)}{' each' * (len(games) > 1)} of {', '.join(games)}"

@@ -1,0 +1,60 @@
+"""What a command says while it works."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from lit_agentrl.entry import errors, screen
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_whole_plain_lines_whatever_the_environment_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    screen.doing("word " * 40 + "end")
+    assert capsys.readouterr().out == "word " * 40 + "end …\n"
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_a_terminal_breaks_between_words(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", columns)
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    screen.note("constrained " * 30)
+    errors.report("constrained " * 30)
+    for line in [*out.getvalue().splitlines(), *err.getvalue().splitlines()]:
+        words = set(line.removeprefix("error:").split())
+        assert len(line) <= int(columns) and words == {"constrained"}
+
+
+def test_one_process_speaks_for_a_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    screen.doing("measuring")
+    assert capsys.readouterr().out == ""
+
+
+def test_libraries_are_said_to_be_loaded_when_they_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.loading()
+    assert capsys.readouterr().out == ""  # torch is there: nothing takes time
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        screen.loading()
+    assert capsys.readouterr().out == "loading torch and Lightning …\n"
+
+
+def test_episodes_are_counted_by_game() -> None:
+    assert screen.episodes_of(["bandit"], 1) == "1 episode of bandit"
+    assert screen.episodes_of(["bandit", "sokoban"], 8) == "8 episodes each of bandit, sokoban"
+    assert screen.episodes_of(list("abcd"), 8) == "8 episodes each of 4 games"
