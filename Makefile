@@ -15,7 +15,7 @@ PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle lint bench bench-trl dist clean
+.PHONY: setup train test coverage test-slow oracle lint docs bench bench-trl dist clean
 
 setup: $(STAMP)
 
@@ -60,6 +60,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# the documentation as a site, site/index.html; a link that leads nowhere, or an option that nothing explains, fails
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
+
 # all but the helpers and those beside a peer, which needs an environment of its own
 BENCH_HELPERS := benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
 BENCHES := $(filter-out $(BENCH_HELPERS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
@@ -86,5 +90,5 @@ dist: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 clean:
-	rm -rf .venv $(ORACLE) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) $(PEER) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

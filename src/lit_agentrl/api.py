@@ -1,7 +1,5 @@
 """The Python API: compose a run, train it, look at what it left, evaluate its policy and watch it play.
 
-::
-
     from lit_agentrl.api import compose
 
     job = compose(env="bandit", experiment="quick", optim={"lr": 1e-3})

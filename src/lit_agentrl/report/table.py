@@ -35,8 +35,9 @@ class Metrics:
         rows: numbers by name; None where a row lacks one.
         columns: every name.
 
-    >>> Metrics([{"iteration": 0.0, "val/success": 0.2}, {"iteration": 1.0}])["val/success"]
-    [0.2, None]
+    Examples:
+        >>> Metrics([{"iteration": 0.0, "val/success": 0.2}, {"iteration": 1.0}])["val/success"]
+        [0.2, None]
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:

@@ -1,0 +1,57 @@
+"""Reads a built site: every link leads to a file and an anchor that are there, and nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
+NOT_LOADED = ("canonical", "next", "prev", "edit", "alternate")  # <link rel=…> that names a page
+
+
+class Reader(HTMLParser):
+    """What a page refers to, and the anchors that it has."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        for name in ("href", "src"):
+            if name in given:
+                is_page = tag == "a" or given.get("rel") in NOT_LOADED
+                (self.loads if (tag, name) in LOADED and not is_page else self.links).append(given[name])
+
+
+def faults(site: Path) -> Iterator[str]:
+    """One line for each link that leads nowhere, and for each thing that a page loads from a network."""
+    read = {page: Reader(page) for page in sorted(site.rglob("*.html"))}
+    for page, found in read.items():
+        name = page.relative_to(site)
+        for url in found.loads:
+            if urlsplit(url).netloc:
+                yield f"{name} loads {url}: a site that is read offline brings what it needs"
+        for url in {*found.links, *found.loads}:
+            parts = urlsplit(url)
+            if parts.scheme or parts.netloc or page.name == "404.html":
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists():
+                yield f"{name} links to {url}, which is not there"
+            elif parts.fragment and target in read and unquote(parts.fragment) not in read[target].anchors:
+                yield f"{name} links to {url}, which has no such anchor"
+
+
+if __name__ == "__main__":
+    found = list(faults(Path(sys.argv[1]).resolve()))
+    print("\n".join(found))
+    sys.exit(bool(found))

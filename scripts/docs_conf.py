@@ -1,0 +1,258 @@
+"""The reference of options: one page for each config group, made from ``src/lit_agentrl/conf`` and from docstrings.
+
+The comment beside a key says what it means; where there is none, the docstring of the function or class that is given
+the key (``_target_``) does.  Nothing is imported: sources are read (griffe).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import griffe
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = ROOT / "src" / "lit_agentrl" / "conf"
+PACKAGE = "lit_agentrl"
+OWN = ("_target_", "_partial_", "defaults")  # keys of Hydra, not options
+
+
+@dataclass(frozen=True)
+class Option:
+    """One leaf of a config file."""
+
+    key: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One file of a group: ``group=name``; a root (``train.yaml``) has no group."""
+
+    group: str
+    name: str
+    header: str
+    body: str
+    is_mix: bool
+    targets: list[str] = field(default_factory=list)
+    options: list[Option] = field(default_factory=list)
+
+
+@cache
+def package() -> griffe.Object:
+    """The source of the package, read once."""
+    return griffe.load(PACKAGE, search_paths=[ROOT / "src"], allow_inspection=False)  # type: ignore[return-value]
+
+
+def find(target: str) -> griffe.Object | None:
+    """The function or class that a ``_target_`` names, if it is ours."""
+    if not target.startswith(f"{PACKAGE}."):
+        return None
+    found = package()[target.removeprefix(f"{PACKAGE}.")]
+    return found.final_target if found.is_alias else found
+
+
+def summary(target: str) -> str:
+    """The first line of its docstring."""
+    found = find(target)
+    docstring = found.docstring if found else None
+    return markdown(docstring.value.splitlines()[0]) if docstring else ""
+
+
+def meaning(target: str, argument: str) -> str:
+    """What its docstring, or that of a base class or ``__init__``, says of an argument."""
+    found = find(target)
+    if found is None:
+        return ""
+    places = (
+        [
+            found,
+            *found.mro(),
+            *(c.members["__init__"] for c in [found, *found.mro()] if "__init__" in c.members),
+        ]
+        if isinstance(found, griffe.Class)
+        else [found]
+    )
+    for place in places:
+        for section in place.docstring.parse("google", warnings=False) if place.docstring else []:
+            if section.kind.value in ("parameters", "attributes", "other parameters"):
+                for item in section.value:
+                    if argument in item.name.split(", "):
+                        return markdown(" ".join(item.description.split()))
+    return ""
+
+
+def markdown(text: str) -> str:
+    """A docstring's ``code`` in Markdown, on one line."""
+    return " ".join(text.replace("``", "`").split())
+
+
+def read(file: Path) -> Choice:
+    """A config file with its header, targets and options."""
+    text = file.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    head = [line.removeprefix("#").strip() for line in lines[:first]]
+    group = "/".join(file.relative_to(CONF).parent.parts)
+    place = next((h.split()[1] for h in head if h.startswith("@package")), group.replace("/", "."))
+    place = "" if place == "_global_" or not group else place
+    root = yaml.compose(text)
+    choice = Choice(
+        group, file.stem, header([h for h in head if not h.startswith("@package")]), "\n".join(lines[first:]).strip(),
+        is_mix=group != "" and (place == "" or "defaults" in keys(root)),
+    )  # fmt: skip
+    for option, target in walk(root, place, lines):
+        choice.targets.append(target) if option is None else choice.options.append(option)
+    return choice
+
+
+def keys(node: yaml.Node | None) -> list[str]:
+    """Of a mapping."""
+    return [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+
+
+def walk(
+    node: yaml.Node | None, place: str, lines: list[str], said: str = ""
+) -> Iterator[tuple[Option | None, str]]:
+    """Every option below a mapping, and (None, target) for what it makes; ``said`` is the comment of its own key."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    values = {key.value: value for key, value in node.value}
+    target = values["_target_"].value if "_target_" in values else ""
+    if target:
+        yield None, target
+    for key, value in node.value:
+        name = f"{place}.{key.value}" if place else key.value
+        if key.value in OWN:
+            continue
+        if isinstance(value, yaml.MappingNode) and value.value:
+            yield from walk(value, name, lines, comment(key, value, lines))
+        else:
+            says = comment(key, value, lines) or (meaning(target, key.value) if target else said)
+            yield Option(name, default(value), says), ""
+
+
+def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
+    """What stands behind a value on the line of its key, or behind a key whose value begins on the next line."""
+    is_below = value.start_mark.line > key.end_mark.line
+    rest = lines[key.end_mark.line][key.end_mark.column + 1 if is_below else value.end_mark.column :]
+    found = re.match(r"\s*#\s*(.*)", rest if is_below or value.end_mark.line == key.end_mark.line else "")
+    return found[1] if found else ""
+
+
+def default(value: yaml.Node) -> str:
+    """A value as it is written."""
+    text = value.start_mark.buffer[value.start_mark.pointer : value.end_mark.pointer].rstrip("\x00").strip()
+    return "a text" if "\n" in text else text or "null"
+
+
+def header(lines: list[str]) -> str:
+    """The comment at the top of a file as Markdown: a table of it stays a table."""
+    out: list[str] = []
+    for line in lines:
+        if line.startswith("|") and not (out and out[-1].startswith("|")):
+            cells = line.count("|") - 1
+            out += ["", line, "|" + "---|" * cells]
+        else:
+            if out and out[-1].startswith("|") and not line.startswith("|"):
+                out.append("")
+            out.append(line)
+    return "\n".join(out).strip()
+
+
+@cache
+def choices() -> tuple[Choice, ...]:
+    """All config files."""
+    help_texts = CONF / "hydra" / "help"
+    files = [file for file in CONF.rglob("*.yaml") if file.parent != help_texts]
+    return tuple(read(file) for file in sorted(files, key=lambda file: file.relative_to(CONF)))
+
+
+def groups() -> dict[str, list[Choice]]:
+    """The choices of each group; the roots come first, and are groups of themselves."""
+    found: dict[str, list[Choice]] = {}
+    for choice in choices():
+        found.setdefault(choice.group or f"{choice.name}.yaml", []).append(choice)
+    return dict(sorted(found.items(), key=lambda item: (not item[0].endswith(".yaml"), item[0])))
+
+
+def uri(group: str) -> str:
+    """Where the page of a group lies."""
+    return f"reference/conf/{group.removesuffix('.yaml').replace('/', '-')}.md"
+
+
+def defaults() -> dict[str, str]:
+    """What ``train.yaml`` chooses of each group."""
+    listed = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))["defaults"]
+    base = yaml.safe_load((CONF / "algo" / "_base.yaml").read_text(encoding="utf-8"))["defaults"]
+    chosen = {key: value for entry in listed if isinstance(entry, dict) for key, value in entry.items()}
+    return chosen | {f"algo/{k}": v for entry in base if isinstance(entry, dict) for k, v in entry.items()}
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by where it lies, in the order of the navigation."""
+    made = {uri(group): page(group, listed) for group, listed in groups().items()}
+    return {"reference/conf/index.md": index()} | made
+
+
+def index() -> str:
+    """The page of all groups."""
+    chosen = defaults()
+    rows = [
+        f"| [`{group}`]({Path(uri(group)).name}) | {', '.join(f'`{c.name}`' for c in listed if c.name != '_base')} | "
+        + (f"`{chosen[group]}` |" if group in chosen else "– |")
+        for group, listed in groups().items()
+        if not group.endswith(".yaml")
+    ]
+    return "\n".join([
+        "# Options", "",
+        "A run is a choice of each group (`env=sokoban`, `algo/clip=dual`) and a value of each option "
+        "(`rollout.members=16`). These pages are made from the files of `src/lit_agentrl/conf`. "
+        "`python train.py --cfg job` prints what a command has composed.", "",
+        "Options that belong to no group: [train](train.md), [evaluate](evaluate.md), [play](play.md).", "",
+        "| group | choices | default |", "|---|---|---|", *rows, "",
+    ])  # fmt: skip
+
+
+def page(group: str, listed: list[Choice]) -> str:
+    """The page of one group."""
+    if group.endswith(".yaml"):
+        (choice,) = listed
+        return "\n".join([f"# {choice.name}", "", choice.header, "", *table(choice), ""])
+    chosen = defaults().get(group)
+    out = [f"# {group}", ""]
+    out += [f"`{group}=…`; the default is `{chosen}`." if chosen else f"`{group}=…`", ""]
+    for choice in listed:
+        out += [f"## {choice.name}", "", choice.header, ""]
+        for target in dict.fromkeys(choice.targets):
+            found = find(target)
+            name = f"[`{target}`][{target}]" if found else f"`{target}`"
+            out += [f"{name}: {summary(target)}" if found else name, ""]
+        if choice.is_mix:
+            out += ["```yaml", choice.body, "```", ""]
+        else:
+            out += table(choice)
+    return "\n".join(out)
+
+
+def table(choice: Choice) -> list[str]:
+    """The options of a file."""
+    if not choice.options:
+        return []
+    rows = [f"| `{o.key}` | `{o.default}` | {cell(o.meaning)} |" for o in choice.options]
+    return ["| option | default | meaning |", "|---|---|---|", *rows, ""]
+
+
+def unexplained() -> list[str]:
+    """Options of which neither a comment nor a docstring says what they mean."""
+    return [o.key for choice in choices() if not choice.is_mix for o in choice.options if not o.meaning]
+
+
+def cell(text: str) -> str:
+    """A text that stays in its cell, and in which no bracket is a link."""
+    return re.sub(r"(?<!\\)([|\[\]*_<])", r"\\\1", text) if "`" not in text else text.replace("|", "\\|")

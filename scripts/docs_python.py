@@ -1,0 +1,66 @@
+"""The reference of Python: the API, the contracts that parts of your own follow, and what config files name."""
+
+from __future__ import annotations
+
+import docs_conf
+
+# what a reader writes against, beside what config files name
+CONTRACTS = [
+    "lit_agentrl.api", "lit_agentrl.report.table", "lit_agentrl.report.summary", "lit_agentrl.episode",
+    "lit_agentrl.batch", "lit_agentrl.actions", "lit_agentrl.envs.world", "lit_agentrl.envs.base",
+    "lit_agentrl.envs.checker", "lit_agentrl.envs.splits", "lit_agentrl.envs.dataset", "lit_agentrl.text.context",
+    "lit_agentrl.text.dialects.base", "lit_agentrl.rewards.base", "lit_agentrl.rollout.structures.base",
+    "lit_agentrl.rollout.workers.base", "lit_agentrl.engines.base", "lit_agentrl.rl.objective",
+    "lit_agentrl.modules.contract", "lit_agentrl.models.policy",
+]  # fmt: skip
+ROOMS = {
+    "api": "compose a run, train it, evaluate and watch its policy",
+    "data": "what flows: episodes, turns, actions, batches",
+    "envs": "games, tasks, splits, the checker of the contract",
+    "text": "prompts, contexts, condensers, reply grammars",
+    "rewards": "reward parts",
+    "rl": "the rules of algorithms: one function each, on tensors alone",
+    "rollout": "settings of the rollout, structures, workers",
+    "engines": "who writes replies",
+    "models": "policies and adapters",
+    "update": "settings of the update, critics",
+    "modules": "what callbacks read of a module",
+    "callbacks": "logs, checkpoints, transcripts, display",
+    "strategies": "one process or many",
+}
+HOMES = {"report": "api", "episode": "data", "batch": "data", "actions": "data"}
+
+
+def modules() -> dict[str, list[str]]:
+    """The modules of each page."""
+    named = {
+        found.module.path
+        for choice in docs_conf.choices()
+        for target in choice.targets
+        if (found := docs_conf.find(target))
+    }
+    pages: dict[str, list[str]] = {room: [] for room in ROOMS}
+    for module in [*CONTRACTS, *sorted(named - set(CONTRACTS))]:
+        room = module.split(".")[1]
+        pages.setdefault(HOMES.get(room, room), []).append(module)
+    return pages
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by where it lies, in the order of the navigation."""
+    made = {
+        f"reference/python/{room}.md": "\n".join([f"# {room}", "", *(f"::: {m}\n" for m in listed)])
+        for room, listed in modules().items()
+    }
+    rows = [f"| [{room}]({room}.md) | {ROOMS.get(room, '')} |" for room in modules()]
+    text = [
+        "# Python",
+        "",
+        "Made from the docstrings of the source.",
+        "",
+        "| page | holds |",
+        "|---|---|",
+        *rows,
+        "",
+    ]
+    return {"reference/python/index.md": "\n".join(text)} | made

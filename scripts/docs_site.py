@@ -1,0 +1,115 @@
+"""Hooks of mkdocs: pages from outside of ``docs/``, pages made from the source, their links, a check of what is built.
+
+``docs/*.md`` are written for GitHub: a link names a file of the repository.  Here it leads to the page that the file
+has become.  Added are the READMEs of the examples (with their files), the changelog, how to contribute, the options
+(``docs_conf.py``) and the Python reference (``docs_python.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import docs_check
+import docs_conf
+import docs_python
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+LANGUAGES = {".py": "python", ".yaml": "yaml"}
+GENERATED = {"reference/conf": docs_conf.pages, "reference/python": docs_python.pages}
+WORKER = "https://unpkg.com/iframe-worker/shim"
+log = logging.getLogger("mkdocs.hooks")
+
+
+def homes() -> dict[str, str]:
+    """Where each Markdown file of the repository lies on the site, by its path."""
+    examples = {
+        str(readme.relative_to(ROOT)): f"examples/{readme.parent.name}.md"
+        for readme in sorted(ROOT.glob("examples/*/README.md"))
+    }
+    pages = {f"docs/{page.name}": page.name for page in ROOT.glob("docs/*.md")}
+    return OUTSIDE | examples | pages
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The navigation names a folder of generated pages; here its pages take its place."""
+    config.nav = [_filled(entry) for entry in config.nav or []]
+    return config
+
+
+def _filled(entry: Any) -> Any:
+    if isinstance(entry, dict):
+        return {title: _filled(below) for title, below in entry.items()}
+    if isinstance(entry, list):
+        return [_filled(below) for below in entry]
+    if entry in GENERATED:
+        return list(GENERATED[entry]())
+    return entry
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that do not lie in ``docs/``."""
+    made = {uri: text for pages in GENERATED.values() for uri, text in pages().items()}
+    for source, uri in homes().items():
+        if not source.startswith("docs/") and uri != "index.md":
+            made[uri] = (ROOT / source).read_text(encoding="utf-8") + _sources(ROOT / source)
+    for uri, text in made.items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def _sources(readme: Path) -> str:
+    """The files of an example, which GitHub lists beside its README."""
+    if readme.parent == ROOT:
+        return ""
+    blocks = [
+        f"\n## {file.relative_to(readme.parent)}\n\n````{LANGUAGES[file.suffix]}\n"
+        f"{file.read_text(encoding='utf-8').rstrip()}\n````\n"
+        for file in sorted(readme.parent.rglob("*"), key=lambda f: (f.suffix != ".py", f))
+        if file.suffix in LANGUAGES
+    ]
+    return "".join(blocks)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to files of the repository become links to their pages, or their labels; ``\\|`` is a bar, also in code."""
+    home = {uri: source for source, uri in homes().items() if source != "README.md"}.get(page.file.src_uri)
+    if home is not None:
+        folder, here = Path(home).parent, Path(page.file.src_uri).parent
+
+        def moved(link: re.Match[str]) -> str:
+            label, target, anchor = link[1], link[2], link[3] or ""
+            source = os.path.normpath(folder / target)
+            if source in homes():
+                return f"[{label}]({os.path.relpath(homes()[source], here)}{anchor})"
+            is_source = not source.startswith("docs/") and (ROOT / source).is_file()
+            return label if is_source else link[0]
+
+        markdown = re.sub(r"\[([^\[\]]*)\]\((?!https?://)([^)#\s]+)(#[^)\s]*)?\)", moved, markdown)
+    return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme's search on a disk asks a network for its worker; here it lies beside the pages."""
+    return output.replace(WORKER, os.path.relpath("theme/iframe-worker.js", Path(page.file.src_uri).parent))
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same for the page that tells that there is none."""
+    return output_content.replace(WORKER, "theme/iframe-worker.js")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Under ``--strict`` each of these warnings fails the build."""
+    unexplained = (
+        f"the option {key} is not explained: write a comment behind it" for key in docs_conf.unexplained()
+    )
+    for fault in [*unexplained, *docs_check.faults(Path(config.site_dir))]:
+        log.warning(fault)
