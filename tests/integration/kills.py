@@ -1,0 +1,253 @@
+"""A campaign of kills: runs die at drawn instants, are resumed, and must end as a run that nobody killed.
+
+    python -m tests.integration.kills --folder /tmp/kills
+
+Each kill follows from the seed and its own number.  The folder keeps what was done, which is not done again: a campaign may be
+ended and started anew, and several processes may share its folder.  Runs that did not end equal stay there to be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import fcntl
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.integration.conftest import assert_equal_runs, command
+from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
+
+BASE = {
+    "rollout.prompts": "3", "rollout.members": "4", "rollout.max_reply_tokens": "24", "rollout.max_context_tokens": "300",
+    "val.episodes": "6", "val.every": "1", "test.episodes": "6", "engine.num_slots": "16", "optim.lr": "1e-3",
+    "callbacks.transcripts.every": "1", "trainer.max_epochs": "4", "trainer.accelerator": "cpu",
+}  # fmt: skip
+WAVES = "env=frozen_lake filter=dynamic_sampling algo.structure.max_waves=3"
+SETTINGS = {
+    "grpo, four minibatches": "env=frozen_lake update=four_minibatches",
+    "starpo": "algo=starpo env=frozen_lake",
+    "dapo, waves": f"algo=dapo {WAVES}",
+    "parts that learn": "env=frozen_lake reward=[count,rnd,delta,potential]",
+    "LoRA": "env=bandit model/lora=default model.lora.r=4 algo/kl=loss_k3",
+    "overlap": "env=bandit rollout.overlap=true update=four_minibatches",
+    "overlap, waves, rnd": f"rollout.overlap=true reward=[rnd] {WAVES}",
+    "context=window, ppo": "env=frozen_lake context=window algo=ppo",
+    "context=single": "env=frozen_lake context=single",
+    "two processes, rnd": "env=bandit algo=ppo reward=[rnd] strategy=ddp trainer.devices=2",
+}
+MODES = (  # of the kills of each setting
+    "at random", "log", "checkpoint", "export", "second process", "at random", "twice", "log", "checkpoint", "one of all",
+)  # fmt: skip
+WRITES = {"log": " append ", "checkpoint": " checkpoints", "export": " hf"}
+KILLS = len(SETTINGS) * len(MODES)
+TRIES = 8
+
+
+class Campaign:
+    """Kills by their number, in a folder that keeps what was done."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.seed = folder.absolute(), seed
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, numbers: range) -> None:
+        """Do those that nobody has done or is doing."""
+        for number in numbers:
+            name = f"kill{number:03d}"
+            with self._claimed(name, wait=False) as is_ours:
+                if is_ours and not (self.folder / f"{name}.json").exists():
+                    row = self._kill(number, self.folder / name)
+                    (self.folder / f"{name}.json").write_text(json.dumps(row))
+                    print(
+                        f"kill {number}: {row['setting']}: {row['fell']}: {row['problem'] or 'equal'}",
+                        flush=True,
+                    )
+
+    def results(self) -> list[dict[str, Any]]:
+        """A row for each kill that was done."""
+        return [json.loads(file.read_text()) for file in sorted(self.folder.glob("kill*.json"))]
+
+    def _kill(self, number: int, folder: Path) -> dict[str, Any]:
+        setting, mode = list(SETTINGS)[number % len(SETTINGS)], MODES[number // len(SETTINGS) % len(MODES)]
+        reference = self._reference(setting)
+        draws = random.Random(f"{self.seed}:{number}")
+        fell = None
+        for _ in range(TRIES):  # one that had ended before its instant came does not count
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                fell = fire(_command(setting, folder), folder, mode, reference, draws)
+                if fell is not None:
+                    break
+            except AssertionError as error:
+                return {"number": number, "setting": setting, "mode": mode, "fell": "", "problem": str(error)}
+        problem: str | None = "no instant came before the end of the run"
+        if fell is not None:
+            if mode == "twice" and _is_begun(folder):
+                again = fire(command(f"resume={folder}"), folder, "at random", reference, draws)
+                fell += f"; its resume: {again or 'had ended'}"
+            problem = _continued(setting, folder) or difference(reference.folder, folder)
+        if problem is None:
+            shutil.rmtree(folder)
+        return {"number": number, "setting": setting, "mode": mode, "fell": fell, "problem": problem}
+
+    def _reference(self, setting: str) -> Reference:
+        """The run that nobody kills, played by who comes first."""
+        name = "".join(each if each.isalnum() else "_" for each in setting)
+        folder = self.folder / f"reference_{name}"
+        with self._claimed(folder.name, wait=True):
+            record = self.folder / f"{folder.name}.json"
+            if not record.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                record.write_text(json.dumps(Reference.play(_command(setting, folder), folder).to_plain()))
+            return Reference.from_plain(folder, json.loads(record.read_text()))
+
+    @contextmanager
+    def _claimed(self, name: str, wait: bool) -> Iterator[bool]:
+        """Whether this process alone does it; the system lets go of it when this process ends, however it does."""
+        with open(self.folder / f".{name}.lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+
+def fire(
+    arguments: list[str], folder: Path, mode: str, reference: Reference, draws: random.Random
+) -> str | None:
+    """Start a run and kill it; where the kill fell, in words, or None if the run had ended before.
+
+    Raises:
+        AssertionError: it is not ended, or tells nothing, where one of its processes is killed.
+    """
+    if mode in WRITES:
+        plan = Plan.drawn(reference, WRITES[mode], draws)
+        running = Running(arguments, folder, plan)
+        if not running.dies():
+            return None
+        return f"{plan.event}, {plan.how}; {_state(folder)}"
+    running = Running(arguments, folder)
+    if not running.reaches(draws.uniform(reference.begun_s, reference.ended_s)):
+        return None
+    if mode == "second process":
+        running.stop()
+        _require_refused(folder)
+    if mode == "one of all":
+        whom = running.kill_one(draws)
+        running.dies()
+        return f"{whom} alone; {_state(folder)}"
+    running.kill()
+    return f"{'beside a second process' if mode == 'second process' else 'all processes'}; {_state(folder)}"
+
+
+def _require_refused(folder: Path) -> None:
+    """A second process is refused the folder of one that is alive, and changes nothing in it."""
+    before = contents(folder)
+    second = Running(command(f"resume={folder}"), folder.with_name(folder.name + "_second"))
+    second.dies()
+    assert second.code != 0 and "in use by process" in second.printed(), "a second process was let in"
+    assert contents(folder) == before, "a second process changed the folder"
+
+
+def _state(folder: Path) -> str:
+    """What a kill left."""
+    log = folder / "metrics.csv"
+    rows = f"{max(0, log.read_bytes().count(10) - 1)} rows" if log.exists() else "no row"
+    return ", ".join([rows, *leftovers(folder)])
+
+
+def _is_begun(folder: Path) -> bool:
+    return (folder / ".hydra" / "overrides.yaml").exists()
+
+
+def _command(setting: str, folder: Path) -> list[str]:
+    given = dict(option.split("=", 1) for option in SETTINGS[setting].split())
+    return command(
+        *(f"{name}={value}" for name, value in {**BASE, **given}.items()), f"hydra.run.dir={folder}"
+    )
+
+
+def _continued(setting: str, folder: Path) -> str | None:
+    """Run to the end what was killed, or from its start if it had not begun; what is wrong."""
+    running = Running(command(f"resume={folder}") if _is_begun(folder) else _command(setting, folder), folder)
+    running.dies()
+    return f"not continued: {running.printed()[-300:]}" if running.code else None
+
+
+def difference(reference: Path, folder: Path) -> str | None:
+    """What of a run is not as in the reference, bit for bit."""
+    try:
+        assert_equal_runs(reference, folder)
+    except AssertionError as error:
+        return f"weights or metrics.csv: {str(error)[:300]}"
+    for name in ("last.ckpt", "best.ckpt"):
+        one, two = (
+            torch.load(each / "checkpoints" / name, weights_only=True) for each in (reference, folder)
+        )
+        for part in ("state_dict", "optimizer_states"):
+            if not _same(one[part], two[part]):
+                return f"{part} of {name}"
+    for split in ("transcripts/train.jsonl", "transcripts/val.jsonl", "hf/model.safetensors"):
+        if (reference / split).read_bytes() != (folder / split).read_bytes():
+            return split
+    if (left := leftovers(folder)) or (folder / ".run.lock").exists():
+        return f"left behind: {left}"
+    one, two = (json.loads((each / "summary.json").read_text())["games"] for each in (reference, folder))
+    return None if one == two else "games of summary.json"
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, two)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(_same, one, two))
+    return bool(one == two)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Of each setting: kills, equal ones, and where they fell."""
+    lines = ["| setting | kills | equal | " + " | ".join(dict.fromkeys(MODES)) + " |"]
+    lines.append("|" + "---|" * (3 + len(set(MODES))))
+    for setting in [*SETTINGS, "all"]:
+        of = [row for row in rows if setting in (row["setting"], "all")]
+        counts = collections.Counter(row["mode"] for row in of)
+        equal = sum(row["problem"] is None for row in of)
+        lines.append(
+            f"| {setting} | {len(of)} | {equal} | "
+            + " | ".join(str(counts[mode]) for mode in dict.fromkeys(MODES))
+            + " |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kill runs, resume them, compare them.")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="keeps what was done; several processes may share it"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first kill")
+    parser.add_argument("--kills", type=int, default=KILLS, help="number of the last one, plus 1")
+    given = parser.parse_args()
+    campaign = Campaign(given.folder, given.seed)
+    campaign.run(range(given.first, given.kills))
+    rows = campaign.results()
+    for row in rows:
+        print(
+            f"{row['number']:3d} | {row['setting']} | {row['mode']} | {row['fell']} | {row['problem'] or 'equal'}"
+        )
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
