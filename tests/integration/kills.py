@@ -2,8 +2,8 @@
 
     python -m tests.integration.kills --folder /tmp/kills
 
-Each kill follows from the seed and its own number.  The folder keeps what was done, which is not done again: a campaign may be
-ended and started anew, and several processes may share its folder.  Runs that did not end equal stay there to be looked at.
+Each kill follows from the seed and its own number.  The folder keeps what was done, which is not done again: a campaign
+may be ended and started anew, and several processes may share its folder.  Runs that do not end equal stay there.
 """
 
 from __future__ import annotations
@@ -25,28 +25,39 @@ from tests.integration.conftest import assert_equal_runs, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
 
 BASE = {
-    "rollout.prompts": "3", "rollout.members": "4", "rollout.max_reply_tokens": "24", "rollout.max_context_tokens": "300",
-    "val.episodes": "6", "val.every": "1", "test.episodes": "6", "engine.num_slots": "16", "optim.lr": "1e-3",
-    "callbacks.transcripts.every": "1", "trainer.max_epochs": "4", "trainer.accelerator": "cpu",
+    "rollout.prompts": "2", "rollout.members": "4", "rollout.max_reply_tokens": "20", "trainer.max_epochs": "3",
+    "rollout.max_context_tokens": "300", "val.episodes": "2", "val.every": "1", "test.episodes": "2", "optim.lr": "1e-3",
+    "engine.num_slots": "16", "callbacks.transcripts.every": "1", "trainer.accelerator": "cpu",
 }  # fmt: skip
-WAVES = "env=frozen_lake filter=dynamic_sampling algo.structure.max_waves=3"
+LAKE = "env=frozen_lake env.max_turns=3"
+WAVES = f"{LAKE} filter=dynamic_sampling algo.structure.max_waves=3"
 SETTINGS = {
-    "grpo, four minibatches": "env=frozen_lake update=four_minibatches",
-    "starpo": "algo=starpo env=frozen_lake",
-    "dapo, waves": f"algo=dapo {WAVES}",
-    "parts that learn": "env=frozen_lake reward=[count,rnd,delta,potential]",
+    "grpo, four minibatches": f"{LAKE} update=four_minibatches",
+    "starpo": f"{LAKE} algo=starpo",
+    "dapo, waves": f"{WAVES} algo=dapo",
+    "parts that learn": f"{LAKE} reward=[count,rnd,delta,potential]",
     "LoRA": "env=bandit model/lora=default model.lora.r=4 algo/kl=loss_k3",
     "overlap": "env=bandit rollout.overlap=true update=four_minibatches",
-    "overlap, waves, rnd": f"rollout.overlap=true reward=[rnd] {WAVES}",
-    "context=window, ppo": "env=frozen_lake context=window algo=ppo",
-    "context=single": "env=frozen_lake context=single",
+    "overlap, waves, rnd": f"{WAVES} rollout.overlap=true reward=[rnd]",
+    "context=window, ppo": f"{LAKE} context=window algo=ppo",
+    "context=single": f"{LAKE} context=single",
     "two processes, rnd": "env=bandit algo=ppo reward=[rnd] strategy=ddp trainer.devices=2",
 }
-MODES = (  # of the kills of each setting
-    "at random", "log", "checkpoint", "export", "second process", "at random", "twice", "log", "checkpoint", "one of all",
+SHARDED = "two processes, sharded checkpoints"
+FURTHER = {
+    SHARDED: "env=bandit algo=ppo strategy=fsdp strategy.sharded_checkpoints=true trainer.devices=2",
+}
+# "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill
+MODES = (
+    "at random", "log", "checkpoint", "export", "second process", "at random", "twice", "log", "checkpoint",
+    "one process",
 )  # fmt: skip
+KILLS = [
+    *((setting, mode) for mode in MODES for setting in SETTINGS),
+    *((SHARDED, mode) for mode in ("checkpoint", "damaged", "checkpoint", "at random")),
+    *((setting, "damaged") for setting in list(SETTINGS)[1::2]),
+]
 WRITES = {"log": " append ", "checkpoint": " checkpoints", "export": " hf"}
-KILLS = len(SETTINGS) * len(MODES)
 TRIES = 8
 
 
@@ -75,7 +86,7 @@ class Campaign:
         return [json.loads(file.read_text()) for file in sorted(self.folder.glob("kill*.json"))]
 
     def _kill(self, number: int, folder: Path) -> dict[str, Any]:
-        setting, mode = list(SETTINGS)[number % len(SETTINGS)], MODES[number // len(SETTINGS) % len(MODES)]
+        setting, mode = KILLS[number]
         reference = self._reference(setting)
         draws = random.Random(f"{self.seed}:{number}")
         fell = None
@@ -140,12 +151,28 @@ def fire(
     if mode == "second process":
         running.stop()
         _require_refused(folder)
-    if mode == "one of all":
+    if mode == "one process":
         whom = running.kill_one(draws)
         running.dies()
         return f"{whom} alone; {_state(folder)}"
     running.kill()
-    return f"{'beside a second process' if mode == 'second process' else 'all processes'}; {_state(folder)}"
+    how = "all processes"
+    if mode == "second process":
+        how = "beside a second process, which was refused"
+    if mode == "damaged":
+        if not (folder / "checkpoints" / "last.ckpt.prev").exists():
+            return None
+        how = f"then a bit of {_flip(folder / 'checkpoints' / 'last.ckpt', draws)}"
+    return f"{how}; {_state(folder)}"
+
+
+def _flip(checkpoint: Path, draws: random.Random) -> str:
+    """Flip a bit of a checkpoint, or of a file of one that is a folder; which file."""
+    file = draws.choice(sorted(checkpoint.iterdir())) if checkpoint.is_dir() else checkpoint
+    data = bytearray(file.read_bytes())
+    data[draws.randrange(len(data))] ^= 1 << draws.randrange(8)
+    file.write_bytes(data)
+    return file.name
 
 
 def _require_refused(folder: Path) -> None:
@@ -169,7 +196,7 @@ def _is_begun(folder: Path) -> bool:
 
 
 def _command(setting: str, folder: Path) -> list[str]:
-    given = dict(option.split("=", 1) for option in SETTINGS[setting].split())
+    given = dict(option.split("=", 1) for option in {**SETTINGS, **FURTHER}[setting].split())
     return command(
         *(f"{name}={value}" for name, value in {**BASE, **given}.items()), f"hydra.run.dir={folder}"
     )
@@ -215,18 +242,15 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Of each setting: kills, equal ones, and where they fell."""
-    lines = ["| setting | kills | equal | " + " | ".join(dict.fromkeys(MODES)) + " |"]
-    lines.append("|" + "---|" * (3 + len(set(MODES))))
-    for setting in [*SETTINGS, "all"]:
-        of = [row for row in rows if setting in (row["setting"], "all")]
-        counts = collections.Counter(row["mode"] for row in of)
-        equal = sum(row["problem"] is None for row in of)
-        lines.append(
-            f"| {setting} | {len(of)} | {equal} | "
-            + " | ".join(str(counts[mode]) for mode in dict.fromkeys(MODES))
-            + " |"
-        )
+    """Of each setting: kills, how many ended equal, and what was killed."""
+    modes = list(dict.fromkeys(mode for _, mode in KILLS))
+    lines = [f"| setting | kills | equal | {' | '.join(modes)} |", "|---" * (3 + len(modes)) + "|"]
+    for setting in [*SETTINGS, *FURTHER, "all"]:
+        found = [row for row in rows if setting in (row["setting"], "all")]
+        counts = collections.Counter(row["mode"] for row in found)
+        equal = sum(row["problem"] is None for row in found)
+        fields = [setting, len(found), equal, *(counts[mode] or "" for mode in modes)]
+        lines.append(f"| {' | '.join(map(str, fields))} |")
     return "\n".join(lines)
 
 
@@ -237,7 +261,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first kill")
-    parser.add_argument("--kills", type=int, default=KILLS, help="number of the last one, plus 1")
+    parser.add_argument("--kills", type=int, default=len(KILLS), help="number of the last one, plus 1")
     given = parser.parse_args()
     campaign = Campaign(given.folder, given.seed)
     campaign.run(range(given.first, given.kills))

@@ -1,7 +1,7 @@
 """Dies at a named write: the campaign of kills puts this folder on the path of a run's processes.
 
-The environment variable KILL_PLAN (JSON) says what to do: ``folder`` is the run folder; with ``log``, each write in it is
-noted there; with ``event``, the process dies at that write, and with it all processes of the run if ``whom`` is "all".
+The environment variable KILL_PLAN (JSON) says what to do: ``folder`` is the run folder; with ``log``, each write in it
+is noted there; with ``event``, the process dies at that write, and all processes of the run if ``whom`` is "all".
 """
 
 from __future__ import annotations
