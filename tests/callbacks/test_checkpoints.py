@@ -6,14 +6,18 @@ import json
 import os
 import pickle
 import random
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from lit_agentrl.episode import EndReason
 from lit_agentrl.strategies import sharded_io
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, checkpoint_exists
 
@@ -261,13 +265,49 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "owned"),)
 
-    AtomicIO().save_checkpoint({"evil": Evil()}, tmp_path / "last.ckpt")
+    torch.save({"evil": Evil()}, tmp_path / "last.ckpt")
     with pytest.raises(
         CheckpointError, match=r"last\.ckpt is not read: .* dicts \(posix\.mkdir\), which could"
     ) as raised:
         AtomicIO().load_checkpoint(tmp_path / "last.ckpt")
     assert "weights_only" not in str(raised.value) and "\n" not in str(raised.value)
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        (
+            {"callbacks": {"Mine": {"last": [1, deque([2])]}}},
+            r"callbacks\.Mine\.last\.1 is a collections\.deque, and",
+        ),
+        ({"rewards": {"own": {"rule": lambda: 1}}}, r"rewards\.own\.rule is a builtins\.function, and"),
+        ({"rewards": {"own": threading.Lock()}}, r"rewards\.own is a _thread\.lock, and"),
+        ({"a": {EndReason.SUCCESS: 1}}, r"a\.key is a lit_agentrl\.episode\.EndReason, and"),
+        ({"a": np.random.default_rng(0)}, r"a is a numpy\.random\._generator\.Generator, and"),
+    ],
+)
+def test_what_no_resume_would_read_is_refused_by_the_first_save(
+    held: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    """With the place where it stands, in a file and in a folder; what was there stays."""
+    path = tmp_path / "last.ckpt"
+    AtomicIO().save_checkpoint(state(1), path)
+    with pytest.raises(CheckpointError, match=rf"^cannot write .*last\.ckpt: {told} .* are intact$"):
+        AtomicIO().save_checkpoint({**state(2), **held}, path)
+    assert load(path) == 1 and os.listdir(tmp_path) == ["last.ckpt"]
+    with pytest.raises(CheckpointError, match=told):
+        AtomicIO().save_sharded({**state(2), **held}, tmp_path / "folder.ckpt")
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_plain_data_of_every_kind_is_saved(tmp_path: Path) -> None:
+    held = {
+        "a": {("b", 1): {1, 2}}, "c": OrderedDict(d=None), "e": torch.float32, "f": torch.Size([2]), "g": 1j, "h": b"i",
+        "j": torch.nn.Parameter(torch.zeros(2)), "k": bytearray(b"l"),
+    }  # fmt: skip
+    AtomicIO().save_checkpoint(held, tmp_path / "last.ckpt")
+    assert AtomicIO().load_checkpoint(tmp_path / "last.ckpt").keys() == held.keys()
 
 
 def test_code_in_a_folder_of_shares_is_not_run(tmp_path: Path) -> None:

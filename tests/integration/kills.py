@@ -26,8 +26,8 @@ from tests.integration.killed_run import Plan, Reference, Running, contents, lef
 
 BASE = {
     "rollout.prompts": "2", "rollout.members": "4", "rollout.max_reply_tokens": "20", "trainer.max_epochs": "3",
-    "rollout.max_context_tokens": "300", "val.episodes": "2", "val.every": "1", "test.episodes": "2", "optim.lr": "1e-3",
-    "engine.num_slots": "16", "callbacks.transcripts.every": "1", "trainer.accelerator": "cpu",
+    "rollout.max_context_tokens": "300", "val.episodes": "2", "val.every": "1", "test.episodes": "2",
+    "engine.num_slots": "16", "optim.lr": "1e-3", "callbacks.transcripts.every": "1", "trainer.accelerator": "cpu",
 }  # fmt: skip
 LAKE = "env=frozen_lake env.max_turns=3"
 WAVES = f"{LAKE} filter=dynamic_sampling algo.structure.max_waves=3"

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lit_agentrl.distributed import rank
 from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies import sharded_io
+from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
 
 LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that only a killed write leaves behind
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names what it refuses
@@ -77,7 +78,8 @@ class AtomicIO(TorchCheckpointIO):
         """Write ``checkpoint`` to ``path``.
 
         Raises:
-            CheckpointError: the disk is full or the folder not writable; earlier checkpoints are untouched.
+            CheckpointError: the disk is full, the folder not writable, or ``checkpoint`` holds more than tensors and
+                plain data; earlier checkpoints are untouched.
         """
         keep = (storage_options or {}).get("keep", 2)
         target = os.path.abspath(path)
@@ -92,7 +94,7 @@ class AtomicIO(TorchCheckpointIO):
                 remove_checkpoint(target)
             os.replace(f"{target}.tmp", target)
             self._finish(target, keep)
-        except OSError as error:
+        except (OSError, NotPlain) as error:
             raise _not_written(target, error) from error
 
     def save_sharded(
@@ -164,7 +166,7 @@ def plain_data_only(path: str | Path) -> Iterator[None]:
         found = _GLOBAL.search(str(error))
         what = f" ({found[1]})" if found else ""
         raise CheckpointError(
-            f"checkpoint {path} is not read: it holds more than tensors, numbers, texts, lists and dicts{what}, which "
+            f"checkpoint {path} is not read: it holds more than {PLAIN}{what}, which "
             "could run code; the state_dict of a part of your own must hold these alone"
         ) from error
     except CheckpointException as error:  # of a folder of shares; it is no Exception, and all ranks raise it
@@ -195,8 +197,8 @@ def remove_checkpoint(path: str | Path) -> None:
         os.unlink(path)
 
 
-def _not_written(target: str, error: OSError) -> CheckpointError:
-    reason = error.strerror or error
+def _not_written(target: str, error: OSError | NotPlain) -> CheckpointError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or error
     return CheckpointError(f"cannot write {target}: {reason}; earlier checkpoints are intact")
 
 
@@ -215,11 +217,8 @@ def _exchange(target: str, is_good: bool) -> None:
 
 def _write_synced(checkpoint: dict[str, Any], path: str) -> None:
     try:
-        with open(path, "wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:
+        save_plain(checkpoint, path)
+    except (OSError, RuntimeError, NotPlain) as error:
         with suppress(OSError):
             os.unlink(path)  # the half-written file would keep a full disk full
         raise _disk_error(error) from None

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Shard, zeros
 
 from lit_agentrl.distributed import gather_objects, rank, world_size
 from lit_agentrl.files import fsync_folder
+from lit_agentrl.strategies.plain_data import save_plain
 
 REST = "rest.ckpt"  # everything that is not cut up
 SUMS = "checksums.json"  # written last: a folder without it is not whole
@@ -61,10 +62,7 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
 
     def write() -> None:
         if rank() == 0:
-            with open(folder / REST, "wb") as file:
-                torch.save(rest, file)
-                file.flush()
-                os.fsync(file.fileno())
+            save_plain(rest, folder / REST)
 
     together(write)
     writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)

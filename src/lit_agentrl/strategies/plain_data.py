@@ -1,0 +1,73 @@
+"""What a checkpoint may hold: tensors and plain data, which are read without running anybody's code."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PLAIN = "tensors, numbers, texts, lists and dicts"
+_NOT_SAVED = (pickle.PicklingError, AttributeError, TypeError)  # by which pickle refuses an object
+
+_SURELY = {torch.Tensor, torch.nn.Parameter, str, int, float, bool, type(None)}
+
+
+class NotPlain(ValueError):
+    """Something in a checkpoint is no plain data; the message names the place."""
+
+
+def save_plain(value: Any, path: str | Path) -> None:
+    """Write ``value`` and put it on disk; refuse now what `torch.load` with ``weights_only`` would refuse later.
+
+    What was written is read back without its tensors, which costs little however large they are.
+
+    Raises:
+        NotPlain: it holds more than tensors and plain data; the file is as it was written.
+        OSError, RuntimeError: as of ``torch.save``.
+    """
+    try:
+        with open(path, "wb") as file:
+            torch.save(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        torch.load(path, map_location="meta", mmap=True, weights_only=True)
+    except (pickle.UnpicklingError, *_NOT_SAVED) as error:
+        found = next(_refused(value, ()), None)
+        if found is None:
+            raise
+        place, what = found
+        kind = f"{type(what).__module__}.{type(what).__qualname__}"
+        raise NotPlain(
+            f"{'.'.join(map(str, place))} is a {kind}, and a checkpoint holds {PLAIN} alone; let the state_dict of "
+            "this part hold these"
+        ) from error
+
+
+def _refused(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The objects that are no plain data, and their places."""
+    if type(value) in (dict, OrderedDict):
+        for key, each in value.items():
+            yield from _refused(key, (*place, "key"))
+            yield from _refused(each, (*place, key))
+    elif type(value) in (list, tuple):
+        for number, each in enumerate(value):
+            yield from _refused(each, (*place, number))
+    elif type(value) not in _SURELY and not _is_read(value):
+        yield place, value
+
+
+def _is_read(value: Any) -> bool:
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except (pickle.UnpicklingError, *_NOT_SAVED):
+        return False
+    return True
