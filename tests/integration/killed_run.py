@@ -17,7 +17,8 @@ from typing import Any
 
 from tests.conftest import ROOT
 from tests.integration.conftest import environment
-from tests.integration.kill_hook.sitecustomize import MARK, kill_all, marked
+from tests.integration.forked import Forked
+from tests.integration.kill_hook.sitecustomize import MARK, marked
 
 HOOK = ROOT / "tests" / "integration" / "kill_hook"
 PATIENCE_S = 300.0  # for a run, and for what a killed one leaves, to end by itself
@@ -41,10 +42,10 @@ class Reference:
     events: list[tuple[float, str]]
 
     @classmethod
-    def play(cls, arguments: list[str], folder: Path) -> Reference:
+    def play(cls, arguments: list[str], folder: Path, *, fork: bool) -> Reference:
         log = folder.with_suffix(".events")
         log.unlink(missing_ok=True)
-        running = Running(arguments, folder, log=log)
+        running = Running(arguments, folder, fork=fork, log=log)
         running.reaches(math.inf)
         assert running.code == 0, running.printed()
         lines = [line.split(" ", 1) for line in log.read_text().splitlines()]
@@ -92,14 +93,24 @@ class Running:
     Args:
         arguments: the command.
         folder: its run folder; what it prints goes to a file beside it.
+        fork: from this process, which saves the imports; of runs of one process.
         plan: at which write it is to die.
         log: where each write is noted.
     """
 
     def __init__(
-        self, arguments: list[str], folder: Path, plan: Plan | None = None, log: Path | None = None
+        self,
+        arguments: list[str],
+        folder: Path,
+        *,
+        fork: bool = False,
+        plan: Plan | None = None,
+        log: Path | None = None,
     ) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
+        self.begun_s: float | None = None
+        self._known: list[int] = []
+        self._computed: dict[int, float] = {}
         told: dict[str, Any] = {"folder": str(folder)}
         if plan is not None:
             told |= {"event": plan.event, "share": plan.share, "delay_s": plan.delay_s, "whom": plan.whom}
@@ -108,6 +119,10 @@ class Running:
         variables = {**environment(), MARK: self.mark, "KILL_PLAN": json.dumps(told)}
         variables["PYTHONPATH"] = f"{HOOK}{os.pathsep}{variables['PYTHONPATH']}"
         self._output = folder.with_suffix(".out")
+        self._process: Forked | subprocess.Popen[bytes]
+        if fork:
+            self._process = Forked(arguments, cwd=ROOT, env=variables, output=self._output)
+            return
         with self._output.open("w") as file:
             self._process = subprocess.Popen(
                 arguments,
@@ -117,9 +132,6 @@ class Running:
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
-        self.begun_s: float | None = None
-        self._known: list[int] = []
-        self._computed: dict[int, float] = {}
 
     @property
     def code(self) -> int | None:
@@ -127,6 +139,11 @@ class Running:
 
     def printed(self) -> str:
         return self._output.read_text(errors="replace")
+
+    def processes(self) -> list[int]:
+        """Numbers of those that live."""
+        main = [self._process.pid] if self.code is None else []  # a fork's environment cannot be looked at
+        return sorted({*main, *marked(self.mark)})
 
     def computed_s(self) -> float:
         """Seconds that the main threads of its processes have computed, also of those that have ended."""
@@ -141,7 +158,7 @@ class Running:
         deadline = time.monotonic() + PATIENCE_S
         while self.code is None:
             if time.monotonic() - looked > 0.1:
-                looked, self._known = time.monotonic(), marked(self.mark)
+                looked, self._known = time.monotonic(), self.processes()
             computed = self.computed_s()
             if self.begun_s is None and (self.folder / ".hydra" / "overrides.yaml").exists():
                 self.begun_s = computed
@@ -154,7 +171,7 @@ class Running:
     def dies(self) -> bool:
         """Wait until all its processes have ended; whether one was killed."""
         deadline = time.monotonic() + PATIENCE_S
-        while self.code is None or marked(self.mark):
+        while self.processes():
             if time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"what was left of the run did not end: {self.printed()[-300:]}")
@@ -163,18 +180,20 @@ class Running:
 
     def stop(self) -> None:
         """Let all its processes stand still."""
-        for number in marked(self.mark):
+        for number in self.processes():
             os.kill(number, signal.SIGSTOP)
 
     def kill(self) -> None:
         """Kill all its processes."""
-        while marked(self.mark):
-            kill_all(self.mark)
+        while numbers := self.processes():
+            for number in numbers:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
         self._process.wait()
 
     def kill_one(self, draws: random.Random) -> str:
         """Kill one of its processes; which, in words."""
-        numbers = [number for number in marked(self.mark) if b"resource_tracker" not in _arguments(number)]
+        numbers = [number for number in self.processes() if b"resource_tracker" not in _arguments(number)]
         number = draws.choice(numbers)
         os.kill(number, signal.SIGKILL)
         return "the main process" if number == self._process.pid else f"a child of {len(numbers) - 1}"

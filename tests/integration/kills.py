@@ -4,6 +4,9 @@
 
 Each kill follows from the seed and its own number.  The folder keeps what was done, which is not done again: a campaign
 may be ended and started anew, and several processes may share its folder.  Runs that do not end equal stay there.
+
+Runs of one process are forked from this one, which has imported the libraries.  Of every fourth the resume is a program
+of its own, as all of runs of several processes are.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ SETTINGS = {
     "overlap, waves, rnd": f"{WAVES} rollout.overlap=true reward=[rnd]",
     "context=window, ppo": f"{LAKE} context=window algo=ppo",
     "context=single": f"{LAKE} context=single",
-    "two processes, rnd": "env=bandit algo=ppo reward=[rnd] strategy=ddp trainer.devices=2",
+    "two processes, rnd": f"{LAKE} algo=ppo reward=[rnd] strategy=ddp trainer.devices=2",
 }
 SHARDED = "two processes, sharded checkpoints"
 FURTHER = {
@@ -93,7 +96,7 @@ class Campaign:
         for _ in range(TRIES):  # one that had ended before its instant came does not count
             shutil.rmtree(folder, ignore_errors=True)
             try:
-                fell = fire(_command(setting, folder), folder, mode, reference, draws)
+                fell = fire(_command(setting, folder), folder, mode, reference, draws, _forks(setting))
                 if fell is not None:
                     break
             except AssertionError as error:
@@ -101,9 +104,13 @@ class Campaign:
         problem: str | None = "no instant came before the end of the run"
         if fell is not None:
             if mode == "twice" and _is_begun(folder):
-                again = fire(command(f"resume={folder}"), folder, "at random", reference, draws)
+                again = fire(
+                    command(f"resume={folder}"), folder, "at random", reference, draws, _forks(setting)
+                )
                 fell += f"; its resume: {again or 'had ended'}"
-            problem = _continued(setting, folder) or difference(reference.folder, folder)
+            problem = _continued(setting, folder, fork=_forks(setting) and number % 4 > 0) or difference(
+                reference.folder, folder
+            )
         if problem is None:
             shutil.rmtree(folder)
         return {"number": number, "setting": setting, "mode": mode, "fell": fell, "problem": problem}
@@ -116,7 +123,11 @@ class Campaign:
             record = self.folder / f"{folder.name}.json"
             if not record.exists():
                 shutil.rmtree(folder, ignore_errors=True)
-                record.write_text(json.dumps(Reference.play(_command(setting, folder), folder).to_plain()))
+                record.write_text(
+                    json.dumps(
+                        Reference.play(_command(setting, folder), folder, fork=_forks(setting)).to_plain()
+                    )
+                )
             return Reference.from_plain(folder, json.loads(record.read_text()))
 
     @contextmanager
@@ -132,7 +143,7 @@ class Campaign:
 
 
 def fire(
-    arguments: list[str], folder: Path, mode: str, reference: Reference, draws: random.Random
+    arguments: list[str], folder: Path, mode: str, reference: Reference, draws: random.Random, fork: bool
 ) -> str | None:
     """Start a run and kill it; where the kill fell, in words, or None if the run had ended before.
 
@@ -141,11 +152,11 @@ def fire(
     """
     if mode in WRITES:
         plan = Plan.drawn(reference, WRITES[mode], draws)
-        running = Running(arguments, folder, plan)
+        running = Running(arguments, folder, fork=fork, plan=plan)
         if not running.dies():
             return None
         return f"{plan.event}, {plan.how}; {_state(folder)}"
-    running = Running(arguments, folder)
+    running = Running(arguments, folder, fork=fork)
     if not running.reaches(draws.uniform(reference.begun_s, reference.ended_s)):
         return None
     if mode == "second process":
@@ -178,7 +189,7 @@ def _flip(checkpoint: Path, draws: random.Random) -> str:
 def _require_refused(folder: Path) -> None:
     """A second process is refused the folder of one that is alive, and changes nothing in it."""
     before = contents(folder)
-    second = Running(command(f"resume={folder}"), folder.with_name(folder.name + "_second"))
+    second = Running(command(f"resume={folder}"), folder.with_name(folder.name + "_second"), fork=True)
     second.dies()
     assert second.code != 0 and "in use by process" in second.printed(), "a second process was let in"
     assert contents(folder) == before, "a second process changed the folder"
@@ -195,6 +206,11 @@ def _is_begun(folder: Path) -> bool:
     return (folder / ".hydra" / "overrides.yaml").exists()
 
 
+def _forks(setting: str) -> bool:
+    """Whether a run is one process that this one may fork."""
+    return "devices=2" not in {**SETTINGS, **FURTHER}[setting]
+
+
 def _command(setting: str, folder: Path) -> list[str]:
     given = dict(option.split("=", 1) for option in {**SETTINGS, **FURTHER}[setting].split())
     return command(
@@ -202,9 +218,10 @@ def _command(setting: str, folder: Path) -> list[str]:
     )
 
 
-def _continued(setting: str, folder: Path) -> str | None:
+def _continued(setting: str, folder: Path, *, fork: bool) -> str | None:
     """Run to the end what was killed, or from its start if it had not begun; what is wrong."""
-    running = Running(command(f"resume={folder}") if _is_begun(folder) else _command(setting, folder), folder)
+    arguments = command(f"resume={folder}") if _is_begun(folder) else _command(setting, folder)
+    running = Running(arguments, folder, fork=fork)
     running.dies()
     return f"not continued: {running.printed()[-300:]}" if running.code else None
 
