@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
 from lit_agentrl.commands.evaluate import main as main_evaluate
@@ -17,7 +18,7 @@ from lit_agentrl.entry import composition
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.keeping import keep
 from lit_agentrl.entry.saved import saved_config, trust_note
-from lit_agentrl.entry.trust import UntrustedError, settle
+from lit_agentrl.entry.trust import _OF_LIGHTNING, UntrustedError, _get, settle
 
 CALL = {"_target_": "os.system", "command": "touch owned"}
 HOSTILE = [  # key of a saved config, what a stranger wrote there
@@ -49,6 +50,9 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("reward.mine", CALL),
     ("reward.mine._target_", "lit_agentrl.rewards.pipeline.RewardPipeline"),
     ("callbacks.mine._target_", "lightning.pytorch.callbacks.LambdaCallback"),
+    ("callbacks.mine._target_", "lightning.pytorch.callbacks.ModelCheckpoint"),
+    ("callbacks.mine._target_", "lightning.pytorch.callbacks.StochasticWeightAveraging"),
+    ("callbacks.mine", {"_target_": "lightning.pytorch.callbacks.Timer", "duration": CALL}),
     ("callbacks.last.dirpath", "/elsewhere/checkpoints"),
     ("callbacks.last.dirpath", "relative"),
     ("logger.csv.name", "../../elsewhere"),
@@ -76,6 +80,9 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
     other = copy.deepcopy(saved)
     other["optim"]["optimizer"]["_target_"] = "torch.optim.SGD"
     other["algo"]["clip"]["_target_"] = "lit_agentrl.rl.clipping.cispo"
+    others = {name: {"_target_": f"lightning.pytorch.callbacks.{name}"} for name in _OF_LIGHTNING}
+    assert all(issubclass(_get(each["_target_"]), Callback) for each in others.values())
+    other["callbacks"] |= others
     assert settle(other, Path("/runs/1"))["algo"]["clip"]["_target_"].endswith("cispo")
 
 

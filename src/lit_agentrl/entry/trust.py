@@ -15,6 +15,10 @@ from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.entry.errors import UserError
 
 TRUST_RUN = "trust_run"  # the option that lets a run folder run code of others
+# Lightning's callbacks that log, print or end the run early: they write no files, change no weights, call nothing given
+_OF_LIGHTNING = (
+    "DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelSummary", "RichModelSummary", "Timer",
+)  # fmt: skip
 # Place in a config, of which * is any one key and ** any below -> what may stand there: one name; what a room of this
 # package defines (.*), where nothing in it touches files; or a class, whose subclasses of the same library may (+).
 # Of several places that fit, the first counts.
@@ -22,7 +26,10 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "algo.structure": ("lit_agentrl.rollout.structures.*",),
     "algo": ("lit_agentrl.rl.*",),
     "algo.**": ("lit_agentrl.rl.*",),
-    "callbacks.*": ("lightning.pytorch.callbacks.Callback+",),
+    "callbacks.*": (
+        "lightning.pytorch.callbacks.Callback+",
+        *(f"lightning.pytorch.callbacks.{name}" for name in _OF_LIGHTNING),
+    ),
     "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
     "context": ("lit_agentrl.text.context.*",),
     "context.condense": ("lit_agentrl.text.condensers.*",),
