@@ -46,6 +46,11 @@ CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf"
 PROBLEMS = CONF.parents[2] / "examples/own_data/problems.jsonl"
 
 
+def one_point() -> float:
+    """A user's own reward."""
+    return 1.0
+
+
 def find_options() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for file in sorted(CONF.rglob("*.yaml")):
@@ -75,8 +80,12 @@ def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if choices.get("model") == "hf":
         overrides.append(f"model.name={tiny}")
+    if choices.get("update/stop") == "kl":
+        overrides.append("update.epochs=2")  # it never acts in the first step
     if choices.get("env") == "dataset":
         overrides += [f"env.game.path={PROBLEMS}", "env.max_turns=2"]  # what parts about later turns ask for
+    if choices.get("reward") == "function":
+        overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose(config_name="train", overrides=[*overrides, "trainer.accelerator=cpu"])
 
@@ -201,6 +210,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "strategy": make_trainer,
     "trainer": make_trainer,
     "update": make_update,
+    "update/stop": make_update,
     "worker": make_worker,
 }
 
@@ -231,7 +241,8 @@ def test_the_settings_of_a_paper(name: str) -> None:
     parts = build_parts(cfg, task_loader())
     update = parts.update
     groups = f"{parts.rollout.prompts} x {parts.rollout.members}"
-    row = [groups, str(update.epochs), str(update.minibatches), str(update.grad_clip), "none"]
+    stop = "none" if update.stop is None else f"over {update.stop.bound:g}"
+    row = [groups, str(update.epochs), str(update.minibatches), str(update.grad_clip), stop]
     assert cfg.algo.name == name and runs_told(name)["experiment"] == row
 
 
@@ -269,6 +280,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
         for round_ in range(max(len(names) for group, names in OPTIONS.items() if is_axis(group) == of_axes)):
             cfg = OmegaConf.to_container(composed(round_, of_axes, tiny_model_folder), resolve=False)
             found |= {(path, value) for path, value in leaves(cfg, "") if path.endswith("._target_")}
+    found.remove(("reward.function.fn._target_", "tests.test_conf.one_point"))  # code of the user's
     assert len(found) > 100
     assert not [(path, name) for path, name in found if not belongs(path.removesuffix("._target_"), name)]
 

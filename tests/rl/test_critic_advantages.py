@@ -15,11 +15,11 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import critic_advantages
 from lit_agentrl.rl.advantages import Advantage, mc_return
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
-from lit_agentrl.rl.critic_advantages import gae_bilevel, gae_token, gae_turn
+from lit_agentrl.rl.critic_advantages import gae_bilevel, gae_token, gae_turn, n_step
 from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, turn_index
 
 NAN = float("nan")
-FNS = [gae_token, gae_turn, gae_bilevel]
+FNS = [gae_token, gae_turn, gae_bilevel, n_step]
 TURN_FNS = [gae_turn, gae_bilevel]
 TURN_SIZES = [[2, 2], [1, 3], [3, 3], [1, 1], [3], [2, 3]]
 TOKEN_RAW = [
@@ -154,6 +154,22 @@ def test_lambda_zero_is_the_temporal_difference(valued):
     torch.testing.assert_close(turn_BT[0], torch.tensor([0.05, 0.05, 0, 0.5, 0.5, 0, 0]))
 
 
+def test_n_step_by_hand(valued):
+    """Row 2: r = .5 at token 2, sampled at 0, 1, 2, 4, 5, 6 with V = .1 (t + 1); segments of two tokens."""
+    advantage_BT = raw(n_step, valued, steps=2, discount=0.5)
+    # 0: .5 (0 + .5 V_2) - V_0; 1: .5 V_2 - V_1; 2: .5 + .5 (0 + .5 V_5) - V_2; 4: .5 V_5 - V_4; 5: -V_5; 6: -V_6
+    expected = [0.25 * 0.3 - 0.1, 0.5 * 0.3 - 0.2, 0.5 + 0.25 * 0.6 - 0.3, 0, 0.5 * 0.6 - 0.5, -0.6, -0.7]
+    torch.testing.assert_close(advantage_BT[2], torch.tensor(expected))
+
+
+def test_n_step_lies_between_the_temporal_difference_and_monte_carlo(valued):
+    for steps, gae_lambda in ((1, 0.0), (6, 1.0)):  # 6 tokens has the longest
+        expected = run(gae_token, valued, discount=0.9, gae_lambda=gae_lambda, whiten=False)
+        result = run(n_step, valued, steps=steps, discount=0.9)
+        torch.testing.assert_close(result.advantage_BT, expected.advantage_BT)
+        torch.testing.assert_close(result.return_BT, expected.return_BT)
+
+
 @pytest.mark.parametrize("discount", [1.0, 0.5])
 def test_without_a_critic_lambda_one_is_the_return(valued, discount):
     valued["value_BT"] = torch.zeros_like(valued["value_BT"])
@@ -280,7 +296,7 @@ def test_empty_and_singleton_batches(valued, fn):
         assert result.advantage_BT.shape == result.return_BT.shape == tensors["value_BT"].shape
     one = permuted(valued, slice(4, 5))
     one["is_action_BT"] = one["is_turn_end_BT"]
-    result = run(fn, one)  # one sample is centred, not divided
+    result = run(fn, one, whiten=True)  # one sample is centred, not divided
     assert result.advantage_BT.eq(0).all()
     torch.testing.assert_close(result.return_BT[0], torch.tensor([0, 0, 1.0, 0, 0, 0, 0]))
 
@@ -318,6 +334,8 @@ def test_the_yaml_says_what_the_function_defaults_to(fn):
         (gae_bilevel, {"discount": -1}, r"discount=-1 must be in \[0, 1\]"),
         (gae_bilevel, {"turn_discount": 1.1}, r"turn_discount=1\.1 must be in \[0, 1\]"),
         (gae_bilevel, {"whiten": "no"}, r"whiten=no must be true or false"),
+        (n_step, {"steps": 0}, "steps=0 must be a whole number >= 1"),
+        (n_step, {"steps": 2.5}, r"steps=2\.5 must be a whole number >= 1"),
     ],
 )
 def test_wrong_constants(valued, fn, constants, message):

@@ -143,6 +143,11 @@ def check_needs(
             "algo.kl.coef never acts in the first step of an iteration, and there is only one: set "
             "update=four_minibatches or update.epochs=2"
         )
+    if update.stop is not None and update.epochs * update.minibatches == 1:
+        raise ValueError(
+            f"update.stop.bound={update.stop.bound} never acts: an iteration has one step, which is always taken; set "
+            "update=four_minibatches or update.epochs=2, or update/stop=none"
+        )
     if rewards and algorithm.needs("baseline_B"):
         raise ValueError(
             f"reward=[{','.join(rewards)}]: algo.advantage of {algorithm.name} takes off the points of the greedy "

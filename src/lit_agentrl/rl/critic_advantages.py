@@ -1,4 +1,4 @@
-"""Advantage estimators that need a critic: generalised advantage estimation, arXiv 1506.02438.
+"""Advantage estimators that need a critic: generalised advantage estimation, arXiv 1506.02438, and n-step returns.
 
 ``V_t`` is ``value_BT`` at token t: what the critic expects, in environment points, from the state in which
 token t is sampled.  Only sampled tokens count: t' is the next sampled token (or turn end) of the trajectory,
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import require
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.rl.advantages import Advantage
-from lit_agentrl.rl.masked import check_shapes, masked_whiten
+from lit_agentrl.rl.masked import check_shapes, masked_whiten, segment_sum, trajectory_index
 from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, turn_index
 
 
@@ -119,6 +119,42 @@ def gae_bilevel(
     decay_BT = (~is_end_BT).to(turn_BT.dtype) * (discount * gae_lambda)  # 0: an end starts the sum anew
     error_BT = torch.where(is_end_BT, turn_BT, token_error_BT)
     return steps.advantage(steps.accumulate(error_BT, steps.is_counted_BT, decay_BT), whiten)
+
+
+def n_step(
+    *,
+    value_BT: Tensor,
+    reward_BT: Tensor,
+    is_action_BT: Tensor,
+    return_B: Tensor,
+    trajectory_B: Tensor,
+    first_turn_B: Tensor,
+    steps: int = 5,
+    discount: float = 1.0,
+    whiten: bool = False,
+) -> Advantage:
+    """``A_t = r_t + ... + discount^(n-1) r_(t+n-1) + discount^n V_(t+n) - V_t``: A3C, arXiv 1602.01783, section 4.
+
+    The sampled tokens of a trajectory are cut into segments of ``steps``; t+n is where the next segment begins, so
+    that n falls from ``steps`` at the first token of a segment to 1 at its last.  Behind the last token V is 0.
+    ``steps`` at least as long as every trajectory trusts the rewards alone.  ``whiten``: the advantages over all
+    sampled tokens.
+
+    Raises:
+        ValueError: also if ``steps`` is no whole number >= 1.
+    """
+    require_whole("steps", steps, 1)
+    _check_constants(whiten, discount=discount)
+    rows = _steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
+    error_BT = rows.td_error(rows.reward_BT, rows.is_counted_BT, discount)
+    left_BT = rows.accumulate(
+        torch.ones_like(error_BT), rows.is_counted_BT, 1.0
+    )  # tokens from here to the end
+    index_B, num = trajectory_index(trajectory_B)
+    length_B = segment_sum(rows.is_counted_BT.sum(1).to(left_BT), index_B, num)[index_B]
+    is_last_BT = (length_B[:, None] - left_BT + 1) % steps == 0  # of a segment
+    decay_BT = (~is_last_BT).to(error_BT) * discount
+    return rows.advantage(rows.accumulate(error_BT, rows.is_counted_BT, decay_BT), whiten)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from lit_agentrl.checks import require, require_number, require_positive, require_whole, shown
+from lit_agentrl.update.stop import KLStop
 
 Optimizer = torch.optim.Optimizer
 
@@ -34,6 +35,7 @@ class UpdateSettings:
             recorded ones are replaced by recomputed ones before the first step.
         max_bad_steps: consecutive iterations in which filter or row selection leave nothing to train on before the run
             stops.
+        stop: ends the steps of an iteration early; None: all are taken.
 
     Raises:
         ValueError: a value out of range, naming the option.
@@ -48,6 +50,7 @@ class UpdateSettings:
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5
+    stop: KLStop | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
@@ -60,6 +63,8 @@ class UpdateSettings:
         require(is_switch, "checkpoint_activations", self.checkpoint_activations, "true or false")
         for name in ("grad_clip", "max_logp_gap"):
             require_positive(name, getattr(self, name))
+        is_rule = self.stop is None or isinstance(self.stop, KLStop)
+        require(is_rule, "stop._target_", type(self.stop).__name__, "a KLStop")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lit_agentrl.distributed import max_over_ranks, sum_over_ranks, world_size
 from lit_agentrl.models.packing import Packing
+from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.kl import old_kl
 from lit_agentrl.rl.objective import Objective, add_metrics
 from lit_agentrl.update.microbatches import MicroBatch, micro_batches
 from lit_agentrl.update.networks import Networks
@@ -38,8 +40,10 @@ class Stepper:
 
     def step(
         self, tensors: Tensors, rows: Tensor, loop: Loop, *, is_fresh: bool, is_warming_up: bool
-    ) -> Tensors:
-        """One step on the minibatch of these rows; returns metrics.
+    ) -> tuple[Tensors, bool]:
+        """One step on the minibatch of these rows; returns metrics, and whether it was taken.
+
+        It is not where `UpdateSettings.stop` finds that the policy has moved too far.
 
         Args:
             tensors: all rows of this rank; where the recorded log-probs are off, ``old_logp_BT`` is replaced.
@@ -51,6 +55,8 @@ class Stepper:
         minibatch = self._counted({name: tensor[rows] for name, tensor in tensors.items()})
         loop.zero_grad()
         metrics = self._accumulate(minibatch, loop)
+        if self._is_too_far(minibatch, metrics) and not is_fresh:
+            return {"stop_kl_max": metrics["stop_kl_max"]}, False
         gap = sum_over_ranks(metrics["logp_gap"])
         is_off = float(gap[0] / gap[1].clamp(min=1)) > self._settings.max_logp_gap
         if is_fresh and is_off and not self._objective.needs("sampler_logp_BT"):
@@ -68,7 +74,25 @@ class Stepper:
         # a weight to half precision once: the next minibatch must not see the weights of before this step
         torch.clear_autocast_cache()
         self._progress.step_taken(moves_policy=not is_warming_up)
-        return metrics if is_fresh else {n: v for n, v in metrics.items() if not n.startswith("logp_gap")}
+        if not is_fresh:
+            metrics = {name: v for name, v in metrics.items() if not name.startswith("logp_gap")}
+        return metrics, True
+
+    def _is_too_far(self, minibatch: Tensors, metrics: Tensors) -> bool:
+        """Whether `UpdateSettings.stop` ends the iteration here, alike on all ranks; ``stop_kl_max`` is what it saw."""
+        if (rule := self._settings.stop) is None:
+            return False
+        is_action_BT = minibatch["is_action_BT"]
+        trajectories = torch.unique(minibatch["trajectory_B"][is_action_BT.any(1)]).numel()
+        own = [
+            metrics.pop("moved"),
+            is_action_BT.sum(),
+            torch.tensor(trajectories, device=is_action_BT.device),
+        ]
+        nats, tokens, number = sum_over_ranks(torch.stack([each.double() for each in own])).tolist()
+        measured = rule.kl(nats=nats, tokens=tokens, trajectories=number)
+        metrics["stop_kl_max"] = torch.tensor(measured, device=is_action_BT.device)
+        return measured > rule.bound
 
     def _counted(self, minibatch: Tensors) -> Tensors:
         """The minibatch with what divides and weighs its losses on all ranks."""
@@ -130,6 +154,8 @@ class Stepper:
             metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
             metrics["logp_gap_max"] = gap_BT.max()
             metrics["loss"] = torch.stack([share, torch.zeros_like(share)])
+            if self._settings.stop is not None:
+                metrics["moved"] = bind(old_kl, part).sum()
         return loss, metrics
 
 

@@ -149,25 +149,32 @@ class Updater:
                 row |= self._moved(term, tensors, {}, row)
         is_warming_up = critic is not None and iteration < critic.warmup_iterations
         totals: Tensors = {}
+        steps, is_taken = 0, True
         for epoch in range(self.settings.epochs):
             generator = torch.Generator().manual_seed(seeds.key(self._seed, "minibatch", iteration, epoch))
             tensors, parts = minibatches(
                 tensors, count=self.settings.minibatches, units=self.units, generator=generator,
                 deal=loop.doors.deal,
             )  # fmt: skip
-            for number, rows in enumerate(parts):
-                is_fresh = epoch == 0 and number == 0
-                metrics = self._stepper.step(
-                    tensors, rows.to(loop.device), loop, is_fresh=is_fresh, is_warming_up=is_warming_up
+            for rows in parts:
+                metrics, is_taken = self._stepper.step(
+                    tensors, rows.to(loop.device), loop, is_fresh=not steps, is_warming_up=is_warming_up
                 )
                 totals = add_metrics(totals, metrics)
+                if not is_taken:
+                    break
+                steps += 1
+            if not is_taken:
+                break
+        if self.settings.stop is not None:
+            row["train/steps"] = float(steps)
         self.progress.require_finite_weights(loop)
         if critic is not None:
             row["critic/explained_variance"] = explained(tensors)
         for term in self.objective.terms():
             if not term.is_before:
                 row |= self._moved(term, tensors, totals, row)
-        self._log(totals, loop, row)
+        self._log(totals, steps, loop, row)
         loop.step_schedules()
 
     def _moved(
@@ -187,12 +194,12 @@ class Updater:
             )
         return term.update(measured, int(sum_over_ranks(is_action_BT.sum())))
 
-    def _log(self, totals: Tensors, loop: Loop, row: dict[str, float]) -> None:
+    def _log(self, totals: Tensors, steps: int, loop: Loop, row: dict[str, float]) -> None:
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
         totals = {
             n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
         }
         for name, value in metric_values(totals).items():
             row[f"critic/{name[7:]}" if name.startswith("critic_") else f"train/{name}"] = value
-        row["train/loss"] = loss / (self.settings.epochs * self.settings.minibatches)
+        row["train/loss"] = loss / steps
         row["train/lr"] = float(loop.optimizers[0].param_groups[0]["lr"])
