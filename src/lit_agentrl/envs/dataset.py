@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
+from lit_agentrl.envs.functions import arguments_of, function_name
 from lit_agentrl.envs.rows import Row, Source, find_files, named_files
 from lit_agentrl.envs.splits import keyed_rng
 
@@ -90,11 +90,11 @@ class Dataset(TextEnv):
         require(callable(reward), "reward", reward, "a function: a _target_ with _partial_: true")
         require(bool(retry.strip()), "retry", repr(retry), "a text that is not blank")
         source = Source(find_files(path), question, reference)
-        self._reward, self._names = reward, _arguments(reward)
+        self._reward, self._names = reward, arguments_of(reward, "reward")
         needed = [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]
         if reference is None and self._names.get("reference"):
             raise ValueError(
-                f"reward={_name(reward)} asks for reference, and reference=null; name its column"
+                f"reward={function_name(reward)} asks for reference, and reference=null; name its column"
             )
         self._source = replace(source, needed=tuple(needed))
         self.instances = len(self._rows)
@@ -114,7 +114,7 @@ class Dataset(TextEnv):
         digests = {split: hashlib.blake2b(file.read_bytes()).hexdigest() for split, file in files.items()}
         reward = options["reward"]
         constants = reward.keywords if isinstance(reward, partial) else {}
-        return {**options, "path": digests, "reward": [_name(reward), dict(constants)]}
+        return {**options, "path": digests, "reward": [function_name(reward), dict(constants)]}
 
     @property
     def system_text(self) -> str:
@@ -172,7 +172,7 @@ class Dataset(TextEnv):
         except (Exception, SystemExit) as error:  # it is a function of the user's
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
-                f"reward={_name(self._reward)} fails on {row.place} ({what}); mend the function"
+                f"reward={function_name(self._reward)} fails on {row.place} ({what}); mend the function"
             ) from error
         return Verdict(points, bool(verdict.success), str(verdict.feedback))
 
@@ -190,9 +190,9 @@ class Dataset(TextEnv):
             self._judge(row, "?", 0)
             if row.reference is not None and not self._judge(row, row.reference, 0).success:
                 raise ValueError(
-                    f"reward={_name(self._reward)} does not count the reference of {row.place} itself as solved; mend "
-                    "the function (1 or more, or a Verdict, is solved), or set reference=null and let it take the "
-                    "column by its name"
+                    f"reward={function_name(self._reward)} does not count the reference of {row.place} itself as "
+                    "solved; mend the function (1 or more, or a Verdict, is solved), or set reference=null and let it "
+                    "take the column by its name"
                 )
         _tried.append((self._reward, self._source))
         del _tried[:-16]
@@ -206,24 +206,3 @@ def _counted(found: object) -> Verdict:
         raise ValueError(f"it must return a number, True, False or a Verdict, not {found!r}")
     points = float(found)  # type: ignore[arg-type]
     return Verdict(points, points >= 1)
-
-
-def _arguments(reward: Reward) -> dict[str, bool]:
-    """The arguments that are not set as constants, and whether each is needed."""
-    constants = reward.keywords if isinstance(reward, partial) else {}
-    try:
-        parameters = inspect.signature(reward).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"reward={_name(reward)} does not say what its arguments are; wrap it in def"
-        ) from error
-    if positional := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]:
-        raise ValueError(f"reward={_name(reward)} takes {positional[0]} by position only; take it by name")
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return {p.name: p.default is p.empty for p in named if p.name not in constants}
-
-
-def _name(reward: Reward) -> str:
-    function = reward.func if isinstance(reward, partial) else reward
-    own = function if hasattr(function, "__qualname__") else type(function)
-    return f"{own.__module__}.{own.__qualname__}"
