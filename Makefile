@@ -62,7 +62,7 @@ lint: $(STAMP)
 
 # the documentation as a site, site/index.html; a link that leads nowhere, or an option that nothing explains, fails
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # all but the helpers and those beside a peer, which needs an environment of its own
 BENCH_HELPERS := benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py

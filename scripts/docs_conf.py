@@ -254,5 +254,7 @@ def unexplained() -> list[str]:
 
 
 def cell(text: str) -> str:
-    """A text that stays in its cell, and in which no bracket is a link."""
-    return re.sub(r"(?<!\\)([|\[\]*_<])", r"\\\1", text) if "`" not in text else text.replace("|", "\\|")
+    """A text that stays in its cell, and in which no bracket is a link, and no ``<`` a tag."""
+    if "`" in text:
+        return text.replace("|", "\\|")
+    return re.sub(r"([|\[\]*_])", r"\\\1", text).replace("<", "&lt;")

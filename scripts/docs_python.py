@@ -6,7 +6,7 @@ import docs_conf
 
 # what a reader writes against, beside what config files name
 CONTRACTS = [
-    "lit_agentrl.api", "lit_agentrl.report.table", "lit_agentrl.report.summary", "lit_agentrl.episode",
+    "lit_agentrl.api", "lit_agentrl.report.table.Metrics", "lit_agentrl.report.summary.Summary", "lit_agentrl.episode",
     "lit_agentrl.batch", "lit_agentrl.actions", "lit_agentrl.envs.world", "lit_agentrl.envs.base",
     "lit_agentrl.envs.checker", "lit_agentrl.envs.splits", "lit_agentrl.envs.dataset", "lit_agentrl.text.context",
     "lit_agentrl.text.dialects.base", "lit_agentrl.rewards.base", "lit_agentrl.rollout.structures.base",

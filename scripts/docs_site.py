@@ -88,12 +88,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             label, target, anchor = link[1], link[2], link[3] or ""
             source = os.path.normpath(folder / target)
             if source in homes():
+                label = _title(source) if label.endswith(".md") else label
                 return f"[{label}]({os.path.relpath(homes()[source], here)}{anchor})"
             is_source = not source.startswith("docs/") and (ROOT / source).is_file()
             return label if is_source else link[0]
 
         markdown = re.sub(r"\[([^\[\]]*)\]\((?!https?://)([^)#\s]+)(#[^)\s]*)?\)", moved, markdown)
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), markdown)
+
+
+def _title(source: str) -> str:
+    """The heading of a page, by which a reader of the site knows it."""
+    return (ROOT / source).read_text(encoding="utf-8").partition("# ")[2].splitlines()[0]
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
