@@ -21,6 +21,7 @@ from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 from lit_agentrl.strategies.doors import doors_of
 from tests.conftest import ROOT
@@ -109,7 +110,8 @@ def test_who_plays() -> None:
     def worker(*overrides: str) -> Any:
         return build_parts(config(*overrides), task_loader()).worker
 
-    assert worker() is None
+    assert worker() == Here()
+    assert worker("worker.share=2", "rollout.overlap=true") == ProcessSettings(share=2)
     assert worker("worker=process", "worker.threads=2") == ProcessSettings(threads=2)
     assert worker("rollout.overlap=true") == ProcessSettings()
     assert worker("rollout.overlap=true", "worker=process", "worker.patience=9") == ProcessSettings(
@@ -123,6 +125,11 @@ def test_who_plays() -> None:
         ({"threads": 0}, r"^threads=0 must be a whole number >= 1"),
         ({"threads": 1.5}, r"^threads=1\.5 must be a whole number"),
         ({"patience": 0}, r"^patience=0 must be a number > 0, in seconds"),
+        ({"share": 0}, r"^share=0 must be a whole number >= 1"),
+        ({"count": 0, "share": 1}, r"^count=0 must be a whole number >= 1"),
+        ({"count": 2}, r"^count=2 needs shares to deal, .* set worker\.share"),
+        ({"attempts": 0}, r"^attempts=0 must be a whole number >= 1"),
+        ({"device": ["cpu", "gpu"]}, r"^device=gpu cannot be used here"),
         ({"device": "gpu"}, r"^device=gpu cannot be used here \(.*gpu"),
         ({"device": "cuda:99"}, r"^device=cuda:99 cannot be used here"),
         ({"device": "meta"}, r"^device=meta cannot be used here"),
@@ -139,8 +146,10 @@ def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> Non
 def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, tmp_path, "worker=process", "worker.threads=0")
     assert error.endswith("worker.threads=0 must be a whole number >= 1")
+    error = refused(capsys, tmp_path, "worker.count=2")
+    assert error.endswith("worker=none has no option count; worker.count belongs to worker=process")
     error = refused(capsys, tmp_path, "worker.threads=2")
-    assert error.endswith("worker=none has no option threads; worker.threads belongs to worker=process")
+    assert "worker.threads=2 acts on shares alone; set worker.share too" in error
 
 
 def test_strategies_that_shard_weights_say_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.utils import instantiate
@@ -12,8 +13,9 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry import composition
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.parts import build_parts
-from lit_agentrl.entry.saved import _up_to_date, saved_config
+from lit_agentrl.entry.saved import _add_worker, _up_to_date, saved_config
 from lit_agentrl.rl.group_loss import GroupLoss
+from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 
 
@@ -109,6 +111,17 @@ def test_rollouts_of_before_structures(
     build_parts(found, composition.task_loader())
 
 
+@pytest.mark.parametrize(
+    "old", [{}, {"_target_": "lit_agentrl.rollout.workers.process.ProcessSettings", "patience": 9}]
+)
+def test_workers_of_before_shares(old: dict[str, Any]) -> None:
+    """They have all options, which can be given when the run is continued."""
+    cfg: dict[str, Any] = {"worker": old}
+    _add_worker(cfg)
+    made = instantiate(cfg["worker"])
+    assert made == (ProcessSettings(patience=9) if old else Here()) and cfg["worker"]["share"] is None
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
     cfg = composition.compose_job("train", [], composition.search_path([]))
@@ -121,4 +134,4 @@ def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
     worker = build_parts(saved_config(tmp_path, "resume")[0], composition.task_loader()).worker
-    assert worker == (ProcessSettings(threads=1) if overlap else None)
+    assert worker == (ProcessSettings(threads=1) if overlap else Here())

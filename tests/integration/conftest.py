@@ -40,7 +40,7 @@ def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, str]]
     checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [
-            {key: value for key, value in row.items() if not key.startswith(("time/", "speed/"))}
+            {key: value for key, value in row.items() if not key.startswith(("time/", "speed/", "worker/"))}
             for row in csv.DictReader(file)
         ]
     return checkpoint["state_dict"], rows

@@ -118,10 +118,14 @@ def test_a_worker_plays_what_the_trainer_would(tmp_path: Path) -> None:
         "update.minibatches=2",
     )
     tail = ("rollout.max_context_tokens=300", "optim.lr=1e-3")
-    for name, options in (("greedy", ("algo=remax",)), ("waves", waves)):
+    shares = ("worker.count=2", "worker.share=1")  # three of them in the first wave
+    for name, options, of_pool in (
+        ("greedy", ("algo=remax", "rollout.prompts=3"), shares),
+        ("waves", waves, ()),
+    ):
         plain, there = tmp_path / f"{name}_none", tmp_path / f"{name}_process"
-        rows = train(plain, 3, *options, *tail)
-        train(there, 3, "worker=process", *options, *tail)
+        rows = train(plain, 3, *options, *of_pool[1:], *tail)
+        train(there, 3, "worker=process", *options, *of_pool, *tail)
         assert_equal_runs(plain, there)
     assert max(float(row["rollout/waves"]) for row in rows[1:]) > 1
     assert "train/staleness" not in rows[1]
@@ -141,7 +145,7 @@ CASES = {
     "greedy episodes and minibatches": ["algo=remax", "update=four_minibatches"],
     "waves and parts that learn": [
         "env=frozen_lake", "rollout.max_context_tokens=300", "filter=dynamic_sampling", "algo.structure.max_waves=3",
-        "reward=[count,rnd,delta,potential]",
+        "reward=[count,rnd,delta,potential]", "worker=process", "worker.count=2", "worker.share=1",
     ],
     "a mixture and a window": [
         "env=mixture", "env.weights={bandit: 1.0, frozen_lake: 2.0, sokoban: 0}", "context=window",

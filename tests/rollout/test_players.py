@@ -13,6 +13,7 @@ import torch
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.workers.base import WorkerSettings
+from lit_agentrl.rollout.workers.inline import Here
 from tests.rollout.test_ahead import FakeWorker, Network, wave
 from tests.rollout.test_collector import Player
 
@@ -33,7 +34,7 @@ class Settings(WorkerSettings):
         return self.worker
 
 
-def players(worker: WorkerSettings | None, log: list[Any], *, is_ahead: bool = False) -> Players:
+def players(worker: WorkerSettings, log: list[Any], *, is_ahead: bool = False) -> Players:
     """With the barrier of a strategy that writes down when it is called."""
     made = Players(Player(lambda spec, k: "").rules, worker, wave if is_ahead else None)
     made.open(Network(), torch.no_grad, StrategyDoors(barrier=lambda name: log.append((name,))))  # type: ignore[arg-type]
@@ -58,14 +59,14 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
 
 def test_ranks_are_awaited_after_episodes_of_this_process() -> None:
     log: list[Any] = []
-    made = players(None, log)
+    made = players(Here(), log)
     assert made.play(NOTHING, 0).episodes == made.play_training(NOTHING, 0).episodes == []
     assert log == [("played",)] * 2
 
 
 def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    made = players(None, [])
+    made = players(Here(), [])
     made.open(
         Network(), torch.no_grad, StrategyDoors(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM))
     )  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.frozen_lake import FrozenLake
@@ -24,7 +25,10 @@ from lit_agentrl.models.policy import copy_weights, named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.workers.base import play
-from lit_agentrl.rollout.workers.process import PlayingError, PlayingProcess
+from lit_agentrl.rollout.workers.crew import PlayingError
+from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.pool import Pool
+from lit_agentrl.rollout.workers.process import Process, ProcessSettings
 from lit_agentrl.rollout.workers.weights import SharedWeights
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -67,8 +71,18 @@ def rules(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Rules:
     return Rules(**{**options, **changes})
 
 
-def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0) -> PlayingProcess:
-    return PlayingProcess(rules(engine), tiny_network(), torch.no_grad, threads=1, patience=patience)
+def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0, **options: Any) -> Pool:
+    settings = ProcessSettings(**{"threads": 1, "patience": patience, "attempts": 1, **options})
+    return settings.open(rules(engine), tiny_network(), torch.no_grad, is_ahead=False)
+
+
+def the_process(pool: Pool) -> int:
+    """Its process, once it has been started."""
+    while not pool.seats:
+        time.sleep(0.01)
+    (seat,) = pool.seats
+    assert isinstance(seat, Process)
+    return seat.pid
 
 
 def wave(iteration: int = 0) -> Wave:
@@ -78,7 +92,7 @@ def wave(iteration: int = 0) -> Wave:
 
 
 @pytest.fixture(scope="module")
-def playing() -> Iterator[PlayingProcess]:
+def playing() -> Iterator[Pool]:
     made = process()
     yield made
     made.stop()
@@ -94,7 +108,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: int) -> None:
+def test_it_plays_what_this_process_would_play(playing: Pool, seed: int) -> None:
     network = tiny_network(seed=seed)
     playing.load(named_weights(network), version=5 + seed)
     playing.submit(wave())
@@ -107,12 +121,11 @@ def test_it_plays_what_this_process_would_play(playing: PlayingProcess, seed: in
     assert there.episodes == here.play(wave())
     assert len(there.episodes) == 8 and there.seconds > 0
     assert {turn.policy_version for e in there.episodes for turn in e.turns} == {5 + seed}
-    assert playing.is_idle
     assert play(playing, wave(1)).episodes == here.play(wave(1))  # with the same weights
 
 
 @pytest.mark.slow
-def test_weights_stay_while_they_are_played_with(playing: PlayingProcess) -> None:
+def test_weights_stay_while_they_are_played_with(playing: Pool) -> None:
     playing.submit(wave(1))
     with pytest.raises(AssertionError):
         playing.load({}, version=0)
@@ -122,42 +135,62 @@ def test_weights_stay_while_they_are_played_with(playing: PlayingProcess) -> Non
 @pytest.mark.slow
 def test_an_error_is_told_with_its_cause() -> None:
     made = process(Broken)
+    pid = the_process(made)
     with pytest.raises(
         PlayingError, match=r"^the playing process .* failed: OSError: no GPU left$"
     ) as caught:
         play(made, wave())
     assert "in poll" in str(caught.value.__cause__)  # the stack of the other process
-    assert not _is_running(made.pid)
+    made.stop()
+    assert not _is_running(pid)
 
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_told() -> None:
     made = process(Hanging)
     made.submit(wave())
-    os.kill(made.pid, signal.SIGKILL)
+    os.kill(the_process(made), signal.SIGKILL)
     with pytest.raises(PlayingError, match=r"died \(SIGKILL\); the machine may be out of memory"):
         made.take()
-    with pytest.raises(PlayingError, match="died"):
-        made.submit(wave()) if made.is_idle else made.take()
     made.stop()
 
 
 @pytest.mark.slow
 def test_a_process_that_hangs_is_ended() -> None:
     made = process(Hanging, patience=5.0)
+    pid = the_process(made)
     with pytest.raises(PlayingError, match=r"finished no reply for 5 s; .*raise worker\.patience"):
         play(made, wave())
-    assert not _is_running(made.pid)
+    made.stop()
+    assert not _is_running(pid)
+
+
+@pytest.mark.slow
+def test_processes_that_die_or_hang_are_replaced() -> None:
+    """One is killed while it plays, the other never wakes again; what is played is what this process plays."""
+    made = process(patience=10.0, attempts=3, count=2, share=1)
+    made.load(named_weights(tiny_network()), version=5)
+    play(made, wave(1))  # both have begun
+    killed, stopped = (seat.pid for seat in made.seats if isinstance(seat, Process))
+    os.kill(stopped, signal.SIGSTOP)
+    made.submit(wave())
+    os.kill(killed, signal.SIGKILL)
+    found = made.take()
+    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyDoors())
+    assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
+    assert found.counts["shares"] == 2 and found.counts["restarts"] == 2
+    made.stop()
+    assert not _is_running(killed) and not _is_running(stopped)
 
 
 PARENT = """
 import os, signal, torch
-from tests.rollout.test_process import Hanging, process, wave
+from tests.rollout.test_process import Hanging, process, the_process, wave
 
 if __name__ == "__main__":
     made = process(Hanging)
     made.submit(wave())
-    print(made.pid, flush=True)
+    print(the_process(made), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -234,7 +267,8 @@ def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None
     network, task = tiny_network(), load_task_yaml("frozen_lake")
     assert not enable_packing(network)
     game = partial(Closing, log=tmp_path / "log", **task.game.keywords)  # type: ignore[attr-defined]
-    made = PlayingProcess(rules(tasks=[replace(task, game=game)]), network, torch.no_grad, threads=1)
+    of_game = rules(tasks=[replace(task, game=game)])
+    made = ProcessSettings(threads=1).open(of_game, network, torch.no_grad, is_ahead=False)
     try:
         made.load(named_weights(network), version=1)
         assert len(play(made, wave()).episodes) == 8

@@ -103,8 +103,7 @@ def build(
         rules, rewards=parts.rewards, num_trained=len(games.weights),
         compares_states=parts.algorithm.needs("state_key_BK"),
     )  # fmt: skip
-    if parts.worker is not None:
-        parts.worker.check(rules)
+    parts.worker.check(rules)
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),

@@ -11,13 +11,16 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 
 _NONE = "lit_agentrl.rl.correction.none"
+_HERE = "lit_agentrl.rollout.workers.inline.Here"
 
 
 def add_worker(cfg: DictConfig) -> None:
-    """Choose ``worker=process`` where episodes are played ahead and no worker is chosen, in place."""
-    if cfg.rollout.get("overlap") is True and not cfg.worker:
-        with open_dict(cfg):
-            cfg.worker = OmegaConf.load(CONFIG_DIR / "worker" / "process.yaml")
+    """Choose ``worker=process`` where episodes are played ahead and no worker is chosen, in place; shares stay."""
+    if cfg.rollout.get("overlap") is not True or (cfg.worker and cfg.worker.get("_target_") != _HERE):
+        return
+    shares = {name: value for name, value in (cfg.worker or {}).items() if name != "_target_"}
+    with open_dict(cfg):
+        cfg.worker = OmegaConf.merge(OmegaConf.load(CONFIG_DIR / "worker" / "process.yaml"), shares)
 
 
 def add_correction(cfg: DictConfig) -> str:

@@ -26,6 +26,7 @@ from lit_agentrl.rl.objective import Objective, try_loss
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
+from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
@@ -40,7 +41,7 @@ class Parts:
 
     algorithm: Objective
     structure: Structure
-    worker: WorkerSettings | None  # None: the trainer plays itself
+    worker: WorkerSettings
     select_groups: Callable[..., Selection]
     rollout: RolloutSettings
     update: UpdateSettings
@@ -103,7 +104,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         prompt=prompt,
         dialect=dialect,
         worlds=made(cfg, "worlds", Worlds),
-        worker=made(cfg, "worker", WorkerSettings) if cfg.worker else None,
+        worker=made(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
         context=build_context(cfg, algorithm),
         rewards=rewards,
     )

@@ -48,6 +48,8 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
 _ADDED = {"dialect": "answer", "worker": "none"}
 _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.Worlds", "delay": 0, "wait": True}}
 
+_PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
+
 # what stood beside algo.advantage=gvpo where its gradient was that of the loss of groups
 _OF_GVPO = {
     "ratio": "ratios.none",
@@ -228,12 +230,16 @@ def _add_structure(cfg: Any) -> None:
 
 
 def _add_worker(cfg: Any) -> None:
-    """Playing ahead of before ``worker``: its options stood among those of rollouts."""
+    """Playing ahead of before ``worker``, whose options stood among those of rollouts; workers of before shares."""
     rollout = cfg.get("rollout") or {}
     names = [name for name in ("device", "threads", "patience") if f"overlap_{name}" in rollout]
     options = {name: rollout.pop(f"overlap_{name}") for name in names}
     if names and rollout.get("overlap") is True:
-        cfg["worker"] = {"_target_": "lit_agentrl.rollout.workers.process.ProcessSettings", **options}
+        cfg["worker"] = {"_target_": _PROCESS, **options}
+    worker = cfg.get("worker")
+    if worker is not None and worker.get("_target_", _PROCESS) == _PROCESS:
+        shipped = load_option("worker", "process" if worker else "none")
+        cfg["worker"] = {**OmegaConf.to_container(shipped), **worker}
 
 
 def _target(name: str) -> str:

@@ -102,14 +102,16 @@ class Collector:
         # dropout and whatever else draws from the global generator is keyed like everything else
         torch.manual_seed(seeds.key(self.rules.seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
-        elsewhere = self._play(self.first_wave(batch), batch, play)
+        played = [self._play(self.first_wave(batch), batch, play)]
         kept, want_more = self._keep_groups(batch)
         waves = 1
         while (further := self._further(batch, waves, want_more)) is not None:
-            elsewhere += self._play(self._wave(batch.iteration, waves, further), batch, play)
+            played.append(self._play(self._wave(batch.iteration, waves, further), batch, play))
             kept, want_more = self._keep_groups(batch)
             waves += 1
+        elsewhere = sum(each.seconds for each in played)
         row = {"time/ahead": elsewhere} if elsewhere else {}
+        row |= _counts(played)
         row["rollout/waves"] = float(waves)
         row |= self._of_engine
         if self._rewards:
@@ -131,8 +133,8 @@ class Collector:
                 )
         return Wave("train", iteration, self.settings.params, tuple(specs), number)
 
-    def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> float:
-        """Adds the episodes of a wave to the batch; seconds that others took for them."""
+    def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> Played:
+        """Adds the episodes of a wave to the batch."""
         played = play(wave)
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
@@ -143,7 +145,7 @@ class Collector:
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
         self._of_engine = played.row
-        return played.seconds
+        return played
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """What this rank plays next; None where no rank plays anything."""
@@ -197,6 +199,17 @@ class Collector:
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         batch.trajectories = pack(trained, baselines) if trained else None
+
+
+def _counts(played: Sequence[Played]) -> dict[str, float]:
+    """What workers counted, over waves and ranks."""
+    names = sorted({name for each in played for name in each.counts})
+    if not names:
+        return {}
+    own = torch.tensor(
+        [sum(each.counts.get(name, 0.0) for each in played) for name in names], dtype=torch.float64
+    )
+    return {f"worker/{name}": value for name, value in zip(names, sum_over_ranks(own).tolist(), strict=True)}
 
 
 def _told() -> AbstractContextManager[None]:

@@ -24,12 +24,12 @@ class Players:
 
     Args:
         rules: how episodes are played.
-        worker: what plays training episodes; None: this process.
+        worker: what plays training episodes.
         first_wave: what is played first in an iteration, for playing ahead; None: nothing is.
     """
 
     def __init__(
-        self, rules: Rules, worker: WorkerSettings | None, first_wave: Callable[[int], Wave] | None
+        self, rules: Rules, worker: WorkerSettings, first_wave: Callable[[int], Wave] | None
     ) -> None:
         self._rules = rules
         self._worker = worker
@@ -46,14 +46,14 @@ class Players:
             ValueError: a worker is to be given weights of which this process has a part alone.
         """
         self.close()
-        if self._worker is not None and doors.is_sharded:
+        if self._worker.place == "rank" and doors.is_sharded:
             raise ValueError(
                 "worker: one that plays for the trainer needs all weights in each process, and the strategy shards "
                 "them; use strategy=single or ddp, or worker=none rollout.overlap=false"
             )
         self._network, self._context, self._doors = network, forward_context, doors
         self._here = Inline(self._rules, network, forward_context, doors)
-        if self._worker is None or not self._here.capabilities.is_server:
+        if self._worker.place == "here" or not self._here.capabilities.is_server:
             return
         if self._first_wave is not None or world_size() > 1:
             raise ValueError(
@@ -71,7 +71,7 @@ class Players:
             state: `state_dict` of a run that was interrupted before it.
         """
         self._stop()
-        if self._worker is None:
+        if self._worker.place == "here":
             return
         is_ahead = self._first_wave is not None
         worker = self._worker.open(self._rules, self._network, self._context, is_ahead=is_ahead)
@@ -90,11 +90,18 @@ class Players:
         """Episodes to train on."""
         if self._now is not None:
             return self._with_others(partial(self._now.play, wave, version))
-        return self._with_others(lambda: self._played_ahead(wave) or self._play_here(wave, version))
+        return self._with_others(lambda: self._played_ahead(wave) or self._play_shares(wave, version))
 
     def _play_here(self, wave: Wave, version: int) -> Played:
         assert self._here is not None, "open() comes before playing"
         return self._here.play(wave, version)
+
+    def _play_shares(self, wave: Wave, version: int) -> Played:
+        size = self._worker.share  # also where a worker plays all later iterations
+        if size is None:
+            return self._play_here(wave, version)
+        assert self._here is not None, "open() comes before playing"
+        return self._here.play_shares(wave, version, size, self._worker.threads or 1)
 
     def _played_ahead(self, wave: Wave) -> Played | None:
         return None if self._ahead is None else self._ahead.take(wave)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,14 +17,18 @@ from lit_agentrl.rollout.scheduler import Wave
 
 @dataclass(frozen=True)
 class Played:
-    """The episodes of a wave, in its order, and how long they took elsewhere (s; 0 where this process played).
+    """The episodes of a wave, in its order.
 
-    ``row`` is what is logged of the engine that wrote them, such as how well it has the weights.
+    Attributes:
+        seconds: that they took elsewhere; 0 where this process played.
+        row: what is logged of the engine that wrote them, such as how well it has the weights.
+        counts: logged as ``worker/NAME``, summed over the waves of an iteration and over ranks; the same names always.
     """
 
     episodes: list[Episode]
     seconds: float = 0.0
     row: dict[str, float] = field(default_factory=dict)
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Worker(Protocol):
@@ -53,7 +57,17 @@ class Worker(Protocol):
 
 
 class WorkerSettings(ABC):
-    """What ``worker=NAME`` describes: options, which it checks when it is made, and how to open such a worker."""
+    """What ``worker=NAME`` describes: options, which it checks when it is made, and how to open such a worker.
+
+    Attributes:
+        share: prompts that are played together, see `shares.Share`; None: whole waves.
+        threads: of torch, with which a share is played; None for 1.
+        place: ``"here"``: no worker is opened; ``"rank"``: each process of a run opens its own.
+    """
+
+    share: int | None = None
+    threads: int | None = None
+    place: ClassVar[Literal["here", "rank"]] = "rank"
 
     def check(self, rules: Rules) -> None:
         """Find what such a worker cannot play, before anything starts.

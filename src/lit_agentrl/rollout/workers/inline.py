@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from transformers import PreTrainedModel
 
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
-from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
+from lit_agentrl.rollout.workers.shares import check_shares, cut, joined, play_share, threads_of_torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here(WorkerSettings):
+    """The trainer plays training episodes itself.
+
+    Args:
+        share: prompts that are played together, one share after the other; None: all at once.
+        threads: of torch while it plays a share; None for 1, as many as any other worker has.
+
+    Raises:
+        ValueError: a value out of range, or threads without shares.
+    """
+
+    share: int | None = None
+    threads: int | None = None
+    place = "here"
+
+    def __post_init__(self) -> None:
+        check_shares(self.share, self.threads)
+        if self.threads is not None and self.share is None:
+            raise ValueError(
+                f"threads={self.threads} acts on shares alone; set worker.share too, or OMP_NUM_THREADS for the "
+                "whole run"
+            )
+
+    def open(self, *given: object, is_ahead: bool) -> Worker:
+        raise NotImplementedError("the trainer plays itself")
 
 
 class Inline:
@@ -28,6 +59,7 @@ class Inline:
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors
     ) -> None:
         self._network = network
+        self._seed = rules.seed
         self._gathered = doors.gathered
         engine = rules.open_engine(network, forward_context)
         self.capabilities = engine.capabilities
@@ -35,12 +67,21 @@ class Inline:
         self._scheduler = Scheduler(rules, engine)
 
     def play(self, wave: Wave, version: int) -> Played:
-        """The episodes, played now; ``version`` is that of the weights."""
+        """The episodes, played now and together; ``version`` is that of the weights."""
         # ranks decode different numbers of steps: no collective within, once the weights are given
         with self._gathered(self._network):
             self._sync.load(None, version)  # the weights are the trainer's own
             row = self._sync.probed(wave.params)
             return Played(self._scheduler.play(wave), row=row)
+
+    def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
+        """As `play`, in shares of ``size`` prompts, each of which begins with an empty engine."""
+        shares, played = cut(wave, size, self._seed), {}
+        with self._gathered(self._network), threads_of_torch(threads):
+            self._sync.load(None, version)  # also on a rank that has no share
+            for share in shares:
+                played[share.number] = play_share(share, self._sync, self._scheduler, version)
+        return joined(wave, shares, played)
 
     def stop(self) -> None:
         """Close the games that are kept for further episodes."""

@@ -10,18 +10,17 @@ import threading
 import time
 import traceback
 from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
-from lit_agentrl import seeds
-from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.scheduler import Scheduler
 from lit_agentrl.rollout.sync import WeightSync
-from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.shares import Share, play_share
 from lit_agentrl.rollout.workers.weights import SharedWeights
 
 
@@ -36,11 +35,11 @@ def serve(
     """Answer requests until the parent is gone or ends this process; games are closed then.
 
     Args:
-        requests: ``("load", version)`` and ``("play", wave)``; a wave is answered by ``("played", Played)``, and
-            whatever goes wrong by ``("error", (summary, stack))``.
+        requests: ``(number of the loading, version of the weights, share)``, answered by
+            ``("played", Played)``; whatever goes wrong by ``("error", (summary, stack))``.
         payload: rules, network and forward context, as written by ``torch.save``.
         weights: what is loaded.
-        ticks: one number, which is counted up at each forward: a sign of life.
+        ticks: one number, which is counted up at each forward: a sign of life; negative until all is ready.
         device: of the network.
         threads: of torch.
     """
@@ -65,12 +64,15 @@ def serve(
             engine = rules.open_engine(network, ticking)
             sync = WeightSync(engine, network, rules, forward_context)
             scheduler = games.enter_context(closing(Scheduler(rules, engine)))
+            loaded, ticks[0] = None, 0
             while (request := _next(requests)) is not None:
-                kind, value = request
-                if kind == "load":
-                    sync.load(weights.views(), value)
-                else:
-                    requests.send(("played", _played(rules.seed, sync, scheduler, value)))
+                load, version, share = request
+                started = time.perf_counter()
+                if load != loaded:
+                    sync.load(weights.views(), version)
+                    loaded = load
+                played = play_share(share, sync, scheduler, version)
+                requests.send(("played", replace(played, seconds=time.perf_counter() - started)))
         except _Ended:
             is_ended = True
         except BaseException as error:
@@ -91,20 +93,12 @@ def _end(*_: object) -> None:
     raise _Ended
 
 
-def _next(requests: Connection) -> tuple[str, Any] | None:
+def _next(requests: Connection) -> tuple[int, int, Share] | None:
     try:
-        request: tuple[str, Any] = requests.recv()
+        request: tuple[int, int, Share] = requests.recv()
     except (EOFError, ConnectionError):  # the parent is gone
         return None
     return request
-
-
-def _played(seed: int, sync: WeightSync, scheduler: Scheduler, wave: Wave) -> Played:
-    started = time.perf_counter()
-    # a game should draw from its keyed generator; one that draws from torch's does so repeatably
-    torch.manual_seed(seeds.key(seed, "ahead", wave.iteration, wave.number))
-    row = sync.probed(wave.params)
-    return Played(scheduler.play(wave), time.perf_counter() - started, row)
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,298 @@
+"""A pool of workers that may die: shares are dealt to whoever is free, and played again where one is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.workers.base import Played, WorkerSettings
+from lit_agentrl.rollout.workers.crew import Crew, LostWorker, PlayingError, Seat
+from lit_agentrl.rollout.workers.shares import Share, check_shares, cut, joined
+
+_PATIENCE_S = 600.0
+_SLICE_S = 0.5  # how often a waiting trainer looks whether the workers still live
+_STOP_S = 10.0  # for a worker to end by itself, and its games with it
+_START_S = 300.0  # a worker that starts may be silent for so long at least: it imports much
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings(WorkerSettings):
+    """What all pools of workers share.
+
+    Args:
+        count: workers.
+        share: prompts of the unit of work; None: a whole wave, which one worker plays.
+        threads: of torch in each worker; None for 1 where there are shares, else for the trainer's, or half of them
+            where it plays ahead.
+        patience: seconds without a finished reply after which a worker counts as hung; None for 600.
+        attempts: times that the same episodes may be lost with their worker before the run ends.
+
+    Raises:
+        ValueError: a value out of range, or several workers without shares.
+    """
+
+    count: int = 1
+    share: int | None = None
+    threads: int | None = None
+    patience: float | None = None
+    attempts: int = 3
+
+    def __post_init__(self) -> None:
+        check_shares(self.share, self.threads)
+        require_whole("count", self.count, 1)
+        require_whole("attempts", self.attempts, 1)
+        if self.patience is not None:
+            require_number("patience", self.patience, "a number > 0, in seconds", lambda s: s > 0)
+        if self.count > 1 and self.share is None:
+            raise ValueError(
+                f"count={self.count} needs shares to deal, and worker.share=null is one worker's whole wave; set "
+                "worker.share, such as worker.share=2"
+            )
+
+    def threads_of_worker(self, *, is_ahead: bool) -> int:
+        """Threads with which a share is played: where there are shares, a number of the config alone."""
+        if self.threads is not None:
+            return self.threads
+        if self.share is not None:
+            return 1
+        return half_the_threads() if is_ahead else torch.get_num_threads()
+
+    def pool(self, crew: Crew, rules: Rules, *, is_ahead: bool) -> Pool:
+        """The workers of a crew."""
+        threads = self.threads_of_worker(is_ahead=is_ahead)
+        return Pool(
+            crew, count=self.count, share=self.share, seed=rules.seed,
+            # what training leaves to them: it changes the bits of training, so their number must not matter
+            threads=threads if self.share is None else half_the_threads(),
+            patience=self.patience or _PATIENCE_S, attempts=self.attempts,
+        )  # fmt: skip
+
+
+def half_the_threads() -> int:
+    """Those that the trainer does not use while others play."""
+    return max(1, torch.get_num_threads() // 2)
+
+
+@dataclass
+class _Job:
+    """A wave under way."""
+
+    wave: Wave
+    shares: list[Share]
+    waiting: deque[Share]
+    version: int
+    load: int
+    lost: dict[int, int] = field(default_factory=dict)  # times, of a share
+    played: dict[int, Played] = field(default_factory=dict)
+    begun: float = 0.0
+    ended: float = 0.0
+    attempts: int = 0
+
+
+class Pool:
+    """A `Worker` made of several, see `Share` for why their number changes nothing.
+
+    Args:
+        crew: opens workers.
+        count: how many.
+        share: prompts of a share; None: a wave is one.
+        seed: of the run.
+        threads: that it keeps busy while the trainer trains.
+        patience: seconds without a sign of life after which a worker counts as hung.
+        attempts: times that a share may be lost before the run ends.
+    """
+
+    def __init__(
+        self, crew: Crew, *, count: int, share: int | None, seed: int, threads: int, patience: float,
+        attempts: int,
+    ) -> None:  # fmt: skip
+        self.threads = threads
+        self._crew, self._share, self._seed = crew, share, seed
+        self._patience, self._attempts = patience, attempts
+        self._version = self._load = 0
+        self._job: _Job | None = None
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._restarts = 0
+        self._seats: dict[int, Seat] = {}
+        self._busy: set[int] = set()
+        self._silent: dict[
+            int, tuple[int, float]
+        ] = {}  # signs of a worker, and for how long they are the same
+        self._changed = threading.Condition()
+        self._talks = [self._talk_to(number) for number in range(count)]
+
+    # ------------------------------------------------------------------ protocol
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """See `Worker`."""
+        assert self._job is None, "the weights of episodes that are being played must stay as they are"
+        self._crew.write(weights)
+        self._version, self._load = version, self._load + 1
+
+    def submit(self, wave: Wave) -> None:
+        """See `Worker`."""
+        assert self._job is None, "one wave at a time"
+        shares = cut(wave, self._share, self._seed)
+        with self._changed:
+            self._job = _Job(wave, shares, deque(shares), self._version, self._load)
+            self._changed.notify_all()
+
+    def take(self) -> Played:
+        """See `Worker`.
+
+        Raises:
+            PlayingError: a share failed, or was lost too often.
+        """
+        job = self._job
+        assert job is not None, "nothing was submitted"
+        self._silent.clear()
+        with self._changed:
+            while len(job.played) < len(job.shares) and self._error is None:
+                before = time.monotonic()
+                self._changed.wait(_SLICE_S)
+                # bounded: a machine that was suspended has not waited
+                self._end_the_silent(min(time.monotonic() - before, 2 * _SLICE_S))
+            if self._error is not None:
+                raise self._error
+            self._job = None
+            counts = {
+                "shares": len(job.shares), "attempts": job.attempts, "restarts": self._restarts,
+            }  # fmt: skip
+            self._restarts = 0
+        whole = joined(job.wave, job.shares, job.played)
+        return replace(whole, seconds=job.ended - job.begun, counts=counts)
+
+    def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See `Worker`."""
+        return self._crew.differing(weights)
+
+    def stop(self) -> None:
+        """See `Worker`."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+            seats = list(self._seats.values())
+        for seat in seats:
+            seat.end()
+        for talk in self._talks:
+            talk.join(_STOP_S)
+        for number, talk in enumerate(self._talks):
+            if talk.is_alive() and number in self._seats:
+                self._seats[number].kill("was ended")
+                talk.join(_STOP_S)
+        self._crew.close()
+
+    @property
+    def seats(self) -> list[Seat]:
+        """The workers that there are now, by their places."""
+        with self._changed:
+            return [seat for _, seat in sorted(self._seats.items())]
+
+    # ------------------------------------------------------------------ one thread a worker
+    def _talk_to(self, number: int) -> threading.Thread:
+        talk = threading.Thread(target=self._talk, args=(number,), name=f"worker-{number}", daemon=True)
+        talk.start()
+        return talk
+
+    def _talk(self, number: int) -> None:
+        seat: Seat | None = None
+        try:
+            seat = self._opened(number)
+            while (share := self._next(number)) is not None:
+                if not seat.is_alive:  # it died with nothing to do, which costs no share an attempt
+                    seat = self._replaced(number, seat)
+                job = self._job
+                assert job is not None
+                try:
+                    played = seat.play(share, job.load, job.version)
+                except LostWorker as lost:
+                    self._lose(job, share, number, str(lost))
+                    seat = self._replaced(number, seat)
+                else:
+                    self._keep(job, share, number, played)
+        except BaseException as error:  # whoever takes the episodes raises it
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+        finally:
+            if seat is not None:
+                seat.close()
+
+    def _opened(self, number: int) -> Seat:
+        seat = self._crew.open(number)
+        with self._changed:
+            self._seats[number] = seat
+            is_over = self._is_over
+        if is_over:
+            seat.end()
+        return seat
+
+    def _replaced(self, number: int, seat: Seat) -> Seat:
+        seat.close()
+        with self._changed:
+            self._restarts += 1
+        return seat if self._is_over else self._opened(number)
+
+    def _next(self, number: int) -> Share | None:
+        """A share that waits to be played; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends or (self._job is not None and self._job.waiting))
+            if self._ends or self._job is None:
+                return None
+            self._busy.add(number)
+            self._silent.pop(number, None)
+            self._job.attempts += 1
+            return self._job.waiting.popleft()
+
+    @property
+    def _ends(self) -> bool:
+        return self._is_over or self._error is not None
+
+    def _keep(self, job: _Job, share: Share, number: int, played: Played) -> None:
+        now = time.perf_counter()
+        with self._changed:
+            self._busy.discard(number)
+            job.played[share.number] = played
+            job.begun = min(job.begun or now, now - played.seconds)
+            job.ended = max(job.ended, now)
+            self._changed.notify_all()
+
+    def _lose(self, job: _Job, share: Share, number: int, how: str) -> None:
+        with self._changed:
+            self._busy.discard(number)
+            lost = job.lost[share.number] = job.lost.get(share.number, 0) + 1
+            if lost >= self._attempts and not self._is_over:
+                times = "" if lost == 1 else f"; these episodes were lost {lost} times"
+                self._error = PlayingError(f"the playing process (worker={self._crew.name}) {how}{times}")
+            job.waiting.appendleft(share)
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ hung ones
+    def _end_the_silent(self, seconds: float) -> None:
+        """Kill workers that have not got on for too long; whoever talks to one then goes on with another.
+
+        Args:
+            seconds: since the last look.
+        """
+        for number in sorted(self._busy):
+            seat = self._seats[number]
+            signs, waited = self._silent.get(number, (seat.signs, 0.0))
+            now = seat.signs
+            waited = waited + seconds if now == signs else 0.0
+            self._silent[number] = (now, waited)
+            if now < 0 and waited >= max(self._patience, _START_S):
+                seat.kill(f"did not start within {waited:.0f} s")
+            elif now >= 0 and waited >= self._patience:
+                seat.kill(
+                    f"finished no reply for {self._patience:g} s; a game may hang (worker=none rollout.overlap=false "
+                    "shows where), or raise worker.patience"
+                )

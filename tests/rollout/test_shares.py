@@ -1,0 +1,209 @@
+"""Shares: whoever plays them, how many of them there are and how often they die, what is played is the same."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.models.policy import named_weights
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.sync import WeightSync
+from lit_agentrl.rollout.workers.base import Played, play
+from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
+from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.pool import Pool
+from lit_agentrl.rollout.workers.shares import Share, cut, joined, play_share
+from lit_agentrl.rollout.workers.weights import SharedWeights
+from tests.conftest import load_task_yaml, tiny_network
+from tests.rollout.test_process import rules
+
+TASK = replace(load_task_yaml("frozen_lake"), max_turns=2)
+RULES = replace(rules(), tasks=[TASK], max_context_tokens=120)
+PARAMS = SamplingParams(max_reply_tokens=4, max_context_tokens=120)
+
+
+def wave(groups: int = 5, members: int = 2, *, iteration: int = 0, number: int = 0) -> Wave:
+    """Prompts of several members; each second one has a greedy sibling, at the end as structures have it."""
+    specs = [EpisodeSpec(iteration, g, m, 0, 11 + g, number) for g in range(groups) for m in range(members)]
+    greedy = [EpisodeSpec(iteration, g, 0, 0, 11 + g, number, greedy=True) for g in range(0, groups, 2)]
+    return Wave("train", iteration, PARAMS, (*specs, *greedy), number)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Crew:
+    """Workers of this process, which take their time; each second share is lost ``deaths`` times."""
+
+    name = "fake"
+
+    def __init__(self, generator: random.Random, *, deaths: int = 0) -> None:
+        self.generator, self.deaths = generator, deaths
+        self.network = tiny_network(seed=99)
+        self.weights = SharedWeights(self.network)
+        self.one_at_a_time = threading.Lock()  # torch's generator belongs to the process
+        self.opened = 0
+        self.lost: Counter[int] = Counter()
+
+    def open(self, number: int) -> Seat:
+        self.opened += 1
+        return Seat(self, number)
+
+    def write(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self.weights.write(weights)
+
+    def differing(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self.weights.differing(weights)
+
+    def close(self) -> None:
+        self.lost.clear()
+
+
+class Seat:
+    def __init__(self, crew: Crew, number: int) -> None:
+        self.crew, self.number, self.is_alive, self.signs = crew, number, True, 0
+        self.engine = RULES.open_engine(copy.deepcopy(crew.network))
+        self.scheduler = Scheduler(RULES, self.engine)
+        self.sync = WeightSync(self.engine, crew.network, RULES, torch.no_grad)
+        self.loaded: int | None = None
+        self.why = ""
+
+    def play(self, share: Share, load: int, version: int) -> Played:
+        crew = self.crew
+        time.sleep(crew.generator.uniform(0, 0.004))
+        with crew.one_at_a_time:
+            if self.loaded != load:
+                self.sync.load(crew.weights.views(), version)
+                self.loaded = load
+            played = play_share(share, self.sync, self.scheduler, version)
+        if self.why or (share.number % 2 == 0 and crew.lost[share.key] < crew.deaths):  # with its work done
+            crew.lost[share.key] += 1
+            raise LostWorker(self.why or "died")
+        return replace(played, seconds=0.1)
+
+    def end(self) -> None:
+        self.why = "was ended"
+
+    def kill(self, why: str) -> None:
+        self.why = why
+
+    def close(self) -> None:
+        self.scheduler.close()
+
+
+def pool(crew: Any, *, count: int, share: int | None = 2, **options: Any) -> Pool:
+    given = {"patience": 60.0, "attempts": 1000, "threads": 1, "seed": RULES.seed, **options}
+    return Pool(crew, count=count, share=share, **given)
+
+
+def here(*waves: Wave, share: int = 2) -> list[Played]:
+    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyDoors())
+    return [player.play_shares(each, 7, share, 1) for each in waves]
+
+
+def test_cut_by_number_alone() -> None:
+    whole = wave()
+    shares = cut(whole, 2, seed=3)
+    assert [[spec.group for spec in share.wave.specs] for share in shares] == [
+        [0, 0, 1, 1, 0], [2, 2, 3, 3, 2], [4, 4, 4]
+    ]  # fmt: skip
+    assert [share.number for share in shares] == [0, 1, 2] and len({share.key for share in shares}) == 3
+    # the share of a group is the same wherever it stands among the groups of a rank
+    of_a_rank = replace(whole, specs=tuple(spec for spec in whole.specs if spec.group >= 2))
+    moved = cut(of_a_rank, 2, seed=3)
+    assert [(each.wave, each.key) for each in moved] == [(each.wave, each.key) for each in shares[1:]]
+    backwards = {share.number: Played(list(share.wave.specs)) for share in reversed(shares)}  # type: ignore[arg-type]
+    assert joined(whole, shares, backwards).episodes == list(whole.specs)
+    assert cut(replace(whole, specs=()), 2, seed=3) == []
+    (all_of_it,) = cut(whole, None, seed=3)
+    assert all_of_it.wave is whole
+
+
+def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
+    first, second = wave(4, 1), wave(2, 1, iteration=1, number=1)
+    expected = [played.episodes for played in here(first, second, share=1)]
+    weights = named_weights(tiny_network())
+    for count, deaths, seed in ((1, 0, 0), (2, 1, 1), (5, 2, 2)):
+        crew = Crew(random.Random(seed), deaths=deaths)
+        made = pool(crew, count=count, share=1)
+        made.load(weights, 7)
+        played = [play(made, first), play(made, second)]
+        assert [each.episodes for each in played] == expected
+        lost = sum(each.counts["attempts"] - each.counts["shares"] for each in played)
+        assert sum(each.counts["restarts"] for each in played) == lost == 3 * deaths
+        assert [each.counts["shares"] for each in played] == [4, 2]
+        made.stop()
+        assert not any(talk.is_alive() for talk in threading.enumerate() if talk.name.startswith("worker-"))
+    assert {turn.policy_version for each in expected[0] for turn in each.turns} == {7}
+
+
+def test_shares_leave_no_trace_in_torchs_generator_and_whole_waves_have_the_same_tokens() -> None:
+    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyDoors())
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    cut_up = player.play_shares(wave(), 7, 2, 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    for one, other in zip(cut_up.episodes, player.play(wave(), 7).episodes, strict=True):
+        assert [turn.reply_tokens.tolist() for turn in one.turns] == [
+            t.reply_tokens.tolist() for t in other.turns
+        ]
+
+
+def test_the_same_episodes_are_not_lost_for_ever() -> None:
+    made = pool(Crew(random.Random(0), deaths=9), count=2, attempts=3)
+    made.load({}, 0)
+    with pytest.raises(PlayingError, match=r"worker=fake\) died; these episodes were lost 3 times$"):
+        play(made, wave())
+    made.stop()
+
+
+class Stuck(Seat):
+    """The first worker never answers until it is killed."""
+
+    def play(self, share: Share, load: int, version: int) -> Played:
+        if self.crew.opened == 1:
+            while not self.why:
+                time.sleep(0.01)
+            raise LostWorker(self.why)
+        return super().play(share, load, version)
+
+
+def test_a_worker_that_hangs_is_replaced() -> None:
+    crew, weights = Crew(random.Random(0)), named_weights(tiny_network())
+    crew.open = lambda number: (setattr(crew, "opened", crew.opened + 1), Stuck(crew, number))[1]  # type: ignore[assignment,func-returns-value]
+    made = pool(crew, count=1, patience=0.05)
+    made.load(weights, 7)
+    (expected,) = here(wave(2))
+    found = play(made, wave(2))
+    assert found.episodes == expected.episodes and found.counts["restarts"] == 1
+    made.stop()
+
+
+def test_what_a_worker_raises_ends_the_run() -> None:
+    crew = Crew(random.Random(0))
+
+    def broken(number: int) -> Seat:
+        raise ValueError("no room")
+
+    crew.open = broken  # type: ignore[method-assign]
+    made = pool(crew, count=2)
+    made.load({}, 0)
+    with pytest.raises(ValueError, match="no room"):
+        play(made, wave())
+    made.stop()
