@@ -238,8 +238,8 @@ def _add_worker(cfg: Any) -> None:
         cfg["worker"] = {"_target_": _PROCESS, **options}
     worker = cfg.get("worker")
     if worker is not None and worker.get("_target_", _PROCESS) == _PROCESS:
-        shipped = load_option("worker", "process" if worker else "none")
-        cfg["worker"] = {**OmegaConf.to_container(shipped), **worker}
+        shipped: Any = load_option("worker", "process" if worker else "none")
+        cfg["worker"] = {**dict(shipped), **worker}
 
 
 def _target(name: str) -> str:
