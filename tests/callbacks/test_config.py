@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+
+from lit_agentrl.callbacks.loggers import CSVLog, with_table
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
 
@@ -33,9 +37,39 @@ def test_one_is_changed_and_one_is_dropped() -> None:
 
 @pytest.mark.parametrize(
     ("option", "names"),
-    [("csv", ["csv"]), ("tensorboard", ["tensorboard"]), ("default", ["csv", "tensorboard"])],
+    [
+        ("csv", ["csv"]),
+        ("tensorboard", ["tensorboard"]),
+        ("default", ["csv", "tensorboard"]),
+        ("[default,wandb,mlflow]", ["csv", "tensorboard", "wandb", "mlflow"]),
+    ],
 )
-def test_loggers(option: str, names: list[str]) -> None:
+def test_loggers_lie_in_the_run_folder(option: str, names: list[str]) -> None:
     found = parts("logger", option)
     assert list(found) == names
-    assert {Path(logger.log_dir) for logger in found.values()} <= {Path("run"), Path("run/tensorboard")}
+    assert {Path(logger.save_dir).absolute() for logger in found.values()} == {Path("run").absolute()}
+
+
+def test_the_table_of_metrics_is_written_whatever_the_logger() -> None:
+    loggers = list(parts("logger", "[tensorboard,csv]").values())
+    assert with_table(loggers, Path("run")) == loggers[::-1]
+    table, board = with_table(loggers[:1], Path("run"))
+    assert isinstance(table, CSVLog) and table.path == Path("run/metrics.csv") and board is loggers[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "package", "extra"),
+    [("wandb", "wandb", "wandb"), ("mlflow", "alembic", "mlflow"), ("tensorboard", "matplotlib", "figures")],
+)
+def test_a_logger_names_the_extra_that_it_lacks(
+    option: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(name: str) -> object:
+        return None if name == package else object()
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    asked = ["logger.tensorboard.figure=true"] if option == "tensorboard" else []
+    with pytest.raises(InstantiationException) as refused:
+        parts("logger", option, *asked)
+    told = f"needs the package {package}; install it with: pip install 'lit-agentrl[{extra}]'"
+    assert str(refused.value.__cause__).endswith(told)

@@ -6,11 +6,15 @@ import csv
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pytest import approx
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
+from lit_agentrl.callbacks import board
 from lit_agentrl.callbacks.loggers import CSVLog, TensorBoardLog, deterministic_columns
 
 
@@ -18,10 +22,14 @@ def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+def shown(folder: Path) -> EventAccumulator:
     events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    return [(event.step, event.value) for event in events.Scalars(tag)]
+    return events
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in shown(folder).Scalars(tag)]
 
 
 def test_floats_come_back_bit_equal(tmp_path: Path) -> None:
@@ -164,22 +172,81 @@ def test_tensorboard_shows_each_step_once_after_a_rewind(tmp_path: Path, kept: i
     assert scalars(tmp_path, "a") == expected
 
 
-def test_hparams_session_ends_only_when_training_succeeded(tmp_path: Path) -> None:
-    def tags(folder: Path) -> set[str]:
-        events = EventAccumulator(str(folder / "tensorboard"))
-        events.Reload()
-        return {tag for tag in events.summary_metadata if "hparams" in tag}
+def summary_of(last: float, games: tuple[str, ...] = ("sokoban",)) -> Any:
+    """A finished run of three iterations, tested on these games."""
 
+    def scored(mean: float, iteration: int | None) -> Any:
+        found = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 8}
+        return {"iteration": iteration, "success": found, "return": None if iteration is None else found}
+
+    levels = {"chance": scored(0.2, None), "oracle": None}
+    stages = {"start": scored(0.3, 0), "best": scored(0.5, 2), "last": scored(last, 3)}
+    listed = [{"name": name, "split": "test", **levels, **stages} for name in games]
+    return {"status": "completed", "iterations": 3, "planned_iterations": 3, "seed": 7, "games": listed}
+
+
+def test_closing_scores_are_shown_once_and_go_when_the_run_goes_on(tmp_path: Path) -> None:
+    for last in (0.6, 0.4):  # the second launch finds a finished run
+        log = TensorBoardLog(tmp_path, figure=False)
+        log.rewind(-1 if last == 0.6 else 3)
+        log.log_hyperparams({"seed": 7})
+        log.finalize("success")
+        log.conclude(summary_of(last))
+        assert scalars(tmp_path, "test/success") == [(0, approx(0.3)), (2, approx(0.5)), (3, approx(last))]
+        assert [value for _, value in scalars(tmp_path, "test/success_low")][-1] == approx(last - 0.1)
+        (table,) = shown(tmp_path).Tensors("0_overview/scores/text_summary")
+        text = table.tensor_proto.string_val[0].decode()
+        assert f"| sokoban | test | last | 3 | 8 | {last:.3f} [{last - 0.1:.3f}, {last + 0.1:.3f}] |" in text
+        assert "| sokoban | test | chance | – | 8 | 0.200 [0.100, 0.300] | – |" in text
+    log = TensorBoardLog(tmp_path, figure=False)
+    log.rewind(3)
+    log.finalize("failed")
+    tags = shown(tmp_path).Tags()
+    assert "test/success" not in tags["scalars"] and "0_overview/scores/text_summary" not in tags["tensors"]
+
+
+def test_means_over_games_have_no_bounds() -> None:
+    rows = board.on_test(summary_of(0.5, games=("sokoban", "bandit")))
+    assert rows[-1] == (3, {"test/success": approx(0.5), "test/return": approx(0.5)})
+
+
+def test_hparams_session_ends_only_when_the_run_concludes(tmp_path: Path) -> None:
+    log = TensorBoardLog(tmp_path, figure=False)
     start, end = "_hparams_/session_start_info", "_hparams_/session_end_info"
-    for status, expected in (("failed", {start}), ("success", {start, end})):
-        log = TensorBoardLog(tmp_path / status)
-        log.log_hyperparams({"algo": {"clip": 0.2, "name": "grpo"}, "seed": 1, "none": None})
-        log.finalize("success")  # Lightning does this after the validation of the start
-        assert tags(tmp_path / status) == {start}
-        log.rewind(0)
-        log.finalize(status)
-        assert tags(tmp_path / status) == expected
-        assert not list((tmp_path / status).rglob("hparams.yaml"))
+    log.rewind(-1)
+    log.log_hyperparams({"algo": {"clip": 0.2, "name": "grpo"}, "seed": 1, "none": None})
+    log.finalize("success")  # Lightning does this after the validation of the start
+    assert {tag for tag in shown(tmp_path).summary_metadata if "hparams" in tag} == {start}
+    log.conclude(summary_of(0.5))
+    assert {tag for tag in shown(tmp_path).summary_metadata if "hparams" in tag} == {start, end}
+    assert not list(tmp_path.rglob("hparams.yaml"))
+
+
+def test_the_overview_and_its_levels_come_first(tmp_path: Path) -> None:
+    log = TensorBoardLog(tmp_path, figure=False)
+    log.compare_with(chance=0.1, oracle=1.0)
+    log.rewind(-1)
+    log.log_metrics({"val/success": 0.5, "val/turns": 3.0}, step=0)
+    log.log_metrics({"rollout/entropy": 0.5}, step=1)
+    log.finalize("failed")
+    events = shown(tmp_path)
+    names = ["0_overview/1_val/success", "0_overview/4_rollout/entropy"]
+    assert sorted(events.Tags()["scalars"])[:2] == names
+    assert scalars(tmp_path, "val/chance") == [(0, approx(0.1))] and scalars(tmp_path, names[0]) == [(0, 0.5)]
+    (layout,) = events.Tensors("custom_scalars__config__")
+    charts = Layout.FromString(layout.tensor_proto.string_val[0]).category[0].chart
+    assert list(charts[0].multiline.tag) == ["val/success", "rollout/success", "val/chance", "val/oracle"]
+    assert charts[1].margin.series[0].lower == "test/success_low"
+
+
+def test_the_learning_curve_is_a_picture(tmp_path: Path) -> None:
+    CSVLog(tmp_path).log_metrics({"val/success": 0.5, "rollout/success": 0.25}, step=0)
+    log = TensorBoardLog(tmp_path, figure=True)
+    log.compare_with(chance=0.1, oracle=1.0)
+    log.rewind(-1)
+    log.conclude(summary_of(0.5))
+    (picture,) = shown(tmp_path).Images("0_overview/7_learning_curve")
+    assert (picture.width, picture.height, picture.step) == (1100, 550, 3)
 
 
 def test_hparams_are_flat_and_fix_no_metric(tmp_path: Path) -> None:

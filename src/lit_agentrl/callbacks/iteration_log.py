@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_agentrl.modules.contract import Measured, as_measured
+from lit_agentrl.report.summary import Summary
 
 
 @runtime_checkable
@@ -17,6 +18,22 @@ class Rewinds(Protocol):
 
     def rewind(self, iterations: int) -> None:
         """Drop everything after ``iterations`` completed iterations; −1 drops all."""
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """Shows success beside levels that it is compared with: a logger, or the live display."""
+
+    def compare_with(self, **references: float) -> None:
+        """State them, such as ``chance`` and ``oracle``, before anything is logged."""
+
+
+@runtime_checkable
+class Concludes(Protocol):
+    """A logger that has a place for the closing scores."""
+
+    def conclude(self, summary: Summary) -> None:
+        """Show them, at the very end of a run."""
 
 
 def rewind(trainer: Trainer, iterations: int) -> None:

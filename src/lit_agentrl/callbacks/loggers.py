@@ -1,4 +1,4 @@
-"""Loggers of one run folder: ``metrics.csv`` and ``tensorboard/``, both rewound exactly on resume.
+"""Loggers of one run folder: ``metrics.csv``, which is always written, and ``tensorboard/``; rewound on resume.
 
 The x-axis is the number of completed iterations: row 0 is the start, row ``i`` the end of iteration ``i``.
 """
@@ -11,7 +11,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -19,11 +19,16 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
+from lit_agentrl.callbacks import board
 from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
+from lit_agentrl.report.summary import Summary, beside
+from lit_agentrl.report.table import Metrics
 
 _log = logging.getLogger(__name__)
+_CLOSING = ".closing"  # how the event file of closing scores ends
 CLOCK_PREFIXES = ("time/", "speed/")
 
 
@@ -152,32 +157,57 @@ class CSVLog(Logger):
         self._is_loaded = True
 
 
+def with_table(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
+    """These loggers, after that of ``metrics.csv``, which a run has whatever its loggers: reports read it."""
+    tables: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
+    return [*(tables or [CSVLog(folder)]), *(logger for logger in loggers if logger not in tables)]
+
+
 class TensorBoardLog(TensorBoardLogger):
     """TensorBoard events in ``<run>/tensorboard``.
 
+    What matters is written a second time below ``0_overview/``, which TensorBoard shows first, and the CUSTOM SCALARS
+    tab has success between chance and oracle, and the test with its interval.
+
     Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after
-    that step, so a resumed run shows each iteration once.  Hyperparameters are written at launch and closed
-    when training succeeds: a crashed run shows as unknown in the HPARAMS tab.
+    that step, so a resumed run shows each iteration once.  The closing scores lie in an event file of their own,
+    which goes when the run goes on.  It also closes the hyperparameters, which are written at launch: a run that
+    came to no end shows as unknown in the HPARAMS tab.
 
     Args:
         save_dir: the run folder.
         max_queue: events held before a flush (each iteration is flushed anyway).
+        figure: draw the learning curve at the end, with matplotlib; ``auto``: where that is installed.
+
+    Raises:
+        ValueError: a figure without matplotlib.
     """
 
-    def __init__(self, save_dir: str | Path, max_queue: int = 100) -> None:
+    def __init__(
+        self, save_dir: str | Path, max_queue: int = 100, figure: bool | Literal["auto"] = "auto"
+    ) -> None:
         super().__init__(
             save_dir=save_dir, name="", version="tensorboard", default_hp_metric=False, max_queue=max_queue
         )
+        self._home = Path(save_dir)
+        self._has_figure = board.draws(figure)
+        self._levels: dict[str, float] = {}
         self._session_end: Any = None
-        self._is_training = False
+
+    def compare_with(self, **references: float) -> None:
+        """Success that validation is compared with, such as ``chance`` and ``oracle``: lines beside it."""
+        self._levels.update(references)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
         """Hide everything after ``iterations`` completed iterations; −1 hides all."""
+        for closed in Path(self.log_dir).glob(f"events*{_CLOSING}"):
+            closed.unlink()
         start = Event(step=iterations + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment._get_file_writer().add_event(start)
+        if iterations < 0:
+            self.experiment.add_custom_scalars(board.LAYOUT)
         self.experiment.flush()
-        self._is_training = iterations >= 0
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
@@ -190,6 +220,11 @@ class TensorBoardLog(TensorBoardLogger):
         self.experiment._get_file_writer().add_summary(start, 0)
 
     @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Add the row of iteration ``step``."""
+        super().log_metrics(board.overview(beside(metrics, self._levels)), step)
+
+    @rank_zero_only
     def log_text(self, tag: str, markdown: str, step: int) -> None:
         """Show ``markdown`` in the TEXT tab."""
         self.experiment.add_text(tag, markdown, step)
@@ -200,25 +235,42 @@ class TensorBoardLog(TensorBoardLogger):
         self.experiment.add_image(tag, image_HWC, step, dataformats="HWC")
 
     @rank_zero_only
+    def conclude(self, summary: Summary) -> None:
+        """Show the closing scores, in an event file of their own."""
+        self._close()
+        with SummaryWriter(self.log_dir, filename_suffix=_CLOSING) as writer:
+            for at, row in board.on_test(summary):
+                for name, value in row.items():
+                    writer.add_scalar(name, value, at)
+            end = summary["iterations"]
+            writer.add_text(board.SCORES, board.scores_markdown(summary), end)
+            if self._has_figure:
+                metrics = Metrics.read(self._home / "metrics.csv")
+                picture = board.learning_curve(metrics, summary, self._levels)
+                writer.add_image(board.CURVE, picture, end, dataformats="HWC")
+            if self._session_end is not None:
+                writer._get_file_writer().add_summary(self._session_end, 0)
+                self._session_end = None
+
+    @rank_zero_only
     def save(self) -> None:
         # the parent also writes hparams.yaml; the run folder holds the config already
         self.experiment.flush()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the file when training ends; if it succeeded, also the session of the HPARAMS tab.
+        """Close the file if training has failed; a success, also of a validation alone, ends nothing.
 
-        Lightning finalizes after a stand-alone validation as well, which ends neither: TensorBoard reads the
-        files of one second in the order of their names, where the tenth comes before the ninth.
+        TensorBoard reads the files of one second in the order of their names, where the tenth comes before the ninth.
         """
-        if status == "success" and self._is_training and self._session_end is not None:
-            self.experiment._get_file_writer().add_summary(self._session_end, 0)
-            self._session_end = None
         if self._experiment is not None:
             self._experiment.flush()
-            if self._is_training or status != "success":
-                self._experiment.close()
-        self._is_training = False
+        if status != "success":
+            self._close()
+
+    def _close(self) -> None:
+        if self._experiment is not None:
+            self._experiment.close()
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -17,7 +17,8 @@ from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.callbacks.progress import LiveDisplay
+from lit_agentrl.callbacks.iteration_log import Compares
+from lit_agentrl.callbacks.loggers import with_table
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.checks import named, shown
 from lit_agentrl.data.prompts import PromptStream
@@ -133,12 +134,13 @@ def build(
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
     )  # fmt: skip
     folder = Path(cfg.run_dir)
-    loggers = build_dict(cfg, "logger", Logger)
+    loggers = with_table(build_dict(cfg, "logger", Logger), folder)
     callbacks = [rollouts, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
-    for display in (callback for callback in callbacks if isinstance(callback, LiveDisplay)):
-        if len(levels) == len(games.val):  # the means over games are those of all of them
-            chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
-            display.compare_with(chance=chance, oracle=oracle)
+    if len(levels) == len(games.val):  # the means over games are those of all of them
+        chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
+        for part in (*callbacks, *loggers):
+            if isinstance(part, Compares):
+                part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(cfg, games, rules, module, stream, rollouts, trainer, loggers, folder)
 

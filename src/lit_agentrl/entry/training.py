@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.collapse import CollapseWatch
-from lit_agentrl.callbacks.iteration_log import rewind
+from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, run_folder, screen, threads
 from lit_agentrl.entry.assembly import Run, build, plain
@@ -105,6 +105,9 @@ def train(
         _measure_end(run, tracker)
         doors_of(run.trainer.strategy).finish()
         result = tracker.finish("completed" if is_complete else "stopped")
+        for logger in run.loggers:
+            if isinstance(logger, Concludes):
+                logger.conclude(result)
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error

@@ -182,11 +182,37 @@ def read(path: str | Path) -> Summary:
     return summary  # type: ignore[no-any-return]
 
 
-def _success(scored: Score) -> str:
-    success = scored["success"]
-    if success["low"] is None or success["high"] is None:
-        return f"{success['mean']:.3f}"
-    return f"{success['mean']:.3f} [{success['low']:.3f}, {success['high']:.3f}]"
+def flat_scores(summary: Summary) -> dict[str, float]:
+    """The scores that are known, as ``<split>/<game>/<policy>/<score>``; bounds end in ``_low`` and ``_high``.
+
+    The policy is ``chance``, ``start``, ``best``, ``last`` or ``oracle``; the score ``success`` or ``return``.
+    """
+    flat: dict[str, float] = {}
+    for game in summary["games"]:
+        for stage in ("chance", *STAGES, "oracle"):
+            scored: Score | None = game[stage]  # type: ignore[literal-required]
+            for name in ("success", "return"):
+                found: Estimate | None = scored[name] if scored else None
+                parts = {"": found["mean"], "_low": found["low"], "_high": found["high"]} if found else {}
+                path = f"{game['split']}/{game['name']}/{stage}/{name}"
+                flat |= {path + end: value for end, value in parts.items() if value is not None}
+    return flat
+
+
+def beside(row: Mapping[str, Any], levels: Mapping[str, float]) -> dict[str, Any]:
+    """A row of metrics, and the levels (``chance``, ``oracle``) that its validation, if any, is compared with."""
+    if "val/success" not in row:
+        return dict(row)
+    return {**row, **{f"val/{name}": value for name, value in levels.items()}}
+
+
+def with_interval(found: Estimate | None) -> str:
+    """A mean and its bounds as they are printed; a dash where it is not known."""
+    if found is None:
+        return "–"
+    if found["low"] is None or found["high"] is None:
+        return f"{found['mean']:.3f}"
+    return f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
 def _normalised(scored: Score, chance: Score | None, oracle: Score | None) -> str:
@@ -222,7 +248,7 @@ def closing_table(summary: Summary) -> Table:
                 stage,
                 "–" if iteration is None else str(iteration),
                 str(scored["success"]["n"]),
-                _success(scored),
+                with_interval(scored["success"]),
                 _normalised(scored, game["chance"], game["oracle"]),
                 end_section=stage == "oracle",
             )
