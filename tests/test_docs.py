@@ -17,9 +17,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from safetensors import safe_open
 
+from lit_agentrl.__main__ import subcommands
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry.assembly import check_prompts
+from lit_agentrl.entry.overrides import FLAGS
 from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
@@ -169,6 +171,12 @@ def test_every_reward_part_is_on_its_page() -> None:
     page = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
     options = {file.stem for file in (ROOT / "src/lit_agentrl/conf/reward").glob("*.yaml")} - {"none"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
+
+
+def test_every_command_and_flag_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    words = [*subcommands(), *(flag for flag in FLAGS if flag.startswith("--"))]
+    assert [word for word in words if f"`{word}" not in page] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
