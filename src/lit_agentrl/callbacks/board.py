@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics
 
-# metrics that are written again under a name that sorts before all others, in TIME SERIES and in HPARAMS
+# metrics that are written again under a name that sorts before all others, in TIME SERIES and in HPARAMS; TensorBoard
+# cuts long names short, but for what follows the last slash
 OVERVIEW = {
-    name: f"0_overview/{number}_{name}"
-    for number, name in enumerate(
-        (
-            "val/success", "rollout/success", "rollout/return_mean", "rollout/entropy",
-            "rollout/return_std_within_group", "train/grad_norm",
-        ),
-        start=1,
-    )
-}  # fmt: skip
+    "val/success": "0_overview/1_val_success",
+    "rollout/success": "0_overview/2_rollout_success",
+    "rollout/return_mean": "0_overview/3_return",
+    "rollout/entropy": "0_overview/4_entropy",
+    "rollout/return_std_within_group": "0_overview/5_spread",
+    "train/grad_norm": "0_overview/6_grad_norm",
+}
 SCORES = "0_overview/scores"
 CURVE = "0_overview/7_learning_curve"
 # the CUSTOM SCALARS tab: charts of several metrics, and of one with its bounds
@@ -113,7 +112,7 @@ def draws(figure: bool | Literal["auto"]) -> bool:
 def learning_curve(
     metrics: Metrics, summary: reports.Summary, levels: Mapping[str, float]
 ) -> NDArray[np.uint8]:
-    """A picture of a run (height, width, 3 colours; bytes): success of rollout, validation and test, and four more.
+    """A picture of a run (height, width, 3 colours; bytes): success of rollout, validation and test.
 
     Args:
         metrics: the run's ``metrics.csv``.
@@ -123,44 +122,27 @@ def learning_curve(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 5.5), dpi=100, layout="constrained")
+    figure = Figure(figsize=(5.5, 3.4), dpi=140, layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
-    places: Any = [["success", "success", "return", "entropy"], ["success", "success", "spread", "norm"]]
-    axes: Any = figure.subplot_mosaic(places)
-    _draw_success(axes["success"], metrics, on_test(summary), levels)
-    for place, title, name in (
-        ("return", "return", "rollout/return_mean"),
-        ("entropy", "entropy, nats per token", "rollout/entropy"),
-        ("spread", "spread of returns in a group", "rollout/return_std_within_group"),
-        ("norm", "gradient norm", "train/grad_norm"),
-    ):
-        axes[place].plot(*_points(metrics, name))
-        axes[place].set_title(title, fontsize="medium")
-    for each in axes.values():
-        each.grid(alpha=0.3)
-        each.locator_params(axis="x", integer=True)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
-def _draw_success(
-    axes: Any, metrics: Metrics, tested: Sequence[tuple[int, dict[str, float]]], levels: Mapping[str, float]
-) -> None:
-    axes.plot(*_points(metrics, "rollout/success"), label="rollout", alpha=0.5)
-    axes.plot(*_points(metrics, "val/success"), label="validation", marker=".")
-    for number, (at, row) in enumerate(tested):
+    axes: Any = figure.add_subplot()
+    axes.plot(*_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
+    axes.plot(*_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
+    for number, (at, row) in enumerate(on_test(summary)):
         mean = row["test/success"]
         low, high = row.get("test/success_low", mean), row.get("test/success_high", mean)
         label = "test, 95 % interval" if number == 0 else None
-        axes.errorbar(
-            [at], [mean], yerr=[[mean - low], [high - mean]], fmt="o", color="C3", capsize=4, label=label
-        )
+        bounds = [[mean - low], [high - mean]]
+        axes.errorbar([at], [mean], yerr=bounds, fmt="o", color="C3", capsize=4, label=label)
     for name, level in levels.items():
         axes.axhline(level, linestyle="--", linewidth=1, color="0.4")
         corner, across = (1, level), ("axes fraction", "data")
         axes.annotate(name, corner, xycoords=across, ha="right", va="bottom", color="0.4")
-    axes.set(title="success", ylim=(-0.02, 1.06), xlabel="iteration")
-    axes.legend(loc="best", frameon=False)
+    axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.1))
+    axes.locator_params(axis="x", integer=True)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:

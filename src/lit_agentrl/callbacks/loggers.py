@@ -213,10 +213,14 @@ class TensorBoardLog(TensorBoardLogger):
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Open the run's session in the HPARAMS tab; nested keys are joined with ``/``.
 
-        No metric columns are fixed here, so that the tab offers every scalar of every run.
+        The seed is called ``0_seed`` there, to be among the columns that are shown.  No metric columns are
+        fixed here, so that the tab offers every scalar of every run.
         """
         nested = vars(params) if isinstance(params, Namespace) else dict(params)
-        _, start, self._session_end = hparams(_flatten(nested), {})  # type: ignore[no-untyped-call]
+        flat = _flatten(nested)
+        if "seed" in flat:  # the tab shows the first five in the order of their names
+            flat = {"0_seed": flat.pop("seed"), **flat}
+        _, start, self._session_end = hparams(flat, {})  # type: ignore[no-untyped-call]
         self.experiment._get_file_writer().add_summary(start, 0)
 
     @rank_zero_only
