@@ -90,7 +90,7 @@ class Turn:
     reply_segments: NDArray[np.int8] = field(default_factory=_nothing)
     reply_logps: NDArray[np.float64] = field(default_factory=_nothing)
     reply_entropies: NDArray[np.float64] = field(default_factory=_nothing)
-    policy_version: int = 0
+    policy_version: int = 0  # -1: of a model that is not the run's, whose log-probs nobody knows (NaN)
     reply_text: str = ""
     finish: FinishReason = FinishReason.STOP
     is_valid: bool = False

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lit_agentrl.entry.evaluation import _record, _table
+from lit_agentrl.entry.evaluation import record_of, table_of
 from lit_agentrl.episode import EndReason, Outcome
 
 LEVELS = {"chance_success": 0.035, "oracle_success": 1.0, "chance_return": None, "oracle_return": None}
@@ -32,7 +32,7 @@ def outcomes(solved: Sequence[Sequence[bool]], failed: int = 0) -> list[Outcome]
 
 def recorded(solved: Sequence[Sequence[bool]], failed: int = 0, **options: Any) -> tuple[Any, dict[str, Any]]:
     cfg = OmegaConf.create({"split": "test", "members": len(solved[0]), "pass_k": [1, 4], **options})
-    return cfg, _record(cfg, "sokoban", 1.0, outcomes(solved, failed), LEVELS)
+    return cfg, record_of(cfg, "sokoban", 1.0, outcomes(solved, failed), LEVELS)
 
 
 def test_pass_at_k_lies_within_0_and_1_and_rests_on_instances() -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_known_is_null_and_a_dash() -> None:
 
 def shown(cfg: Any, records: list[dict[str, Any]], width: int = 80) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(_table("best", cfg, records))
+    console.print(table_of("best weights", cfg, records))
     return console.export_text()
 
 

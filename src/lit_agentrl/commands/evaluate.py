@@ -1,14 +1,20 @@
-"""Measure the policy of a run on any game, with intervals."""
+"""Measure the policy of a run, or a model that no run has trained, on any game, with intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from lit_agentrl.commands._running import read_options, run_command
+from lit_agentrl.entry import ranks
 from lit_agentrl.entry.composition import hydra_ready
-from lit_agentrl.entry.options import opened
+from lit_agentrl.entry.options import opened, options_of_model
+from lit_agentrl.entry.overrides import split_arguments
+
+if TYPE_CHECKING:
+    from lit_agentrl.entry.evaluation import Scores
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -17,6 +23,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _evaluate(argv: list[str]) -> int:
+    flags, overrides = split_arguments(argv)
+    of_model = None if flags else options_of_model(overrides)
+    if of_model is not None:
+        ranks.require_one_process("evaluate plays on one device")
+        from lit_agentrl.entry.model_evaluation import evaluate_model
+
+        with hydra_ready():
+            return _shown(evaluate_model(*of_model))
     cfg = read_options("evaluate", argv, hint="env and temperature take lists, such as env=[sokoban,bandit]")
     if cfg is None:
         return 0
@@ -24,7 +38,10 @@ def _evaluate(argv: list[str]) -> int:
     from lit_agentrl.entry.evaluation import evaluate
 
     with hydra_ready():
-        scores = evaluate(cfg, saved, load_task, folder=folder)
+        return _shown(evaluate(cfg, saved, load_task, folder=folder))
+
+
+def _shown(scores: Scores) -> int:
     console = Console()
     console.print(scores)
     if scores.path is not None:

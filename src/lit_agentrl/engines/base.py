@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.episode import FinishReason
+from lit_agentrl.episode import FinishReason, Message
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,16 @@ class TurnRequest:
         prefix: new token ids since the last reply (first turn: the whole prompt).
         key: 64-bit key of this reply's random draws.
         params: sampling parameters.
+        messages: the whole dialogue that the prompt shows; for engines without ``token_ids`` alone.
+        tools: what the reply may call, as chat APIs take them; as before.
     """
 
     episode: int
     prefix: Sequence[int]
     key: int
     params: SamplingParams
+    messages: Sequence[Message] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
@@ -77,6 +81,8 @@ class TurnResult:
     num_prefilled: int = 0  # tokens of the prefix that were read to answer this request
     num_shared: int = 0  # tokens of the prefix whose state was taken over from another episode
     error: str = ""
+    text: str | None = None  # in place of tokens, of an engine without ``token_ids``
+    calls: list[str] = field(default_factory=list)  # of tools beside the text, each as JSON
 
 
 @dataclass(frozen=True)
@@ -155,3 +161,11 @@ class GivenEngine(Engine, Protocol):
 
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Log-probs (nats, at temperature 1) of all tokens of a text but the first, each after those before it."""
+
+
+@runtime_checkable
+class MeteredEngine(Protocol):
+    """An engine whose use is counted, since it costs."""
+
+    def meter(self) -> dict[str, float]:
+        """What it has been asked for since it was made, by name: requests, tokens, money."""

@@ -65,6 +65,10 @@ class NativeEngine:
         max_context_tokens: int = 1024,
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        if network is None:  # of a model behind an API
+            raise ValueError(
+                "model has no network here; use engine=openai engine.mode=chat, or another model"
+            )
         require(num_slots >= 1, "num_slots", num_slots, ">= 1")
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size

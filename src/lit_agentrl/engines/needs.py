@@ -42,7 +42,7 @@ def open_engine(
     if trains and promised.weights == "none":
         raise ValueError(
             f"engine={name} keeps weights of its own, so that what is trained would never be played; use an engine "
-            "that takes weights, such as engine=native"
+            "that takes weights, such as engine=native, or engine=openai with engine.weights_folder"
         )
     if reads_entropies and not promised.entropies:
         raise ValueError(

@@ -25,11 +25,10 @@ from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import open_engine
 from lit_agentrl.entry.games import Games, TaskLoader
-from lit_agentrl.entry.making import made
+from lit_agentrl.entry.making import made, made_policy
 from lit_agentrl.entry.parts import Parts, build_parts
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
 from lit_agentrl.models.onednn import bound_caches
-from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.report.iteration import failure
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -87,7 +86,7 @@ def build(
     parts = parts or build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
-    policy: Policy = instantiate(cfg.model)
+    policy = made_policy(cfg)
     with named("model"):  # whose template it is
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,

@@ -75,8 +75,8 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
     """
     require_idle("run", folder)
-    temperatures = _as_list(cfg.temperature)
-    _check_options(cfg, temperatures)
+    temperatures = as_list(cfg.temperature)
+    check_options(cfg, temperatures)
     checkpoint = find_checkpoint(cfg, folder)
     run = rebuilt(cfg, saved, load_task)
     target_folder = folder / "evaluations"
@@ -96,12 +96,12 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
             task = run.games.tasks[spec.task]
             outcomes = [each for each in run.rollouts.test.outcomes if each.task_name == task.name]
             levels = asdict(lookup(task, cfg.split))
-            records.append(_record(cfg, task.name, float(temperature), outcomes, levels))
+            records.append(record_of(cfg, task.name, float(temperature), outcomes, levels))
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     written = {"config": OmegaConf.to_container(cfg), "results": records}
     path = keep(target_folder, name, written) if is_kept else None
-    return Scores(records, path, _table(stage, cfg, records))
+    return Scores(records, path, table_of(f"{stage} weights", cfg, records))
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
@@ -128,12 +128,17 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
     return path
 
 
-def _check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
+def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
+    """Refuse options of ``conf/evaluate.yaml`` that are out of range.
+
+    Raises:
+        ValueError: naming the option.
+    """
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1)
-    cfg.pass_k = _as_list(cfg.pass_k)  # one number may stand without brackets
+    cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets
     for k in cfg.pass_k:
         require_whole("pass_k", k, 1)
         if k > cfg.members:
@@ -147,7 +152,8 @@ def _check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
         )
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """One value may stand without brackets."""
     return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
@@ -164,7 +170,7 @@ def rebuilt(
         saved.callbacks, saved.logger = {}, {}
         saved.test.episodes = cfg.episodes
         if cfg.env is not None:
-            saved.test.envs = [str(name) for name in _as_list(cfg.env)]
+            saved.test.envs = [str(name) for name in as_list(cfg.env)]
         elif saved.test.envs is None and saved.val.envs is not None:
             saved.test.envs = saved.val.envs
         load_task = find_games(cfg, saved, load_task)
@@ -178,13 +184,18 @@ def rebuilt(
     return build(saved, load_task, extra_callbacks=extra_callbacks)
 
 
-def _record(
+def record_of(
     cfg: DictConfig,
     env: str,
     temperature: float,
     outcomes: Sequence[Outcome],
     levels: dict[str, float | None],
 ) -> dict[str, Any]:
+    """What one game's outcomes come to at one temperature.
+
+    Raises:
+        UserError: all of them failed.
+    """
     played = [each for each in outcomes if not each.failed]
     if not played:
         raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
@@ -216,12 +227,12 @@ def _record(
     return record
 
 
-def _table(stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]]) -> Table:
-    """One line a score, so that a terminal of 80 columns shows any number of them."""
+def table_of(stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]]) -> Table:
+    """For people, of the model or the weights that ``stage`` names: one line a score, so that 80 columns show them."""
     each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     table = Table(
-        title=f"{stage} weights, split {cfg.split}{each}{variant}",
+        title=f"{stage}, split {cfg.split}{each}{variant}",
         caption="n: instances; normalised: 0 is chance, 1 is the oracle",
     )
     for column in ("game", "T", "n", "score", "value", "95 % interval"):

@@ -17,7 +17,7 @@ from lit_agentrl.files import write_atomic
 def can_keep(folder: Path) -> bool:
     """Whether a folder can be written; tells the user if it cannot, before anything is played."""
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
             return True
     except OSError as error:

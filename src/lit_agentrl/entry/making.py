@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.checks import blamed
+from lit_agentrl.models.policy import Policy
 from lit_agentrl.text.dialects.base import Dialect, Reply
 
 T = TypeVar("T")
@@ -54,6 +55,21 @@ def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
             f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} asks for"
         )
     return found
+
+
+def made_policy(cfg: DictConfig) -> Policy:
+    """The policy that is to be trained.
+
+    Raises:
+        ValueError: it is behind an API; or from the object itself.
+    """
+    policy = instantiate(cfg.model)
+    if not isinstance(policy, Policy):
+        raise ValueError(
+            "model has no network here, so that nothing could be trained: evaluate it (lit-agentrl evaluate "
+            "model=remote engine=openai …), or choose another model"
+        )
+    return policy
 
 
 def made_dialect(cfg: DictConfig) -> Dialect:

@@ -37,6 +37,33 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     return cfg
 
 
+# sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
+_OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
+
+
+def options_of_model(overrides: Sequence[str]) -> tuple[DictConfig, list[str]] | None:
+    """The options of ``conf/evaluate.yaml``, and those that describe a model; None where a run is named instead.
+
+    Raises:
+        UserError: an option that belongs to neither, or to an evaluation of a run alone.
+    """
+    parsed = parse(overrides)
+    keys = [each.key_or_group for each in parsed]
+    of_model = [key for key in keys if key.startswith(_OF_MODEL)]
+    if not of_model or "run" in keys:
+        return None
+    own = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
+    for key in ("checkpoint", TRUST_RUN):
+        if key in keys:
+            raise UserError(
+                f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
+            )
+    cfg = options_of("evaluate", [*own, "run=null"])
+    for name in ("run", "checkpoint", TRUST_RUN):
+        cfg.pop(name)
+    return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
+
+
 def opened(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:
     """The folder that ``run`` names, the config saved there, and what finds the games it may name.
 

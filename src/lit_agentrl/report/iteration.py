@@ -77,7 +77,8 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
 
 def _broken_versions(episodes: Sequence[Episode]) -> list[int]:
     """The oldest weights that gave a log-prob which is not finite, if there are any."""
-    turns = [turn for episode in episodes for turn in episode.turns]
+    # an engine that writes texts has none
+    turns = [turn for episode in episodes for turn in episode.turns if turn.policy_version >= 0]
     if not turns or np.isfinite(np.concatenate([turn.reply_logps for turn in turns])).all():
         return []
     return sorted({turn.policy_version for turn in turns if not np.isfinite(turn.reply_logps).all()})[:1]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.episode import EndReason, Episode, FinishReason, Segment, Turn
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.seats import Answer
 from lit_agentrl.text.chat import Prefix
-from lit_agentrl.text.context import Past
+from lit_agentrl.text.context import Past, ShowsMessages
 from lit_agentrl.text.dialects.base import Reply
 from lit_agentrl.text.ledger import reply_segments
 
@@ -64,6 +68,8 @@ class EpisodeInPlay:
         if result.error:
             self._end(EndReason.ERROR, error=result.error)
             return []
+        if result.text is not None:
+            self._encode(result)
         if not result.tokens:  # the prompt did not fit: the turn was never taken
             if len(episode.turns) > 1:
                 episode.turns.pop()
@@ -84,6 +90,36 @@ class EpisodeInPlay:
         allowed = min(self._allowed, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         return list(reply.actions[:allowed])
+
+    def _encode(self, result: TurnResult) -> None:
+        """The tokens that a text stands for here: up to where a reply is complete, an empty one as a space."""
+        dialect = self._chat.dialect
+        text = (result.text or "") + (dialect.write(result.calls, thought=None) if result.calls else "")
+        rule, state = dialect.stop(self._chat.tokenizer), ""
+        for token in self._chat.encode(text or " "):
+            result.tokens.append(token)
+            state, is_complete = rule.update(state, token)
+            if is_complete:
+                break
+        result.logps = result.entropies = [math.nan] * len(result.tokens)
+        result.policy_version = -1
+
+    def messages(self) -> list[Message]:
+        """The dialogue that the prompt of the present turn shows.
+
+        Raises:
+            ValueError: the context knows tokens alone.
+        """
+        if not isinstance(self._context, ShowsMessages):
+            raise ValueError(
+                f"context={type(self._context).__name__} makes prompts of tokens alone, and the engine takes messages; "
+                "give it a method messages, or use context=full, window or single"
+            )
+        return self._context.messages(replace(self._past, turns=self.episode.turns[:-1]))
+
+    def tools(self) -> list[dict[str, Any]]:
+        """What may be called now, as chat APIs take it."""
+        return [json.loads(tool.text) for tool in self._actions.tools]
 
     def _read(self, turn: Turn) -> Reply:
         """What a reply means; its tokens are given their roles.

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -48,13 +49,19 @@ class Rules:
 
     def open_engine(self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext) -> Engine:
         """The engine around this network."""
-        return self.engine(
-            network=network,
-            stop=self.chat.dialect.stop(self.chat.tokenizer),
-            end_of_turn_ids=self.chat.end_of_turn_ids,
-            max_context_tokens=self.max_context_tokens,
-            forward_context=forward_context,
-        )
+        return self.engine(**self.engine_options(network, forward_context))
+
+    def engine_options(
+        self, network: PreTrainedModel | None, forward_context: ForwardContext = nullcontext
+    ) -> dict[str, Any]:
+        """What an engine is made of beside its own options; no network: of a model behind an API."""
+        return {
+            "network": network,
+            "stop": self.chat.dialect.stop(self.chat.tokenizer),
+            "end_of_turn_ids": self.chat.end_of_turn_ids,
+            "max_context_tokens": self.max_context_tokens,
+            "forward_context": forward_context,
+        }
 
     def require_picklable(self) -> None:
         """Find what could not be sent to another process.

@@ -141,7 +141,10 @@ class Scheduler:
         if turn.starts_row and len(episode.turns) > 1:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
-        self._engine.submit(TurnRequest(index, turn.prefix_tokens.tolist(), key, wave.params))
+        request = TurnRequest(index, turn.prefix_tokens.tolist(), key, wave.params)
+        if not self._engine.capabilities.token_ids:
+            request = replace(request, messages=play.messages(), tools=play.tools())
+        self._engine.submit(request)
 
     def _hear(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
         """Take a reply, and ask the game to play its actions."""

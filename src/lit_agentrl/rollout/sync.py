@@ -14,7 +14,14 @@ from transformers import PreTrainedModel
 
 from lit_agentrl import seeds
 from lit_agentrl.distributed import rank
-from lit_agentrl.engines.base import Engine, GivenEngine, SamplingParams, TurnRequest, TurnResult
+from lit_agentrl.engines.base import (
+    Engine,
+    GivenEngine,
+    MeteredEngine,
+    SamplingParams,
+    TurnRequest,
+    TurnResult,
+)
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import copy_weights, plain_parameters
 from lit_agentrl.rollout.rules import ForwardContext, Rules
@@ -115,6 +122,15 @@ class WeightSync:
             self._judge(params, self._gap(text, reply.tokens, reply.logps, params.temperature or 1.0))
         self._seconds += time.perf_counter() - started
         return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
+
+    def metered(self) -> dict[str, float]:
+        """What the engine has been asked for so far, where that is counted; as it is logged."""
+        engine = self._engine
+        return (
+            {f"engine/{name}": n for name, n in engine.meter().items()}
+            if isinstance(engine, MeteredEngine)
+            else {}
+        )
 
     @property
     def _where(self) -> str:

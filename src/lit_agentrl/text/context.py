@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.episode import Segment, Turn
+from lit_agentrl.episode import Message, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer, Prefix
 
 Condense = Callable[[Sequence[Turn]], str]
@@ -51,6 +51,22 @@ class Context(Protocol):
         """The tokens to submit for the next reply: what is new if append-only, else the whole prompt."""
 
 
+@runtime_checkable
+class ShowsMessages(Protocol):
+    """A context that can also say what it shows as messages, for engines that take no token ids."""
+
+    def messages(self, past: Past) -> list[Message]:
+        """The dialogue before the next reply; ``past.turns`` are those that were taken."""
+
+
+def _dialogue(past: Past, first: int) -> list[Message]:
+    """The opening, and all turns from ``first`` on; see `Window`."""
+    found = past.opening() if first == 0 else past.opening(message=past.messages[first])
+    for turn, message in zip(past.turns[first:], past.messages[first + 1 :], strict=True):
+        found += [{"role": "assistant", "content": turn.reply_text}, {"role": "user", "content": message}]
+    return found
+
+
 @dataclass(frozen=True)
 class Full:
     """Everything: each turn appends its message to what was read and written before."""
@@ -61,6 +77,10 @@ class Full:
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """The new message."""
         return past.pieces[-1]
+
+    def messages(self, past: Past) -> list[Message]:
+        """See `ShowsMessages`."""
+        return _dialogue(past, 0)
 
 
 FULL = Full()  # what callers without a config get
@@ -98,6 +118,10 @@ class Window:
             broken += piece.broken
         return Prefix(tokens, segments, broken)
 
+    def messages(self, past: Past) -> list[Message]:
+        """See `ShowsMessages`."""
+        return _dialogue(past, max(0, len(past.turns) - self.turns))
+
 
 @dataclass(frozen=True)
 class Single:
@@ -119,10 +143,14 @@ class Single:
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """The whole prompt; no reply is in it, unless the text quotes one."""
+        return chat.opening(self.messages(past)) if past.turns else past.pieces[0]
+
+    def messages(self, past: Past) -> list[Message]:
+        """See `ShowsMessages`."""
         if not past.turns:
-            return past.pieces[0]
+            return past.opening()
         parts = (self._condensed(past.turns), past.messages[-1])
-        return chat.opening(past.opening(message="\n".join(part for part in parts if part)))
+        return past.opening(message="\n".join(part for part in parts if part))
 
     def _condensed(self, turns: Sequence[Turn]) -> str:
         try:

@@ -72,7 +72,8 @@ class Inline:
         with self._gathered(self._network):
             self._sync.load(None, version)  # the weights are the trainer's own
             row = self._sync.probed(wave.params)
-            return Played(self._scheduler.play(wave), row=row)
+            episodes = self._scheduler.play(wave)
+            return Played(episodes, row=row | self._sync.metered())
 
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
         """As `play`, in shares of ``size`` prompts, each of which begins with an empty engine."""

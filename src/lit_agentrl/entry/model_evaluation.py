@@ -1,0 +1,180 @@
+"""Measuring a model that no run has trained: one on disk, or one behind an API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import named
+from lit_agentrl.data.prompts import PromptStream
+from lit_agentrl.engines.base import Engine
+from lit_agentrl.engines.needs import open_engine
+from lit_agentrl.entry.assembly import check_prompts, check_thinking
+from lit_agentrl.entry.composition import compose_job, load_option, task_loader
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.evaluation import Scores, as_list, check_options, record_of, table_of
+from lit_agentrl.entry.games import Games, build_games
+from lit_agentrl.entry.keeping import can_keep, keep
+from lit_agentrl.entry.making import made, made_dialect, made_like
+from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.entry.variants import find_games
+from lit_agentrl.envs.levels import lookup
+from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.sync import WeightSync
+from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.worlds import Worlds
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import Context
+from lit_agentrl.text.prompts import Prompt
+
+FOLDER = Path("outputs") / "evaluations"
+
+
+def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
+    """Play ``episodes`` instances of each game; the scores are also written under ``outputs/evaluations/``.
+
+    Args:
+        cfg: the options of ``conf/evaluate.yaml``, without a run.
+        described: options of ``conf/train.yaml`` that say which model plays, through which engine, how.
+
+    Raises:
+        UserError: an option out of range.
+        ValueError: an option makes no sense, or too many episodes failed.
+    """
+    temperatures = as_list(cfg.temperature)
+    check_options(cfg, temperatures)
+    saved = _composed(cfg, described)
+    load_task = find_games(cfg, saved, task_loader())
+    check_targets(
+        OmegaConf.masked_copy(
+            saved, ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
+        )
+    )
+    settings = made(saved, "rollout", RolloutSettings)
+    games = build_games(saved, load_task)
+    name, rules, engine, sync = _opened(saved, games, settings)
+    is_kept = can_keep(FOLDER)
+    records: list[dict[str, Any]] = []
+    with closing(Scheduler(rules, engine)) as scheduler:
+        for value in temperatures:
+            evaluation = Evaluation(
+                cfg.split,
+                eval_params(settings, float(value), "evaluate"),
+                cfg.members,
+                settings.max_failed_share,
+            )
+            _play(evaluation, games, int(cfg.seed), _player(scheduler, sync))
+            for spec in games.test:
+                task = games.tasks[spec.task]
+                outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
+                levels = asdict(lookup(task, cfg.split))
+                records.append(record_of(cfg, task.name, float(value), outcomes, levels))
+    stage = str(saved.engine.get("model") or name)
+    return _scores(cfg, saved, stage, records, sync.metered(), is_kept)
+
+
+def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
+    names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
+    if not names:
+        raise UserError("env has no value; name the games to be played, such as env=[sokoban,bandit]")
+    saved = compose_job("train", [*described, f"seed={cfg.seed}"])
+    OmegaConf.set_struct(saved, False)
+    saved.env = load_option("env", names[0])
+    if "weights" in saved.env:
+        raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
+    saved.pop("hydra", None)
+    saved.run_dir = str(FOLDER)
+    saved.test.envs, saved.test.episodes, saved.val.envs = names, cfg.episodes, None
+    return saved
+
+
+def _opened(
+    saved: DictConfig, games: Games, settings: RolloutSettings
+) -> tuple[str, Rules, Engine, WeightSync]:
+    """What plays: the model's name, rules, an engine around its network, if it has one here, and its weights."""
+    bound_caches()
+    prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
+    context: Context = made_like(saved, "context", Context)
+    policy = instantiate(saved.model)
+    with named("model"):
+        chat = ChatRenderer(
+            policy.tokenizer,
+            dialect=dialect,
+            force_think=prompt.force_think,
+            shows_replies=context.shows_replies,
+        )
+    check_thinking(chat, prompt, policy.name)
+    make = instantiate(saved.engine)
+    rules = Rules(
+        tasks=games.tasks, prompt=prompt, chat=chat, context=context, engine=make, seed=saved.seed,
+        max_context_tokens=settings.max_context_tokens, worlds=made(saved, "worlds", Worlds),
+    )  # fmt: skip
+    check_prompts(rules)
+    network = getattr(policy, "network", None)  # of a model behind an API there is none
+    given = rules.engine_options(network)
+    engine = open_engine(make, trains=False, trusts_log_probs=False, **given)
+    if chat.forced_think and not engine.capabilities.token_ids:
+        raise UserError(
+            "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
+        )
+    return policy.name, rules, engine, WeightSync(engine, network, rules, given["forward_context"])
+
+
+def _player(scheduler: Scheduler, sync: WeightSync) -> Callable[[Wave, int], Played]:
+    def play(wave: Wave, version: int) -> Played:
+        sync.load(None, version)
+        sync.probed(wave.params)
+        return Played(scheduler.play(wave))
+
+    return play
+
+
+def _play(evaluation: Evaluation, games: Games, seed: int, play: Callable[[Wave, int], Played]) -> None:
+    stream = PromptStream(prompts=1, task_weights=games.weights, seed=seed, val=(), test=games.test)
+    for number, loader in enumerate(stream.test_dataloader()):
+        for batch in loader:
+            assert isinstance(batch, StepBatch)
+            evaluation.collect(batch, play, 0, is_first=number == 0)
+
+
+def _scores(
+    cfg: DictConfig,
+    saved: DictConfig,
+    stage: str,
+    records: list[dict[str, Any]],
+    metered: dict[str, float],
+    is_kept: bool,
+) -> Scores:
+    played = "-".join(dict.fromkeys(record["env"] for record in records))
+    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
+    written = {
+        "config": OmegaConf.to_container(cfg) | {"described": _described(saved)},
+        "results": records,
+        **({"engine": metered} if metered else {}),
+    }
+    path = keep(FOLDER, f"{plain}_{cfg.split}_{played}_seed{cfg.seed}", written) if is_kept else None
+    table = table_of(stage, cfg, records)
+    if metered:
+        told = ", ".join(
+            f"{name.removeprefix('engine/').replace('_', ' ')} {value:g}" for name, value in metered.items()
+        )
+        table.caption = f"{table.caption}\nengine: {told}"
+    return Scores(records, path, table)
+
+
+def _described(saved: DictConfig) -> Any:
+    """What played, as it is recorded; keys of servers are named there, and stand nowhere."""
+    sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
+    return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

@@ -1,0 +1,78 @@
+"""Models that no run has trained: one behind an API on several games, and one on this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.options import options_of_model
+from tests.engines.server import chat_of, serving
+from tests.entry.conftest import Refused
+
+REMOTE = "model=remote engine=openai engine.mode=chat engine.model=gpt/x engine.url="
+
+
+def test_an_api_is_measured_on_several_games(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    with serving(lambda path, body: chat_of("<answer>Up</answer>")) as url:
+        main_evaluate(
+            shlex.split(f"{REMOTE}{url} engine.key_variable=MY_KEY env=[bandit,frozen_lake] episodes=2")
+        )
+    assert "gpt/x, split test" in capsys.readouterr().out
+    [file] = Path("outputs/evaluations").iterdir()
+    kept = file.read_text()
+    found = json.loads(kept)
+    assert file.name == "gpt-x_test_bandit-frozen_lake_seed0.json" and "sk-secret" not in kept
+    assert [each["env"] for each in found["results"]] == ["bandit", "frozen_lake"]
+    assert found["results"][0]["invalid_share"] == 1.0 and found["results"][1]["invalid_share"] == 0.0
+    assert found["engine"]["engine/requests"] > 4 and found["config"]["described"]["engine"]["mode"] == "chat"
+
+
+def test_a_model_of_this_machine_is_measured(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_evaluate(["model=nano", "env=bandit", "episodes=2"])
+    assert "nano, split test" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("model=remote env=bandit", "model has no network here; use engine=openai"),
+        (REMOTE.removesuffix(" engine.url=") + " env=bandit", "engine.url has no value"),
+        (REMOTE + "http://x", "env has no value; name the games"),
+        (REMOTE + "http://x env=mixture", "env=mixture is a mixture"),
+        (
+            REMOTE + "http://x env=bandit engine.key_variable=NONE_SUCH",
+            "engine.key_variable=NONE_SUCH: the environment",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(options: str, said: str, refused: Refused) -> None:
+    assert said in refused(options, main_evaluate)
+
+
+def test_a_model_behind_an_api_cannot_be_trained(refused: Refused, tmp_path: Path) -> None:
+    assert "nothing could be trained" in refused(
+        f"{REMOTE}http://x env=bandit hydra.run.dir={tmp_path}/r", main_train
+    )
+
+
+def test_options_of_a_run_and_of_a_model_are_told_apart() -> None:
+    assert (
+        options_of_model(["run=outputs/x", "env=bandit"]) is None and options_of_model(["env=bandit"]) is None
+    )
+    found = options_of_model(["model=nano", "env=bandit", "rollout.max_reply_tokens=9", "seed=3"])
+    assert found is not None and found[1] == ["model=nano", "rollout.max_reply_tokens=9"]
+    assert found[0].seed == 3 and "run" not in found[0]
+    for words in (["model=nano", "checkpoint=best"], ["model=nano", "optim.lr=1"]):
+        with pytest.raises(UserError):
+            options_of_model(words)
