@@ -1,4 +1,4 @@
-"""Measure the policy of a run, or a model that no run has trained, on any game, with intervals."""
+"""Measure the policy of a run, or any model, on any game."""
 
 from __future__ import annotations
 

@@ -47,7 +47,11 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "env.hosting": ("lit_agentrl.envs.hosting.Hosting",),
     "filter": ("lit_agentrl.rl.*",),
     "logger.*": ("lightning.pytorch.loggers.logger.Logger+",),
-    "model": ("lit_agentrl.models.policy.load_nano", "lit_agentrl.models.policy.load_pretrained"),
+    "model": (
+        "lit_agentrl.models.policy.load_nano",
+        "lit_agentrl.models.policy.load_pretrained",
+        "lit_agentrl.models.remote.load_remote",
+    ),
     "model.lora": ("lit_agentrl.models.lora.LoRA",),
     "optim": ("lit_agentrl.update.settings.OptimSettings",),
     "optim.optimizer": ("torch.optim.Optimizer+",),

@@ -78,7 +78,7 @@ def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: in
     sync.load(None, version)
     row = sync.probed(share.wave.params)
     with _drawing(share.key):
-        return Played(scheduler.play(share.wave), row=row)
+        return Played(scheduler.play(share.wave), row=row | sync.metered())
 
 
 @contextmanager
