@@ -21,6 +21,7 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.games import build_games, try_games
+from lit_agentrl.entry.overrides import as_names
 from lit_agentrl.entry.parts import build_parts, build_rewards
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.entry.trust import belongs, leaves
@@ -90,7 +91,7 @@ def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
     if choices.get("reward") == "function":
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return compose(config_name="train", overrides=[*overrides, "trainer.accelerator=cpu"])
+        return compose(config_name="train", overrides=as_names([*overrides, "trainer.accelerator=cpu"]))
 
 
 def make_axis(cfg: DictConfig, axis: str) -> None:
@@ -137,6 +138,11 @@ def make_games(cfg: DictConfig) -> None:
 def make_experiment(cfg: DictConfig) -> None:
     cfg.critic = composed(0, False, Path()).critic  # auto fits every algorithm
     assert isinstance(build_parts(cfg, task_loader()).rollout, RolloutSettings)
+
+
+def make_debug(cfg: DictConfig) -> None:
+    make_callbacks(cfg)
+    make_experiment(cfg)
 
 
 def make_critic(cfg: DictConfig) -> None:
@@ -204,6 +210,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "callbacks": make_callbacks,
     "context": make_context,
     "critic": make_critic,
+    "debug": make_debug,
     "dialect": make_dialect,
     "engine": make_engine,
     "env": make_games,

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.entry import composition, ownership, ranks, run_folder, screen
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
-from lit_agentrl.entry.overrides import MULTIRUN, check_overrides, expand, flag_values, program
+from lit_agentrl.entry.overrides import MULTIRUN, as_names, check_overrides, expand, flag_values, program
 from lit_agentrl.entry.own_configs import check_folders
 from lit_agentrl.entry.resuming import resumed_config
 from lit_agentrl.entry.saved import trust_note
@@ -83,6 +83,7 @@ def launch(
     """
     if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
         raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
+    command, overrides = _command([*flags, *overrides]), as_names(overrides)
     is_multirun = any(flag in MULTIRUN for flag in flags)
     if is_multirun:
         ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
@@ -90,7 +91,6 @@ def launch(
     checked = [] if is_printing else check(flags, overrides, is_multirun=is_multirun)
     num_jobs = len(checked)  # each takes its parts away
     found: list[Path] = []
-    command = _command([*flags, *overrides])
 
     def job(cfg: DictConfig) -> None:
         of_hydra = HydraConfig.get()
@@ -154,6 +154,7 @@ def check(flags: Sequence[str], overrides: Sequence[str], *, is_multirun: bool) 
         UserError: an unknown group, option or key, naming the nearest valid ones.
         ValueError: a value that makes no sense.
     """
+    overrides = as_names(overrides)
     check_overrides(overrides, is_multirun=is_multirun)
     folders = flag_values(flags, "--config-dir", "-cd")
     search = composition.search_path(folders)

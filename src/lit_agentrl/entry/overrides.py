@@ -59,6 +59,18 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, overrides
 
 
+def as_names(overrides: Sequence[str]) -> list[str]:
+    """With the options of a group that Hydra would read as numbers put into quotes.
+
+    >>> as_names(["debug=nan", "debug=none,nan", "optim.lr=nan"])
+    ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan']
+    """
+    return [
+        re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text) if text.startswith("debug=") else text
+        for text in overrides
+    ]
+
+
 def flag_values(flags: Sequence[str], *names: str) -> list[str]:
     """The values given to a flag, written ``--flag value`` or ``--flag=value``."""
     spaced = [value for flag, value in zip(flags, flags[1:], strict=False) if flag in names]

@@ -1,0 +1,236 @@
+"""Where a number that is not finite first appears: the module, the function or the gradient, and when."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lit_agentrl.checks import NotFinite
+from lit_agentrl.modules.contract import as_agent
+
+# they write constants, such as bounds that are never reached, and memory that is filled afterwards
+_MAKE_CONSTANTS = ("full", "fill", "empty", "tensor", "where", "new_", "zeros", "set_")
+
+
+class FirstNonFinite(Callback):
+    """Ends the run at the first NaN or infinity, in one line that names its place.
+
+    Looked at are: what each module of the policy and the critic returns, in every stage; during an update also what
+    each function of torch makes out of finite numbers, each gradient on its way back, and each weight after an
+    optimizer step.  No number of the run changes; it takes about twice as long.
+
+    Raises:
+        NotFinite: naming stage, iteration and place; ``-inf`` alone is no fault inside of a function: masks hold it.
+    """
+
+    def __init__(self) -> None:
+        self._stage, self._iteration, self._version = (
+            "rollout",
+            0,
+            0,
+        )  # a worker that plays ahead does no more
+        self._held = ExitStack()  # what is undone when the trainer is done
+        self._update = ExitStack()  # and when an update is
+        self._names: dict[int, str] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Modules are sent to workers with their hooks; what is undone here stays here."""
+        return self.__dict__ | {"_held": ExitStack(), "_update": ExitStack(), "_names": {}}
+
+    # ------------------------------------------------------------------ stages
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Look at modules from here on."""
+        self._held.close()
+        for name, module in pl_module.named_modules():
+            if name:
+                handle = module.register_forward_hook(partial(self._look_at_output, name))
+                self._held.callback(handle.remove)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at optimizer steps, and have the graph of gradients know where each function was called."""
+        self._names = {id(weight): name for name, weight in pl_module.named_parameters()}
+        for optimizer in trainer.optimizers:
+            handle = optimizer.register_step_post_hook(self._look_at_weights)
+            self._held.callback(handle.remove)
+        before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        self._held.callback(torch.autograd.set_detect_anomaly, *before)
+        # torch prints where the function was called that this callback names
+        self._held.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="Error detected in")
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin("rollout", trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
+        """The episodes are played: the rollout callback stands before all others."""
+        self._begin("update", trainer, pl_module)
+        self._update.enter_context(_Functions(self))
+
+    def on_train_batch_end(self, *where: Any) -> None:
+        self._update.close()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin("validation", trainer, pl_module)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin("test", trainer, pl_module)
+
+    def on_exception(self, *where: Any) -> None:
+        self._end()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._end()
+
+    def _begin(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._update.close()
+        self._stage, self._iteration = stage, trainer.current_epoch + (stage in ("rollout", "update"))
+        self._version = as_agent(pl_module).version
+
+    def _end(self) -> None:
+        self._update.close()
+        self._held.close()
+
+    # ------------------------------------------------------------------ what is looked at
+    def _look_at_output(self, name: str, module: nn.Module, given: Any, output: Any) -> None:
+        for tensor in _tensors(output):
+            if broken := _broken(tensor):
+                weights = [key for key, weight in module.named_parameters(recurse=False) if _broken(weight)]
+                is_given = any(_broken(each) for each in _tensors(given))
+                why = f"its {weights[0]} is not finite" if weights else (
+                    "so is its input" if is_given else "input and weights are finite"
+                )  # fmt: skip
+                self.stop(f"in the output of {name} ({type(module).__name__}; {why})", broken)
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Look at each gradient of this loss."""
+        if broken := _broken(loss):
+            self.stop("in the loss", broken)
+        seen, open_nodes = set(), [loss.grad_fn]
+        while open_nodes:
+            node = open_nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            open_nodes += [following for following, _ in node.next_functions]
+            if hasattr(node, "variable"):  # a weight, to which the gradient is added
+                node.register_prehook(
+                    partial(self._look_at_gradient, self._names.get(id(node.variable), "a weight"))
+                )
+            else:
+                node.register_hook(partial(self._look_at_function, node.name(), node.metadata))
+
+    def _look_at_function(self, name: str, known: Mapping[str, Any], found: Any, given: Any) -> None:
+        for tensor in _tensors(found):
+            if broken := _broken(tensor):
+                called = _place(known.get("traceback_") or ())
+                self.stop(f"in the gradient that {name}{called} gives back", broken)
+
+    def _look_at_gradient(self, name: str, given: Any) -> None:
+        for tensor in _tensors(given):
+            if broken := _broken(tensor):
+                self.stop(f"in the gradient of {name}", broken)
+
+    def _look_at_weights(self, optimizer: torch.optim.Optimizer, *given: Any) -> None:
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if broken := _broken(weight):
+                    self._version += 1  # checkpoints of before this step are good
+                    name = self._names.get(id(weight), "a weight")
+                    self.stop(f"in {name} after a step of {type(optimizer).__name__}: lower optim.lr", broken)
+
+    def stop(self, place: str, broken: str) -> NoReturn:
+        """End the run.
+
+        Raises:
+            NotFinite: always.
+        """
+        raise NotFinite(
+            f"{broken} first appears {place}, in the {self._stage} of iteration {self._iteration}",
+            version=self._version,
+        )
+
+
+class _Functions(TorchFunctionMode):
+    """Looks at what functions of torch make out of finite numbers."""
+
+    def __init__(self, watch: FirstNonFinite) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        if not isinstance(result, Tensor) or name.startswith(_MAKE_CONSTANTS) or "mask" in name:
+            return result
+        if (broken := _broken(result)) and not bool((result == -torch.inf).any()):
+            given = list(_tensors((args, kwargs or {})))
+            if given and not any(_broken(tensor) for tensor in given):
+                self._watch.stop(f"in {name}{_caller(inspect.currentframe())}", broken)
+        return result
+
+
+def _tensors(found: Any) -> Iterator[Tensor]:
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, Mapping):
+        yield from _tensors(tuple(found.values()))
+    elif isinstance(found, list | tuple):
+        for each in found:
+            yield from _tensors(each)
+
+
+def _broken(tensor: Tensor) -> str:
+    """``3 of 10 numbers NaN or infinite``; empty where all are finite."""
+    if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
+        return ""
+    tensor = tensor.detach()
+    count = int((~tensor.isfinite()).sum())
+    kind = "NaN" if count and bool(tensor.isnan().any()) else "inf"
+    return f"{kind} ({count} of {tensor.numel()} numbers)" if count else ""
+
+
+def _caller(frame: FrameType | None) -> str:
+    """The innermost place outside of torch."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if _is_caller(path):
+            return f", called by {frame.f_code.co_name} in {_short(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _place(lines: Any) -> str:
+    """Where the function of a gradient was called, as the graph keeps it: the innermost place outside of torch."""
+    for entry in reversed(list(lines)):
+        head = str(entry).strip().splitlines()[0]  # File "…", line 3, in name
+        path, _, rest = head.removeprefix('File "').partition('", line ')
+        number, _, name = rest.partition(", in ")
+        if rest and _is_caller(Path(path)):
+            return f", called by {name} in {_short(Path(path))}:{number},"
+    return ""
+
+
+def _is_caller(path: Path) -> bool:
+    return "torch" not in path.parts and path != Path(__file__)
+
+
+def _short(path: Path) -> str:
+    """From the package's own name on, or the last three parts."""
+    parts = path.parts
+    if "lit_agentrl" in parts:
+        return "/".join(parts[len(parts) - 1 - parts[::-1].index("lit_agentrl") :])
+    return "/".join(parts[-3:])
