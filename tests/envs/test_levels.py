@@ -9,12 +9,12 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lit_agentrl.commands.levels import main
 from lit_agentrl.envs import levels
 from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
 from lit_agentrl.envs.sokoban import Sokoban
-from tests.conftest import load_script
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
 NAMES = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
@@ -105,14 +105,13 @@ def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys
     config.game._target_, config.name = "levelled.Mine", "mine"
     OmegaConf.save(config, tmp_path / "env" / "mine.yaml")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
-    command = ["levels.py", "--config-dir", str(tmp_path), "env=mine", "--episodes", "40"]
+    command = ["--config-dir", str(tmp_path), "env=mine", "--episodes", "40"]
     for more in ([], ["env.game.low_reward=0.1"]):
-        monkeypatch.setattr("sys.argv", [*command, *more])
-        load_script("levels").main()
+        main([*command, *more])
     found = lookup(instantiate(config), "val")
     assert found.episodes == 40 and found.oracle_success == 1.0
     assert len(levels.read_levels(tmp_path / "own" / "levels.json")) == 6
     assert "| mine | test |" in capsys.readouterr().out
     (tmp_path / "own" / "levels.json").write_text("[]")
-    with pytest.raises(ValueError, match="is no file of levels; write it anew with scripts/levels.py"):
+    with pytest.raises(ValueError, match="is no file of levels; write it anew with lit-agentrl levels"):
         lookup(instantiate(config), "val")

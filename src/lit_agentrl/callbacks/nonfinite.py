@@ -123,13 +123,14 @@ class FirstNonFinite(Callback):
             if node is None or node in seen:
                 continue
             seen.add(node)
+            metadata: Any = node.metadata  # a dict, which torch declares as a method
             open_nodes += [following for following, _ in node.next_functions]
             if hasattr(node, "variable"):  # a weight, to which the gradient is added
                 node.register_prehook(
                     partial(self._look_at_gradient, self._names.get(id(node.variable), "a weight"))
                 )
             else:
-                node.register_hook(partial(self._look_at_function, node.name(), node.metadata))
+                node.register_hook(partial(self._look_at_function, node.name(), metadata))
 
     def _look_at_function(self, name: str, known: Mapping[str, Any], found: Any, given: Any) -> None:
         for tensor in _tensors(found):

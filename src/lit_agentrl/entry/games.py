@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import blamed, named
 from lit_agentrl.data.prompts import EvalSpec
-from lit_agentrl.entry.errors import explain
+from lit_agentrl.entry.composition import compose_job
+from lit_agentrl.entry.errors import UserError, explain
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
@@ -63,6 +64,22 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
             indices.append(known.index(name))
         specs[split] = [EvalSpec(task=index, prompts=cfg[split].episodes) for index in indices]
     return Games(tasks, weights, specs["val"], specs["test"])
+
+
+def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
+    """The one game that the options of a run name, with the limits of its runs.
+
+    Args:
+        job: such as ``env=sokoban`` and ``env.game.size=7``.
+        search: as `composition.search_path` gives it.
+
+    Raises:
+        UserError: an unknown option, or several games.
+    """
+    task = instantiate(compose_job("train", job, search).env)
+    if not isinstance(task, Task):
+        raise UserError(f"{' '.join(job)}: a mixture has no levels of its own; name its games")
+    return task
 
 
 def game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:

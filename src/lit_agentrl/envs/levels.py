@@ -102,7 +102,7 @@ def _best_action(env: World, budget: int, num_left: int) -> str | None:
 
 
 def lookup(task: Task, split: str) -> Levels:
-    """The levels of this very game, limits and split that ``scripts/levels.py`` measured; unknown without.
+    """The levels of this very game, limits and split that ``lit-agentrl levels`` measured; unknown without.
 
     Raises:
         ValueError: the file beside the game is no file of levels.
@@ -131,8 +131,21 @@ def read_levels(path: Path) -> dict[str, Any]:
     try:
         entries: dict[str, Any] = json.loads(text)["entries"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no file of levels; write it anew with scripts/levels.py") from error
+        raise ValueError(f"{path} is no file of levels; write it anew with lit-agentrl levels") from error
     return entries
+
+
+def write_levels(task: Task, found: dict[str, Any]) -> Path:
+    """Put the entries of one game into its file, which is returned; those of other games and settings stay.
+
+    Raises:
+        ValueError: the file is something else.
+        OSError: it cannot be written.
+    """
+    path = levels_file(task)
+    entries = read_levels(path) | found
+    path.write_text(json.dumps({"entries": entries}, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 def _class_of(task: Task) -> Any:

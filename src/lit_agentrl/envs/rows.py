@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_agentrl.envs.splits import SPLITS, split_of
-from lit_agentrl.envs.tables import READERS, read_table, shown
+from lit_agentrl.envs.tables import READERS, read_table, short_path
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,17 @@ def find_files(path: str | Mapping[str, str]) -> tuple[tuple[str, str, tuple[int
     for split, file in named_files(path).items():
         key = f"path.{split}" if isinstance(path, Mapping) else "path"
         if split not in SPLITS:
-            raise ValueError(f"{key}={shown(file)}: the splits are {', '.join(SPLITS)}; name one of them")
+            raise ValueError(
+                f"{key}={short_path(file)}: the splits are {', '.join(SPLITS)}; name one of them"
+            )
         if file.suffix not in READERS:
-            raise ValueError(f"{key}={shown(file)} must be a file that ends in {' or '.join(READERS)}")
+            raise ValueError(f"{key}={short_path(file)} must be a file that ends in {' or '.join(READERS)}")
         if not file.is_file():
-            raise ValueError(f"{key}={shown(file)} is no file that is there; looked for {file}")
+            raise ValueError(f"{key}={short_path(file)} is no file that is there; looked for {file}")
         state = file.stat()
         found.append((split, str(file), (state.st_mtime_ns, state.st_size)))
     if "train" not in [split for split, _, _ in found]:
-        named = ", ".join(f"{split}: {shown(Path(file))}" for split, file, _ in found)
+        named = ", ".join(f"{split}: {short_path(Path(file))}" for split, file, _ in found)
         raise ValueError(
             f"path={{{named}}} must name a file for train, as in path={{train: FILE, test: FILE}}"
         )
@@ -110,8 +112,8 @@ def _read(source: Source) -> Mapping[str, tuple[Row, ...]]:
             dealt[split].append(row)
     if empty := [split for split, rows in dealt.items() if not rows]:
         raise ValueError(
-            f"path={shown(Path(source.files[0][1]))}: none of {sum(map(len, dealt.values()))} rows is in the split "
-            f"{empty[0]}; add rows, or name a file for each split: path={{train: FILE, val: FILE, test: FILE}}"
+            f"path={short_path(Path(source.files[0][1]))}: none of {sum(map(len, dealt.values()))} rows is in the "
+            f"split {empty[0]}; add rows, or name a file for each split: path={{train: FILE, val: FILE, test: FILE}}"
         )
     return {split: tuple(rows) for split, rows in dealt.items()}
 
@@ -119,7 +121,7 @@ def _read(source: Source) -> Mapping[str, tuple[Row, ...]]:
 def _rows(path: Path, source: Source) -> list[Row]:
     rows, bad = [], []
     for where, found in read_table(path):
-        place = f"{shown(path)} {where}"
+        place = f"{short_path(path)} {where}"
         try:
             rows.append(_checked(found, place, source))
         except ValueError as error:

@@ -21,7 +21,7 @@ def read_table(path: Path) -> Found:
     try:
         yield from READERS[path.suffix](path)
     except OSError as error:
-        raise ValueError(f"path={shown(path)} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"path={short_path(path)} cannot be read: {error.strerror or error}") from error
 
 
 def _jsonl(path: Path) -> Found:
@@ -70,7 +70,7 @@ def _parquet(path: Path) -> Found:
         import datasets
     except ImportError as error:
         raise ValueError(
-            f"path={shown(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
+            f"path={short_path(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
             "the rows as JSONL"
         ) from error
     try:  # streamed, so that nothing is copied into a cache on disk
@@ -78,13 +78,15 @@ def _parquet(path: Path) -> Found:
         rows = list(table)
     except Exception as error:  # of several libraries
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"path={shown(path)} cannot be read as Parquet ({reason}); write it anew") from error
+        raise ValueError(
+            f"path={short_path(path)} cannot be read as Parquet ({reason}); write it anew"
+        ) from error
     yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
 READERS: dict[str, Callable[[Path], Found]] = {".jsonl": _jsonl, ".parquet": _parquet}
 
 
-def shown(path: Path) -> str:
+def short_path(path: Path) -> str:
     """Relative to the folder of the command, where it lies below."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,76 @@
+"""Measure chance and oracle of games, which scores are read against."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from lit_agentrl.commands._running import run_command
+from lit_agentrl.entry.composition import search_path
+from lit_agentrl.entry.overrides import program
+
+SHIPPED = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
+EXAMPLES = """
+Writes levels.json beside the file that defines each game, and prints a table in Markdown.
+
+  {0}                                      the games of this project
+  {0} env=sokoban env.game.size=7          another size of one
+  {0} --config-dir FOLDER env=NAME         your own; limits and options as its runs have them
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``lit-agentrl levels``."""
+    run_command(_levels, argv)
+
+
+def _levels(argv: list[str]) -> int:
+    name = program("levels")
+    parser = argparse.ArgumentParser(
+        prog=name, description=__doc__, epilog=EXAMPLES.format(name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("overrides", nargs="*", metavar="env=NAME env.KEY=VALUE", help="default: all shipped")
+    parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
+    parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
+    parser.add_argument("--seed", type=int, default=0, help="first instance seed")
+    args = parser.parse_intermixed_args(argv)
+    jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
+    search = search_path(args.config_dir)
+    print("| game | split | chance success | chance return | oracle success | oracle return |")
+    print("|---|---|---|---|---|---|")
+    for job in jobs:
+        _measure(job, search, args.episodes, args.seed)
+    return 0
+
+
+def _measure(job: list[str], search: list[str], episodes: int, seed: int) -> None:
+    """Measure one game on every split, print its rows and write its levels.
+
+    Raises:
+        UserError: the options name several games.
+    """
+    from lit_agentrl.entry.games import game_of
+    from lit_agentrl.envs.levels import level_key, measure, write_levels
+    from lit_agentrl.envs.splits import SPLITS
+
+    task = game_of(job, search)
+    entries: dict[str, Any] = {}
+    for split in SPLITS:
+        levels = measure(task, split, episodes, seed)
+        scores = {
+            key: value if value is None else round(value, 6)
+            for key, value in dataclasses.asdict(levels).items()
+        }
+        entries[level_key(task, split)] = {"task": task.name, "split": split, "levels": scores}
+        chance = _shown(levels.chance_success, levels.chance_return)
+        oracle = _shown(levels.oracle_success, levels.oracle_return)
+        print(f"| {task.name} | {split} | {chance} | {oracle} |", flush=True)
+    print(f"wrote {write_levels(task, entries)}", file=sys.stderr)
+
+
+def _shown(success: float | None, points: float | None) -> str:
+    return "– | –" if success is None or points is None else f"{success:.3f} | {points:.2f}"
