@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lit_agentrl import seeds
 from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.models.routers import routers_of
 
 ALL_LINEAR = "all-linear"
 NAME = "default"  # peft can hold several adapters; here there is one
@@ -75,8 +76,11 @@ class LoRA:
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
-        self.layers(network)  # raises where there are none
+        layers = self.layers(network)  # raises where there are none
         targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
+        if targets == ALL_LINEAR and routers_of(network):
+            # of a mixture of experts peft would take routers and experts too, which are no linear layers
+            targets = layers
         base = {"base": name, "fingerprint": fingerprint(network)}
         options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
         given: dict[str, Any] = {
@@ -88,6 +92,12 @@ class LoRA:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.key(self.seed, "lora"))
             inject_adapter_in_model(config, network, NAME)
+        for where, layer in adapter_layers(network):
+            if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
+                raise ValueError(
+                    f"target_modules={self.target_modules} would adapt {where}, which is no linear layer and cannot be "
+                    "merged; name layers of attention, such as [q_proj,v_proj]"
+                )
         cast_adapter_dtype(network, NAME)
         return {**base, **options, "targets": sorted(config.target_modules)}
 

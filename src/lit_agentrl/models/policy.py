@@ -6,10 +6,10 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from lit_agentrl.checks import named, require, require_one_of
 from lit_agentrl.models.lora import LoRA, adapter_layers, merged, save_adapter
 from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
+from lit_agentrl.models.routers import Routing, freeze
+from lit_agentrl.models.routing import Routers
 
 NANO_FOLDER = Path(__file__).parent / "nano"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,13 +30,15 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust tells of the system's
 class Policy:
     """A causal language model and the tokenizer whose ids it speaks.
 
-    With adapters on the network, ``adapters`` says on which base they sit (see `LoRA.attach`).
+    With adapters on the network, ``adapters`` says on which base they sit (see `LoRA.attach`).  ``routing`` is what is
+    done about the routers of a mixture of experts.
     """
 
     network: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     adapters: dict[str, Any] | None = None
+    routing: Routing = field(default_factory=Routing)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
@@ -90,7 +94,14 @@ def shipped_template(name: str) -> str:
 
 
 def load_pretrained(
-    name: str, *, dtype: str = "float32", chat_template: str | None = None, lora: LoRA | None = None
+    name: str,
+    *,
+    dtype: str = "float32",
+    chat_template: str | None = None,
+    lora: LoRA | None = None,
+    router_loss: float = 0.0,
+    freeze_router: bool = False,
+    routing_replay: Literal["none", "old"] = "none",
 ) -> Policy:
     """A policy from a local folder or a hub name.
 
@@ -100,11 +111,15 @@ def load_pretrained(
         chat_template: name of a template shipped in ``models/templates`` that replaces the tokenizer's own, also where
             the policy is saved.
         lora: puts adapters on the network, which alone are then trained.
+        router_loss: of a mixture of experts: weight of its load-balancing loss; see `Routing`.
+        freeze_router: its routers are not trained.
+        routing_replay: ``none`` or ``old``; see `Routing`.
 
     Raises:
-        ValueError: unknown ``dtype`` or ``chat_template``, files that cannot be loaded, weights that are not finite, or
-            adapters that do not fit, naming the option.
+        ValueError: unknown ``dtype`` or ``chat_template``, files that cannot be loaded, weights that are not finite,
+            adapters that do not fit, or an option of routers where there are none, naming the option.
     """
+    routing = Routing(loss=router_loss, frozen=freeze_router, replay=routing_replay)
     require_one_of("dtype", dtype, tuple(DTYPES))
     template = None if chat_template is None else shipped_template(chat_template)
     try:
@@ -119,12 +134,16 @@ def load_pretrained(
     for key, weight in network.named_parameters():
         if not bool(weight.isfinite().all()):
             raise ValueError(f"name={name} holds weights that are not finite, in {key}; give an intact model")
+    network.train(False)
+    if routing.given():
+        Routers(network, routing.given())  # which refuses a network without
     with named("lora"):
         adapters = None if lora is None else lora.attach(network, name)
-    network.train(False)
+    if routing.frozen:
+        freeze(network)
     if template is not None:
         tokenizer.chat_template = template
-    return Policy(network=network, tokenizer=tokenizer, name=name, adapters=adapters)
+    return Policy(network=network, tokenizer=tokenizer, name=name, adapters=adapters, routing=routing)
 
 
 def load_nano(*, lora: LoRA | None = None) -> Policy:

@@ -61,8 +61,9 @@ class AgentModule(LightningModule):
         self.optim = optim
         # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
         self.updater = Updater(
-            objective, update, policy.network, critic=self.critic, temperature=temperature, seed=seed
-        )
+            objective, update, policy.network, critic=self.critic, temperature=temperature, seed=seed,
+            routing=policy.routing,
+        )  # fmt: skip
         self.levels = levels or {}
         self.row: dict[str, float] = {}
         self.last_row: dict[str, float] = {}

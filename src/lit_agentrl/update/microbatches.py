@@ -244,8 +244,8 @@ def micro_batched(
     Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
 
     Args:
-        score: gives a (B, T) tensor for right-padded rows.
-        tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
+        score: gives a (B, T) tensor for right-padded rows, or a wider one of (B, T, K).
+        tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``; ``experts_BK`` too is handed on.
         tokens_per_microbatch: computed tokens of one call.
         form: see `micro_batches`.
     """
@@ -256,7 +256,11 @@ def micro_batched(
     for part in parts:
         index = part.rows.to(out_BT.device)
         given = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
+        if "experts_BK" in tensors:
+            given["experts_BK"] = tensors["experts_BK"][index]
         scored = score(**given, packing=part.packing)
+        if scored.dim() > out_BT.dim():
+            out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
         out_BT[index, : part.width] = scored
     nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.models.logprobs import TokenScores, score_tokens
 from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.models.packing import Packing
+from lit_agentrl.models.routers import Routing
+from lit_agentrl.models.routing import Pass, Routers
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.microbatches import Form
-from lit_agentrl.update.scoring import form_of_rows, memory_saved, score_rows, value_rows
+from lit_agentrl.update.scoring import expert_rows, form_of_rows, memory_saved, score_rows, value_rows
 from lit_agentrl.update.settings import UpdateSettings
 
 Tensors = dict[str, Tensor]
@@ -28,6 +31,7 @@ class Networks:
         reference: the policy as it was at the start, or None.
         settings: how rows are cut up and packed.
         temperature: sampling temperature of the trajectories; log-probs are taken at it.
+        routing: what is done about the policy's routers.
 
     Raises:
         ValueError: a network cannot take rows in the form that is demanded, or its layers cannot be run again.
@@ -41,12 +45,21 @@ class Networks:
         reference: Any | None,
         settings: UpdateSettings,
         temperature: float,
+        routing: Routing,
     ) -> None:
         self.policy = policy
         self.critic = critic
         self.reference = reference
         self._settings = settings
         self._temperature = temperature
+        self.routing = routing
+        asks = routing.loss > 0 or routing.replay != "none"
+        self._routers = Routers(policy, routing.given()) if asks else None
+        if routing.replay != "none" and settings.packing == "shared":
+            raise ValueError(
+                "packing=shared computes once what rows begin alike in, and model.routing_replay has each row keep its "
+                "own experts; use update.packing=true or auto"
+            )
         self._form: Form | None = None
         if settings.packing not in (False, "auto"):  # a network that cannot is refused at once
             _ = self.form
@@ -78,17 +91,35 @@ class Networks:
             readers = [self.policy, self._own_trunk, self.reference]
             is_cuda = next(self.policy.parameters()).device.type == "cuda"
             found = [network for network in readers if network is not None]
-            self._form = form_of_rows(found, self._settings.packing, is_cuda=is_cuda)
+            form = form_of_rows(found, self._settings.packing, is_cuda=is_cuda)
+            self._form = "packed" if form == "shared" and self.routing.replay != "none" else form
         return self._form
 
     # ------------------------------------------------------------------ without gradient
     def logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
-        """Log-probs (nats) of the rows under the policy of now, or another network."""
+        """Log-probs (nats) of the rows under the policy of now, or another network, whose routers choose freely."""
         return score_rows(
             self.policy if network is None else network, tensors, temperature=self._temperature,
             form=self.form, tokens_per_microbatch=self._settings.tokens_per_microbatch,
-            logits_chunk=self._settings.logits_chunk,
+            logits_chunk=self._settings.logits_chunk, routers=self._routers if network is None else None,
         )  # fmt: skip
+
+    def experts(self, tensors: Tensors) -> Tensor:
+        """What the policy's routers choose for the rows now, (B, T x choices of a token)."""
+        assert self._routers is not None
+        return expert_rows(
+            self.policy, self._routers, tensors, form=self.form,
+            tokens_per_microbatch=self._settings.tokens_per_microbatch,
+        )  # fmt: skip
+
+    @contextmanager
+    def routed(self, part: Tensors, packing: Packing | None) -> Iterator[Pass | None]:
+        """Around the passes of a micro-batch and its backward: its routers are seen, and told where that is asked."""
+        if self._routers is None:
+            yield None
+            return
+        with self._routers.routed(part["tokens_BT"], packing, part.get("experts_BK")) as found:
+            yield found
 
     def reference_logp(self, tensors: Tensors, doors: StrategyDoors) -> Tensor:
         """Log-probs (nats) of the rows under the reference."""
@@ -101,7 +132,7 @@ class Networks:
         assert self.critic is not None
         return value_rows(
             self.critic, self.policy, tensors, form=self.form,
-            tokens_per_microbatch=self._settings.tokens_per_microbatch,
+            tokens_per_microbatch=self._settings.tokens_per_microbatch, routers=self._routers,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ with gradient

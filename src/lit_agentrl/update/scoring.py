@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from lit_agentrl.models.logprobs import recomputed, score_tokens
-from lit_agentrl.models.packing import enable_packing
+from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
+from lit_agentrl.models.packing import Packing, enable_packing
+from lit_agentrl.models.routing import Routers
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.microbatches import Form, micro_batched
 
@@ -48,6 +50,7 @@ def score_rows(
     tokens_per_microbatch: int,
     logits_chunk: int | None = None,
     form: Form = "padded",
+    routers: Routers | None = None,
 ) -> Tensor:
     """Log-probs (nats) of every action token under ``network``, (B, T), without gradient.
 
@@ -58,12 +61,14 @@ def score_rows(
         tokens_per_microbatch: tokens of a forward and backward; without backward, twice as many fit.
         logits_chunk: see `score_tokens`.
         form: see `micro_batches`.
+        routers: of the network; told the ``experts_BK`` of the rows, where these have them.
     """
 
     def scored(**rows: Any) -> Tensor:
-        return score_tokens(
-            network, **rows, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
-        ).logp_BT
+        with told(routers, rows) as plain:
+            return score_tokens(
+                network, **plain, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
+            ).logp_BT
 
     return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
 
@@ -75,14 +80,46 @@ def value_rows(
     *,
     tokens_per_microbatch: int,
     form: Form = "padded",
+    routers: Routers | None = None,
 ) -> Tensor:
     """Values (points) before every action token, (B, T), without gradient; arguments as of `score_rows`."""
 
     def scored(**rows: Any) -> Tensor:
-        values_BT: Tensor = critic(network, **rows)
-        return values_BT
+        with told(routers, rows) as plain:
+            values_BT: Tensor = critic(network, **plain)
+            return values_BT
 
     return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
+
+
+def expert_rows(
+    network: Any,
+    routers: Routers,
+    tensors: Mapping[str, Tensor],
+    *,
+    tokens_per_microbatch: int,
+    form: Form = "padded",
+) -> Tensor:
+    """What the routers of ``network`` choose for the rows, as `routing.Pass.experts`; arguments as of `score_rows`."""
+
+    def chosen(packing: Packing | None, **rows: Tensor) -> Tensor:
+        with routers.routed(rows["tokens_BT"], packing) as seen:
+            hidden_before(network, **rows, packing=packing)
+        return seen.experts().unflatten(1, (-1, routers.num_choices))
+
+    bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
+    return micro_batched(chosen, bare, 2 * tokens_per_microbatch, form).to(torch.int32).flatten(1)
+
+
+@contextmanager
+def told(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Inside, routers take the experts that rows bring; gives the rows without them."""
+    plain = {name: value for name, value in rows.items() if name != "experts_BK"}
+    if routers is None or "experts_BK" not in rows:
+        yield plain
+        return
+    with routers.routed(rows["tokens_BT"], rows["packing"], rows["experts_BK"]):
+        yield plain
 
 
 @contextmanager

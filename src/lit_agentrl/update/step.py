@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lit_agentrl.distributed import max_over_ranks, sum_over_ranks, world_size
 from lit_agentrl.models.packing import Packing
+from lit_agentrl.models.routing import Pass
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.kl import old_kl
 from lit_agentrl.rl.objective import Objective, add_metrics
@@ -101,7 +102,23 @@ class Stepper:
         if self._networks.critic is not None:
             is_target_BT = minibatch["is_value_target_BT"].to(minibatch["old_value_BT"].dtype)
             minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
+        if self._networks.routing.loss:
+            minibatch["num_balanced"] = sum_over_ranks(minibatch["is_action_BT"].any(1).sum())
         return minibatch
+
+    def _of_routers(self, part: Tensors, routed: Pass) -> tuple[Tensor, Tensors]:
+        """The weighted load-balancing loss of a micro-batch, of its rows with actions, and what routers did."""
+        metrics: Tensors = {}
+        loss = torch.zeros((), device=part["tokens_BT"].device)
+        if self._networks.routing.loss:
+            is_counted_B = part["is_action_BT"].any(1)
+            balance = torch.where(is_counted_B, routed.balance(part["is_real_BT"]), 0.0).sum()
+            loss = self._networks.routing.loss * balance / part["num_balanced"].clamp(min=1)
+            metrics["router_loss"] = torch.stack([balance.detach(), is_counted_B.sum().to(balance)])
+        if routed.told is not None:
+            flips = [pair for pair in routed.flips if pair is not None]
+            metrics["routing_flips"] = torch.stack(flips).sum(0).float()
+        return loss, metrics
 
     def _clip(self, metrics: Tensors, loop: Loop) -> Tensor:
         """Scales gradients down to the norms allowed; returns the sum of the norms before."""
@@ -124,8 +141,11 @@ class Stepper:
             is_extra = number >= len(parts)  # another rank has more: run along with weight zero
             part = parts[0].first() if is_extra else parts[number]
             rows = _rows_of(minibatch, part)
-            with nullcontext() if number == most - 1 else loop.doors.block_backward_sync():
-                loss, metrics = self._microbatch(rows, part.packing)
+            with (
+                nullcontext() if number == most - 1 else loop.doors.block_backward_sync(),
+                self._networks.routed(rows, part.packing) as routed,
+            ):
+                loss, metrics = self._microbatch(rows, part.packing, routed)
                 # gradients are averaged over ranks
                 loop.backward(loss * world_size() * (0 if is_extra else 1))
             if not is_extra:
@@ -137,7 +157,9 @@ class Stepper:
         padding, shared = shares.to(loop.device, non_blocking=True)
         return totals | {"padding_share": padding, "shared_token_share": shared}
 
-    def _microbatch(self, part: Tensors, packing: Packing | None) -> tuple[Tensor, Tensors]:
+    def _microbatch(
+        self, part: Tensors, packing: Packing | None, routed: Pass | None
+    ) -> tuple[Tensor, Tensors]:
         """Loss of a micro-batch and its metrics."""
         scores = self._networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
         assert scores.entropy_BT is not None
@@ -148,6 +170,10 @@ class Stepper:
             value_loss, value_metrics = self._networks.value_loss(part, packing, scores.hidden_AD)
             loss = loss + value_loss
             metrics |= value_metrics
+        if routed is not None:
+            router_loss, router_metrics = self._of_routers(part, routed)
+            loss = loss + router_loss
+            metrics |= router_metrics
         with torch.no_grad():
             gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * part["is_action_BT"]
             count = part["is_action_BT"].sum().float()

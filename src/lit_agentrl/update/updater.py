@@ -10,6 +10,7 @@ from torch import Tensor
 from lit_agentrl import seeds
 from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
+from lit_agentrl.models.routers import Routing
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.update.critic import Critic, explained
@@ -34,6 +35,7 @@ class Updater:
         critic: learns values beside it, or None.
         temperature: sampling temperature of the rows.
         seed: run seed; minibatches are drawn with it.
+        routing: what is done about the routers of a mixture of experts.
 
     Attributes:
         progress: steps taken and skipped.
@@ -49,6 +51,7 @@ class Updater:
         critic: Critic | None = None,
         temperature: float = 1.0,
         seed: int = 0,
+        routing: Routing | None = None,
     ) -> None:
         self.objective = objective
         self.settings = settings
@@ -57,8 +60,9 @@ class Updater:
         reference = frozen(network, objective.requirements.reference_dtype) if has_reference else None
         with named("update"):  # where the settings of an update stand
             self.networks = Networks(
-                network, critic=critic, reference=reference, settings=settings, temperature=temperature
-            )
+                network, critic=critic, reference=reference, settings=settings, temperature=temperature,
+                routing=routing or Routing(),
+            )  # fmt: skip
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
         self._seed = seed
 
@@ -100,6 +104,8 @@ class Updater:
         if bool(tensors["is_action_BT"][:, :1].any()):
             raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
         tensors = {**tensors, "old_logp_BT": tensors["sampler_logp_BT"]}
+        if self.networks.routing.replay == "old":
+            tensors["experts_BK"] = self.networks.experts(tensors)
         if self.objective.needs("sampler_logp_BT"):
             tensors["old_logp_BT"] = self.networks.logp(tensors)
         if self.networks.reference is not None:

@@ -1,0 +1,69 @@
+"""The routers of a mixture of experts, and what a run does about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+from transformers.utils.output_capturing import OutputRecorder
+
+from lit_agentrl.checks import require, require_number, require_one_of
+
+REPLAYS = ("none", "old")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """What is done about the routers of a policy; the defaults do nothing.
+
+    Args:
+        loss: weight of `routing.Pass.balance` in the loss of the policy.
+        frozen: the routers are not trained.
+        replay: which experts the update takes: ``none``: those that the router chooses then; ``old``: those that it
+            chose before the iteration's first step, found by one more pass over the rows.
+
+    Raises:
+        ValueError: a value out of range, naming the option of `load_pretrained`.
+    """
+
+    loss: float = 0.0
+    frozen: bool = False
+    replay: Literal["none", "old"] = "none"
+
+    def __post_init__(self) -> None:
+        require_number(
+            "router_loss", self.loss, "a finite number >= 0", lambda value: 0 <= value < float("inf")
+        )
+        require(isinstance(self.frozen, bool), "freeze_router", self.frozen, "true or false")
+        require_one_of("routing_replay", self.replay, REPLAYS)
+
+    def given(self) -> str:
+        """The first option that does something, as it was typed; empty where none does."""
+        typed = {
+            f"router_loss={self.loss}": self.loss,
+            f"freeze_router={str(self.frozen).lower()}": self.frozen,
+            f"routing_replay={self.replay}": self.replay != "none",
+        }
+        return next((text for text, is_on in typed.items() if is_on), "")
+
+
+def routers_of(network: nn.Module) -> list[nn.Module]:
+    """The modules that choose experts, in order; none of a dense network.
+
+    They are those whose logits transformers records as ``router_logits``.
+    """
+    kinds: list[Any] = []
+    for module in network.modules():
+        recorded = getattr(module, "_can_record_outputs", None) or {}
+        entries = recorded.get("router_logits", ())
+        kinds += list(entries) if isinstance(entries, list | tuple) else [entries]
+    classes = tuple({e.target_class if isinstance(e, OutputRecorder) else e for e in kinds})
+    return [module for module in network.modules() if classes and isinstance(module, classes)]
+
+
+def freeze(network: nn.Module) -> None:
+    """Leave the routers as they are: no gradient, and so no part of an optimizer."""
+    for router in routers_of(network):
+        for parameter in router.parameters():
+            parameter.requires_grad_(False)
