@@ -208,6 +208,7 @@ def cells() -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -138,6 +138,7 @@ def played(option: str, folder: str, script: Callable[[int, int], str], *more: s
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_game_of_two_tools_is_played_by_json() -> None:
     check_env(lambda split: Vault(split=split))
     game = Vault()
@@ -183,6 +184,7 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "choice",
     [

@@ -133,6 +133,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_an_installed_wheel_trains_evaluates_and_plays_in_an_empty_folder(tmp_path: Path) -> None:
     """Made as by ``make dist``, without a network: the environment reads our dependencies, and not our package."""
     source, dist, home = (tmp_path / name for name in ("source", "dist", "home"))

@@ -445,6 +445,7 @@ def test_shell(in_empty_folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_sweep_goes_on_after_a_failed_run(
     capsys: pytest.CaptureFixture[str], tiny_model_folder: Path, in_empty_folder: Path
 ) -> None:
@@ -461,6 +462,7 @@ def test_a_sweep_goes_on_after_a_failed_run(
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_what_was_checked_is_used(monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path) -> None:
     """Every job's parts are made before the first begins, and not again, unless one depends on the run folder."""
     made: list[Parts] = []

@@ -5,10 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -23,9 +20,7 @@ from lit_agentrl.entry import ownership, run_folder
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.ownership import LOCK, FolderInUse, give_up, owned, owner
-from tests.conftest import ROOT
 from tests.entry.conftest import Refused, contents
-from tests.integration.conftest import assert_equal_runs, command, environment, launch, run
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 OTHER = {"host": "elsewhere", "process": 4711, "start": "2026-01-31 12:00:00+00:00"}
@@ -258,31 +253,3 @@ def test_of_several_processes_the_first_owns_the_folder(monkeypatch: pytest.Monk
             main_train(["env=bandit", "hydra.run.dir=run"])
         assert Path("run", "summary.json").read_text() == "{}"
         assert json.loads(Path("run", LOCK).read_text()) == OTHER
-
-
-@pytest.mark.slow
-def test_two_processes_and_one_folder(tmp_path: Path) -> None:
-    """A second one is refused while the first trains, and changes nothing; after a kill, the run continues."""
-    options = ["trainer.max_epochs=4"]
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert run(launch(alone, *options)).returncode == 0
-    first = subprocess.Popen(launch(shared, *options), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
-    while not (shared / "checkpoints" / "last.ckpt").exists():
-        assert first.poll() is None
-        time.sleep(0.01)
-    first.send_signal(signal.SIGSTOP)  # it trains as long as is needed
-    before = contents(shared)
-    resuming = command(f"resume={shared}", "trainer.max_epochs=9")
-    evaluating = [resuming[0], str(ROOT / "evaluate.py"), f"run={shared}", "episodes=1"]
-    for second in (resuming, evaluating):
-        done = run(second)
-        assert (
-            done.returncode == 1 and f"in use by process {first.pid} on {socket.gethostname()}" in done.stderr
-        )
-    assert "holds a run already" in run(launch(shared, *options)).stderr
-    assert contents(shared) == before
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    assert (shared / LOCK).exists() and run(command(f"resume={shared}")).returncode == 0
-    assert_equal_runs(alone, shared)
-    assert not (shared / LOCK).exists()

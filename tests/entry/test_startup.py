@@ -56,6 +56,7 @@ def loaded_by(commands: list[tuple[str, str, str]]) -> dict[tuple[str, str], tup
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_help_and_typing_errors_wait_for_no_library() -> None:
     found = loaded_by(COMMANDS)
     for entry, arguments, expected in COMMANDS:
@@ -65,6 +66,7 @@ def test_help_and_typing_errors_wait_for_no_library() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_the_probe_sees_what_a_checked_run_imports() -> None:
     (loaded, printed), *_ = loaded_by([("train", "filter.ratio=1.3", "")]).values()
     assert {"torch", "lightning", "transformers"} <= set(loaded)

@@ -17,7 +17,7 @@ import fcntl
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Campaign:
         self.folder, self.seed = folder.absolute(), seed
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, numbers: range) -> None:
+    def run(self, numbers: Iterable[int]) -> None:
         """Do those that nobody has done or is doing."""
         for number in numbers:
             name = f"kill{number:03d}"

@@ -41,6 +41,7 @@ def test_three_iterations(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_critic_and_further_waves_in_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     main_train(

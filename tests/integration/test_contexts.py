@@ -16,7 +16,6 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler
 from lit_agentrl.rollout.workers import inline
 from lit_agentrl.text.context import Window
-from tests.integration.conftest import assert_equal_runs, command, outcome, run
 
 SMALL = [
     "env=frozen_lake", "rollout.prompts=2", "rollout.members=4", "rollout.max_context_tokens=400",
@@ -59,17 +58,3 @@ def test_algorithms_on_rows_of_one_turn(algo: str, context: str, tmp_path: Path)
     with (folder / "metrics.csv").open(newline="") as file:
         row = list(csv.DictReader(file))[-1]
     assert float(row["train/logp_gap"]) < 1e-5 and float(row["train/grad_norm"]) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("context", ["window", "single"])
-def test_resume_is_exact(context: str, tmp_path: Path) -> None:
-    straight, extended = tmp_path / "straight", tmp_path / "extended"
-    for folder, iterations in ((straight, 3), (extended, 2)):
-        options = [f"context={context}", f"hydra.run.dir={folder}", f"trainer.max_epochs={iterations}"]
-        done = run(command(*SMALL, "algo=gigpo", *options))
-        assert done.returncode == 0, done.stderr
-    done = run(command(f"resume={extended}", "trainer.max_epochs=3"))
-    assert done.returncode == 0, done.stderr
-    assert_equal_runs(straight, extended)
-    assert len(outcome(straight)[1]) == 4

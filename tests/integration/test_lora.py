@@ -24,6 +24,7 @@ ADAPTED = ["model/lora=default", "model.lora.r=4", "algo/kl=loss_k3", "optim.lr=
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_resume_is_exact_and_the_run_can_be_evaluated_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +60,7 @@ def test_resume_is_exact_and_the_run_can_be_evaluated_and_exported(
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_the_better_arm_is_learnt(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     rest = [option for option in SMALL if option != SLOW_RATE]
@@ -73,6 +75,7 @@ def test_the_better_arm_is_learnt(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_small_random_llama_learns_to_be_brief(tmp_path: Path) -> None:
     """Every sampled token costs a point tenth; only adapters can move."""
     torch.manual_seed(0)

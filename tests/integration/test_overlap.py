@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +12,7 @@ import torch
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.commands.train import main as main_train
 from tests.conftest import ROOT
-from tests.integration.conftest import TINY, assert_equal_runs, command, environment, launch, outcome, run
+from tests.integration.conftest import TINY, assert_equal_runs, command, outcome, run
 
 AHEAD = "rollout.overlap=true"
 EVERY = "callbacks.transcripts.every=1"
@@ -44,6 +39,7 @@ def rollouts(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_episodes_are_those_of_the_weights_one_update_ago(tmp_path: Path) -> None:
     """Iteration 2 is played with the start weights, as a run that learns nothing plays it; iteration 3 is not."""
     options = ("update.epochs=2", "update.minibatches=2", "optim.lr=1e-3")
@@ -69,6 +65,7 @@ def test_episodes_are_those_of_the_weights_one_update_ago(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_the_correction_acts_and_its_cap_holds(tmp_path: Path) -> None:
     """Equal episodes in iteration 2; a tighter cap leads to other weights, and is what the largest weight is."""
     options = (AHEAD, "algo/correction=truncated", "optim.lr=1e-3")
@@ -85,6 +82,7 @@ def test_the_correction_acts_and_its_cap_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_playing_process_that_fails_ends_the_run_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +107,7 @@ OWN = ("--config-dir", str(ROOT / "examples" / "own_worker" / "conf"), "worker=s
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_worker_plays_what_the_trainer_would(tmp_path: Path) -> None:
     """Weights, rows and transcripts, with greedy episodes, several waves, and two steps an iteration."""
     waves = (
@@ -134,6 +133,7 @@ def test_a_worker_plays_what_the_trainer_would(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_worker_of_ones_own_plays_ahead_as_the_process_does(tmp_path: Path) -> None:
     process, own = tmp_path / "process", tmp_path / "own"
     train(process, 3, AHEAD, "optim.lr=1e-3")
@@ -155,6 +155,7 @@ CASES = {
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_same_seed_same_bits_and_resume_after_a_finished_run(case: str, tmp_path: Path) -> None:
     """Five iterations straight equal two, then a longer target through resume=."""
@@ -176,38 +177,7 @@ def test_same_seed_same_bits_and_resume_after_a_finished_run(case: str, tmp_path
 
 
 @pytest.mark.slow
-def test_killed_and_resumed(tmp_path: Path) -> None:
-    """SIGKILL at four instants, also while the process plays; nothing is left running."""
-    reference, generator = tmp_path / "reference", random.Random(0)
-    options = (AHEAD, "optim.lr=1e-3", "trainer.max_epochs=6")
-    assert run(launch(reference, *options)).returncode == 0
-    for number in range(4):
-        folder = tmp_path / f"killed{number}"
-        after = generator.randint(1, 4)  # rows written
-        process = subprocess.Popen(
-            launch(folder, *options), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        while process.poll() is None and _rows(folder) < 1 + after:
-            time.sleep(0.005)
-        time.sleep(generator.uniform(0, 0.2))
-        was_running = process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if not was_running:
-            shutil.rmtree(folder)
-            continue
-        resumed = run(command(f"resume={folder}"))
-        assert resumed.returncode == 0, resumed.stderr
-        assert_equal_runs(reference, folder)
-
-
-def _rows(folder: Path) -> int:
-    file = folder / "metrics.csv"
-    return len(file.read_text().splitlines()) - 1 if file.exists() else 0
-
-
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_better_arm_is_learnt(tmp_path: Path) -> None:
     """As in test_learning, with episodes that are one update old."""
     folder = tmp_path / "run"

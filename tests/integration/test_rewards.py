@@ -21,6 +21,7 @@ def train(folder: Path, iterations: int, *options: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
     straight, extended = tmp_path / "straight", tmp_path / "extended"
     options = (
@@ -45,6 +46,7 @@ def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_shaping_reaches_training_and_nothing_else(tmp_path: Path) -> None:
     """The first iteration plays the same episodes with and without; only what is learnt from them differs."""
     plain, shaped = tmp_path / "plain", tmp_path / "shaped"

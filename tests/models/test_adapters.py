@@ -99,6 +99,7 @@ def test_another_precision_of_the_reference_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_separate_critic_has_adapters_of_its_own_on_the_same_base():
     policy, mix = adapted(), algorithm(advantage=GAE)
     slow = OptimSettings(optimizer=torch.optim.SGD, lr=1e-9)

@@ -1,4 +1,4 @@
-"""Runs that continue on another number of processes, and those that continue on the same to the bit."""
+"""Runs that continue on another number of processes; on the same, to the bit: `tests/integration/test_kills.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.integration.conftest import TINY, assert_equal_runs, command, outcome, run
+from tests.integration.conftest import TINY, command, outcome, run
 
 ONE = ["strategy=single", "trainer.devices=1"]
 TWO = ["strategy=ddp", "trainer.devices=2"]
@@ -29,24 +29,24 @@ def _start(folder: Path, layout: list[str], iterations: int) -> None:
     )
 
 
-@pytest.mark.slow
-def test_two_processes_continue_to_the_bit(tmp_path: Path) -> None:
-    _start(tmp_path / "straight", TWO, 3)
-    _start(tmp_path / "extended", TWO, 2)
-    _run(f"resume={tmp_path / 'extended'}", "trainer.max_epochs=3")
-    assert_equal_runs(tmp_path / "straight", tmp_path / "extended")
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one") / "straight"
+    _start(folder, ONE, 3)
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(ONE, TWO), (TWO, ONE)], ids=["1 to 2", "2 to 1"])
-def test_another_number_of_processes_continues(before: list[str], after: list[str], tmp_path: Path) -> None:
+def test_another_number_of_processes_continues(
+    before: list[str], after: list[str], straight: Path, tmp_path: Path
+) -> None:
     """Within rounding of the run that stayed on one process, with the same episodes played."""
-    _start(tmp_path / "straight", ONE, 3)
     _start(tmp_path / "moved", before, 2)
     _run(f"resume={tmp_path / 'moved'}", "trainer.max_epochs=3", *after)
     summary = json.loads((tmp_path / "moved" / "summary.json").read_text())
     assert summary["status"] == "completed" and summary["iterations"] == 3
-    weights, rows = outcome(tmp_path / "straight")
+    weights, rows = outcome(straight)
     moved_weights, moved_rows = outcome(tmp_path / "moved")
     for name, weight in weights.items():
         torch.testing.assert_close(moved_weights[name], weight, rtol=0, atol=1e-5)

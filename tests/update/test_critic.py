@@ -49,6 +49,7 @@ def test_values_start_at_zero_so_that_the_first_advantage_is_the_return():
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_separate_critic_learns_the_returns_and_leaves_the_policy_alone():
     optim = OptimSettings(optimizer=torch.optim.AdamW, lr=2e-2)
     critic = partial(separate, **{**OPTIONS, "optim": optim})

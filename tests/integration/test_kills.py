@@ -1,0 +1,36 @@
+"""A run that is killed anywhere and resumed is the run that nobody killed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.kills import KILLS, Campaign, table
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
+)
+# within a log (also of two processes), a checkpoint and an export, beside a second process; of runs that play ahead one
+# is killed twice at random, and of one a single process is killed
+SAMPLE = (10, 19, 22, 30, 40, 65, 95)
+
+
+@pytest.mark.slow
+def test_a_kill_of_each_kind(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, seed=0)
+    campaign.run(SAMPLE)
+    assert len(campaign.results()) == len(SAMPLE)
+    assert [row for row in campaign.results() if row["problem"]] == []
+
+
+@pytest.mark.long
+def test_more_than_a_hundred_kills(tmp_path: Path) -> None:
+    """``KILLS=FOLDER`` keeps what was done and continues with it."""
+    campaign = Campaign(Path(os.environ.get("KILLS", tmp_path)), seed=0)
+    campaign.run(range(len(KILLS)))
+    print(table(campaign.results()))
+    assert [row for row in campaign.results() if row["problem"]] == [] and len(campaign.results()) == len(
+        KILLS
+    )
