@@ -18,6 +18,7 @@ from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry import ownership, run_folder
 from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.jobs import take_part
 from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.ownership import LOCK, FolderInUse, give_up, owned, owner
 from tests.entry.conftest import Refused, contents
@@ -235,6 +236,27 @@ def test_what_a_kill_at_the_very_start_left_is_no_hindrance(trained: list[Path])
     assert "bandit" in (folder / ".hydra" / "config.yaml").read_text()
     assert [path.name for path in trained] == ["it's new"]
     assert sorted(os.listdir(folder)) == [".hydra", "metrics.csv"]
+
+
+def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    """Its processes are being started: until the first of them owns the folder, ``resume=`` may."""
+
+    def start(cfg: Any) -> None:
+        Path("run", "metrics.csv").write_text("iteration\n0\n")
+        monkeypatch.setattr("lit_agentrl.entry.ranks.are_started", lambda cfg: True)
+        take_part(cfg, jobs_of[0])
+
+    jobs_of: list[Any] = []
+    monkeypatch.setattr("lit_agentrl.entry.ranks.are_started", lambda cfg: False)
+    monkeypatch.setattr("lit_agentrl.entry.ranks.share", lambda job, nodes: jobs_of.append(job))
+    monkeypatch.setattr("lit_agentrl.entry.ranks.start", start)
+    assert "run holds a run that another process has begun meanwhile" in refused(
+        "env=bandit hydra.run.dir=run"
+    )
+    assert Path("run", "metrics.csv").read_text() == "iteration\n0\n"
+    assert not Path("run", "summary.json").exists()
 
 
 def test_of_several_processes_the_first_owns_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:

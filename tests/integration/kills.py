@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from lit_agentrl.entry.ownership import owner
 from tests.integration.conftest import assert_equal_runs, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
 
@@ -161,6 +162,9 @@ def fire(
         return None
     if mode == "second process":
         running.stop()
+        if owner(folder) is None:  # it had ended, or its processes are being started
+            running.kill()
+            return None
         _require_refused(folder)
     if mode == "one process":
         whom = running.kill_one(draws)

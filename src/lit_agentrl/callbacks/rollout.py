@@ -12,6 +12,8 @@ from lit_agentrl.modules.contract import as_agent
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.doors import doors_of
 
 _AHEAD = "played_ahead"  # of a checkpoint
@@ -69,9 +71,12 @@ class RolloutCallback(Callback):
     ) -> None:
         agent = as_agent(pl_module)
         version, device = agent.version, pl_module.device
-        agent.row |= self._collector.collect(
-            batch, lambda wave: self._players.play_training(wave, version), device=device
-        )
+
+        def play(wave: Wave) -> Played:
+            _end_if_told(trainer)
+            return self._players.play_training(wave, version)
+
+        agent.row |= self._collector.collect(batch, play, device=device)
         agent.row |= self._players.update_begins(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:
@@ -80,6 +85,7 @@ class RolloutCallback(Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
+        _end_if_told(trainer)
         started, agent = time.perf_counter(), as_agent(pl_module)
         self.val.collect(batch, self._players.play, agent.version, is_first=not any(where))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
@@ -87,4 +93,11 @@ class RolloutCallback(Callback):
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
+        _end_if_told(trainer)
         self.test.collect(batch, self._players.play, as_agent(pl_module).version, is_first=not any(where))
+
+
+def _end_if_told(trainer: Trainer) -> None:
+    """Nothing more is played once SIGTERM has come, which Lightning notes and acts on when the iteration has ended."""
+    if trainer.received_sigterm:
+        raise KeyboardInterrupt

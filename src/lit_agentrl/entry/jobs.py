@@ -215,6 +215,8 @@ def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> No
         from lit_agentrl.entry.training import train
 
         with ownership.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
+            if ranks.is_first() and not job.is_resume:
+                run_folder.require_not_begun(Path(cfg.run_dir))
             train(
                 cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume,
                 parts=parts,

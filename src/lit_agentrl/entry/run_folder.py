@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.ownership import LOCK, owned, owner
+from lit_agentrl.entry.ownership import LOCK, FolderInUse, owned, owner
 
 _CONFIG = ".hydra"
+_OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what it writes first
 _LAST_OF_CONFIG = "overrides.yaml"  # which Hydra writes last
 _PLACES = {"dirpath", "save_dir"}  # options of callbacks and loggers
 _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
@@ -136,6 +137,19 @@ def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
     if {path.name for path in folder.iterdir()} - {LOCK, *of_hydra}:
         raise UserError(
             f"{folder} holds a run already; let hydra.sweep.subdir tell the runs of the sweep apart"
+        )
+
+
+def require_not_begun(folder: Path) -> None:
+    """Refuse a new run that somebody else has continued while nobody owned its folder, as its processes were started.
+
+    Raises:
+        FolderInUse: somebody has.
+    """
+    if any((folder / name).exists() for name in _OF_A_RUN):
+        raise FolderInUse(
+            f"{folder} holds a run that another process has begun meanwhile; continue that with resume={folder}, or "
+            "choose a new folder"
         )
 
 
