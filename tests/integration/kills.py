@@ -106,7 +106,7 @@ class Campaign:
         if fell is not None:
             if mode == "twice" and _is_begun(folder):
                 again = fire(
-                    command(f"resume={folder}"), folder, "at random", reference, draws, _forks(setting)
+                    command(f"resume={folder}"), folder, "at random", reference, draws, _forks(setting), 0.3
                 )
                 fell += f"; its resume: {again or 'had ended'}"
             problem = _continued(setting, folder, fork=_forks(setting) and number % 4 > 0) or difference(
@@ -144,9 +144,17 @@ class Campaign:
 
 
 def fire(
-    arguments: list[str], folder: Path, mode: str, reference: Reference, draws: random.Random, fork: bool
+    arguments: list[str],
+    folder: Path,
+    mode: str,
+    reference: Reference,
+    draws: random.Random,
+    fork: bool,
+    share: float = 1.0,
 ) -> str | None:
     """Start a run and kill it; where the kill fell, in words, or None if the run had ended before.
+
+    An instant is drawn from that share of its life.
 
     Raises:
         AssertionError: it is not ended, or tells nothing, where one of its processes is killed.
@@ -158,7 +166,8 @@ def fire(
             return None
         return f"{plan.event}, {plan.how}; {_state(folder)}"
     running = Running(arguments, folder, fork=fork)
-    if not running.reaches(draws.uniform(reference.begun_s, reference.ended_s)):
+    life_s = (reference.ended_s - reference.begun_s) * share
+    if not running.reaches(reference.begun_s + draws.uniform(0.0, life_s)):
         return None
     if mode == "second process":
         running.stop()
