@@ -318,6 +318,15 @@ def test_a_broken_yaml_is_named_with_its_line_and_a_whole_one_is_found(refused: 
     assert "did you mean val/success" in message  # the game of that folder was found
 
 
+def test_a_yaml_file_that_is_not_utf8_is_named(refused: Refused, tmp_path: Path) -> None:
+    file = tmp_path / "own" / "env" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"max_turns: 1\nname: caf\xe9\n")
+    for command in ("env=mine", "val.envs=[mine]"):
+        message = refused(f"--config-dir {tmp_path / 'own'} {command}")
+        assert f"{file}, line 2: byte 0xe9 is not UTF-8; save the file as UTF-8" in message
+
+
 def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main_train(["filter.ratio=1.3", "traceback=true"])

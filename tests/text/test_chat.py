@@ -213,6 +213,13 @@ def test_slow_tokenizers_are_refused(bpe: PreTrainedTokenizerBase, monkeypatch: 
         ChatRenderer(slow)
 
 
+def test_a_tokenizer_that_splits_markers_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+    splitting = copy.deepcopy(tokenizer)
+    splitting.backend_tokenizer.encode_special_tokens = True  # what split_special_tokens=true sets
+    with pytest.raises(ValueError, match="split_special_tokens=true, so the markers"):
+        ChatRenderer(splitting)
+
+
 def test_decode_keeps_special_tokens_and_spaces(bpe: PreTrainedTokenizerBase) -> None:
     text = "a , b .<|im_end|>"
     assert ChatRenderer(bpe).decode(encode(bpe, text)) == text

@@ -85,7 +85,10 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
             what = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
         # added to nothing: as the primary config, Hydra looks for it in our own folder alone
-        found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
+        try:
+            found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
+        except UnicodeError as error:
+            raise UserError(_unreadable(search) or str(error)) from error
         return found
 
 
@@ -158,7 +161,9 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
 def explain_composition(
     error: Exception, name: str, job: Sequence[str], search: Sequence[str] = ()
 ) -> UserError:
-    """What is wrong with the overrides of a job that Hydra refused."""
+    """What is wrong with the overrides of a job that Hydra refused, or with a file that they name."""
+    if isinstance(error, UnicodeError) and (told := _unreadable(search)):
+        return UserError(told)
     groups = list(_groups("", search))
     chosen = []
     for override in parse(job):
@@ -202,6 +207,19 @@ def explain_composition(
         if not override.is_add() and override.key_or_group not in [*known, *groups]:
             return UserError(_unknown_key(override.key_or_group, known, base, search))
     return UserError(explain(error))
+
+
+def _unreadable(search: Sequence[str]) -> str:
+    """The first file in further folders of configs that is not UTF-8, and where; empty without any."""
+    folders = [Path(found) for text in search for found in re.findall(r"file://([^']+)", text)]
+    for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
+        data = file.read_bytes()
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            return f"{file}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+    return ""
 
 
 def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:

@@ -141,7 +141,7 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
     try:
         raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
         raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
     if not isinstance(raw, dict):
         raise UserError(f"{option}={folder}: {file} holds no config")

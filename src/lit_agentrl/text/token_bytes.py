@@ -23,14 +23,19 @@ _BYTE_OF_CHAR = _byte_of_char()
 
 
 def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer that can neither say where its tokens start nor how it decodes.
+    """Refuse a tokenizer that can neither say where its tokens start nor how it decodes, or that has no markers.
 
     Raises:
-        ValueError: If the tokenizer has no `tokenizers` backend.
+        ValueError: If the tokenizer has no `tokenizers` backend, or one that takes the template's markers for text.
     """
     if not tokenizer.is_fast:
         name = type(tokenizer).__name__
         raise ValueError(f"the tokenizer {name} has no `tokenizers` backend; load its fast version")
+    if tokenizer.backend_tokenizer.encode_special_tokens:
+        raise ValueError(
+            "the tokenizer has split_special_tokens=true, so the markers of its chat template would be text like any "
+            "other; set it to false in tokenizer_config.json"
+        )
 
 
 class TokenPieces:
