@@ -147,7 +147,7 @@ def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str],
     error = refused(capsys, tmp_path, "worker=process", "worker.threads=0")
     assert error.endswith("worker.threads=0 must be a whole number >= 1")
     error = refused(capsys, tmp_path, "worker.count=2")
-    assert error.endswith("worker=none has no option count; worker.count belongs to worker=process")
+    assert error.endswith("worker=none has no option count; worker.count belongs to worker=process, ray")
     error = refused(capsys, tmp_path, "worker.threads=2")
     assert "worker.threads=2 acts on shares alone; set worker.share too" in error
 

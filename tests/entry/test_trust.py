@@ -56,6 +56,7 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("callbacks.last.dirpath", "/elsewhere/checkpoints"),
     ("callbacks.last.dirpath", "relative"),
     ("logger.csv.name", "../../elsewhere"),
+    ("worker.address", "elsewhere:6379"),
     ("resume", CALL),
     ("_target_", "os.system"),
 ]

@@ -97,6 +97,9 @@ class Seat:
             raise LostWorker(self.why or "died")
         return replace(played, seconds=0.1)
 
+    def is_ready(self, seconds: float) -> bool:
+        return True
+
     def end(self) -> None:
         self.why = "was ended"
 
@@ -108,8 +111,9 @@ class Seat:
 
 
 def pool(crew: Any, *, count: int, share: int | None = 2, **options: Any) -> Pool:
+    crew.places = count
     given = {"patience": 60.0, "attempts": 1000, "threads": 1, "seed": RULES.seed, **options}
-    return Pool(crew, count=count, share=share, **given)
+    return Pool(crew, share=share, **given)
 
 
 def here(*waves: Wave, share: int = 2) -> list[Played]:

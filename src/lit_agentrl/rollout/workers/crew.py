@@ -36,7 +36,14 @@ class Seat(Protocol):
 
     @property
     def signs(self) -> int:
-        """Changes as long as it gets on with a share; negative before it is ready."""
+        """Changes as long as it gets on with a share."""
+
+    def is_ready(self, seconds: float) -> bool:
+        """Wait for it to start, for so long at most.
+
+        Raises:
+            LostWorker: it died, or takes too long.
+        """
 
     def end(self) -> None:
         """Have it stop and close its games, without waiting; from any thread."""
@@ -52,6 +59,10 @@ class Crew(Protocol):
     """Opens workers and keeps what they are given weights from."""
 
     name: str
+
+    @property
+    def places(self) -> int:
+        """How many workers there should be; it may grow."""
 
     def open(self, number: int) -> Seat:
         """A new worker at this place of the pool; it may still be starting."""

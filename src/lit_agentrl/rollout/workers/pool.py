@@ -21,7 +21,6 @@ from lit_agentrl.rollout.workers.shares import Share, check_shares, cut, joined
 _PATIENCE_S = 600.0
 _SLICE_S = 0.5  # how often a waiting trainer looks whether the workers still live
 _STOP_S = 10.0  # for a worker to end by itself, and its games with it
-_START_S = 300.0  # a worker that starts may be silent for so long at least: it imports much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +46,20 @@ class PoolSettings(WorkerSettings):
     attempts: int = 3
 
     def __post_init__(self) -> None:
-        check_shares(self.share, self.threads)
+        self.check_pool()
         require_whole("count", self.count, 1)
-        require_whole("attempts", self.attempts, 1)
-        if self.patience is not None:
-            require_number("patience", self.patience, "a number > 0, in seconds", lambda s: s > 0)
         if self.count > 1 and self.share is None:
             raise ValueError(
                 f"count={self.count} needs shares to deal, and worker.share=null is one worker's whole wave; set "
                 "worker.share, such as worker.share=2"
             )
+
+    def check_pool(self) -> None:
+        """Check what is alike for all kinds of workers."""
+        check_shares(self.share, self.threads)
+        require_whole("attempts", self.attempts, 1)
+        if self.patience is not None:
+            require_number("patience", self.patience, "a number > 0, in seconds", lambda s: s > 0)
 
     def threads_of_worker(self, *, is_ahead: bool) -> int:
         """Threads with which a share is played: where there are shares, a number of the config alone."""
@@ -70,7 +73,7 @@ class PoolSettings(WorkerSettings):
         """The workers of a crew."""
         threads = self.threads_of_worker(is_ahead=is_ahead)
         return Pool(
-            crew, count=self.count, share=self.share, seed=rules.seed,
+            crew, share=self.share, seed=rules.seed,
             # what training leaves to them: it changes the bits of training, so their number must not matter
             threads=threads if self.share is None else half_the_threads(),
             patience=self.patience or _PATIENCE_S, attempts=self.attempts,
@@ -103,7 +106,6 @@ class Pool:
 
     Args:
         crew: opens workers.
-        count: how many.
         share: prompts of a share; None: a wave is one.
         seed: of the run.
         threads: that it keeps busy while the trainer trains.
@@ -112,7 +114,7 @@ class Pool:
     """
 
     def __init__(
-        self, crew: Crew, *, count: int, share: int | None, seed: int, threads: int, patience: float,
+        self, crew: Crew, *, share: int | None, seed: int, threads: int, patience: float,
         attempts: int,
     ) -> None:  # fmt: skip
         self.threads = threads
@@ -129,7 +131,8 @@ class Pool:
             int, tuple[int, float]
         ] = {}  # signs of a worker, and for how long they are the same
         self._changed = threading.Condition()
-        self._talks = [self._talk_to(number) for number in range(count)]
+        self._talks: list[threading.Thread] = []
+        self._grow()
 
     # ------------------------------------------------------------------ protocol
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -142,6 +145,7 @@ class Pool:
         """See `Worker`."""
         assert self._job is None, "one wave at a time"
         shares = cut(wave, self._share, self._seed)
+        self._grow()
         with self._changed:
             self._job = _Job(wave, shares, deque(shares), self._version, self._load)
             self._changed.notify_all()
@@ -198,15 +202,17 @@ class Pool:
             return [seat for _, seat in sorted(self._seats.items())]
 
     # ------------------------------------------------------------------ one thread a worker
-    def _talk_to(self, number: int) -> threading.Thread:
-        talk = threading.Thread(target=self._talk, args=(number,), name=f"worker-{number}", daemon=True)
-        talk.start()
-        return talk
+    def _grow(self) -> None:
+        """Have a worker at each place that there is by now."""
+        for number in range(len(self._talks), self._crew.places):
+            talk = threading.Thread(target=self._talk, args=(number,), name=f"worker-{number}", daemon=True)
+            self._talks.append(talk)
+            talk.start()
 
     def _talk(self, number: int) -> None:
         seat: Seat | None = None
         try:
-            seat = self._opened(number)
+            seat = self._ready(number)
             while (share := self._next(number)) is not None:
                 if not seat.is_alive:  # it died with nothing to do, which costs no share an attempt
                     seat = self._replaced(number, seat)
@@ -227,6 +233,23 @@ class Pool:
             if seat is not None:
                 seat.close()
 
+    def _ready(self, number: int) -> Seat:
+        """A new worker that can be given a share, unless the pool ends: none is dealt to one that starts."""
+        failures = 0
+        while True:
+            seat = self._opened(number)
+            try:
+                while not self._ends and not seat.is_ready(_SLICE_S):
+                    pass
+                return seat
+            except LostWorker as lost:
+                seat.close()
+                failures += 1
+                if failures >= self._attempts and not self._ends:
+                    raise PlayingError(
+                        f"a worker (worker={self._crew.name}) {lost} before it could begin, {failures} times"
+                    ) from lost
+
     def _opened(self, number: int) -> Seat:
         seat = self._crew.open(number)
         with self._changed:
@@ -240,7 +263,7 @@ class Pool:
         seat.close()
         with self._changed:
             self._restarts += 1
-        return seat if self._is_over else self._opened(number)
+        return seat if self._is_over else self._ready(number)
 
     def _next(self, number: int) -> Share | None:
         """A share that waits to be played; None at the end."""
@@ -289,9 +312,7 @@ class Pool:
             now = seat.signs
             waited = waited + seconds if now == signs else 0.0
             self._silent[number] = (now, waited)
-            if now < 0 and waited >= max(self._patience, _START_S):
-                seat.kill(f"did not start within {waited:.0f} s")
-            elif now >= 0 and waited >= self._patience:
+            if waited >= self._patience:
                 seat.kill(
                     f"finished no reply for {self._patience:g} s; a game may hang (worker=none rollout.overlap=false "
                     "shows where), or raise worker.patience"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lit_agentrl.rollout.workers.serve import serve
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
 
+_START_S = 300.0  # it imports much
 _STOP_S = 5.0  # after which a process that will not end is killed
 
 
@@ -66,7 +68,9 @@ class ProcessSettings(PoolSettings):
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Pool:
         threads = self.threads_of_worker(is_ahead=is_ahead)
-        crew = Processes(rules, network, forward_context, threads=threads, devices=self._devices)
+        crew = Processes(
+            rules, network, forward_context, count=self.count, threads=threads, devices=self._devices
+        )
         return self.pool(crew, rules, is_ahead=is_ahead)
 
 
@@ -77,6 +81,7 @@ class Processes:
         rules: how episodes are played; a copy of them is sent over.
         network: structure of the policy.
         forward_context: the strategy's precision context.
+        count: how many.
         threads: that torch may use in each.
         devices: where they put their copies of the network, in turn; none for that of ``network``.
 
@@ -92,9 +97,11 @@ class Processes:
         network: PreTrainedModel,
         forward_context: ForwardContext,
         *,
+        count: int,
         threads: int,
         devices: Sequence[str] = (),
     ) -> None:
+        self.places = count
         self._weights = SharedWeights(network)
         self._threads = threads
         self._devices = list(devices) or [str(network.device)]
@@ -149,6 +156,7 @@ class Process:
         self._ticks = shared_bytes(8).view(torch.int64)
         self._ticks[0] = -1
         self._why = ""
+        self._started = time.monotonic()
         # a fork would inherit torch's threads in no usable state
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -172,6 +180,15 @@ class Process:
     @property
     def signs(self) -> int:
         return int(self._ticks)
+
+    def is_ready(self, seconds: float) -> bool:
+        if self._connection.poll(seconds) or self.signs >= 0:  # what it says before it was asked is an error
+            return True
+        if not self.is_alive:
+            raise LostWorker(self._death())
+        if time.monotonic() - self._started > _START_S:
+            self.kill(f"did not start within {_START_S:g} s")
+        return False
 
     def play(self, share: Share, load: int, version: int) -> Played:
         with suppress(OSError):  # what it said last is waiting to be read

@@ -1,0 +1,251 @@
+"""Workers that Ray starts, on this machine or on those of a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lit_agentrl.checks import require, require_number, require_whole
+from lit_agentrl.distributed import world_size
+from lit_agentrl.rollout.rules import ForwardContext, Rules
+from lit_agentrl.rollout.workers.actor import PlayingActor, sent
+from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
+from lit_agentrl.rollout.workers.pool import Pool, PoolSettings
+from lit_agentrl.rollout.workers.process import packed
+from lit_agentrl.rollout.workers.shares import Share
+from lit_agentrl.rollout.workers.weights import differing
+
+_ASK_S = 2.0  # how often a worker that plays is asked for a sign of life
+_STOP_S = 5.0
+AUTO = "auto"
+
+
+def library() -> ModuleType:
+    """Ray itself.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("worker=ray needs the library ray: pip install 'lit-agentrl[ray]'") from error
+    found: ModuleType = ray
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings(PoolSettings):
+    """Actors of Ray.
+
+    Args:
+        address: of a running cluster, such as ``auto`` or ``HOST:6379``; None starts one of this machine alone,
+            which ends with the run.
+        count: actors; ``auto``: as many as the cluster has room for, and more when it grows.
+        cpus, gpus: that Ray is to keep for each actor.
+
+    Raises:
+        ValueError: a value out of range, or ray is not installed.
+    """
+
+    address: str | None = None
+    count: int | str = AUTO  # type: ignore[assignment]  # the one of other pools is a number
+    cpus: float = 1
+    gpus: float = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, str):
+            require(self.count == AUTO, "count", self.count, "a whole number >= 1, or auto")
+        else:
+            require_whole("count", self.count, 1, beside=", or auto")
+        require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
+        require_number("gpus", self.gpus, "a number >= 0", lambda number: number >= 0)
+        if self.share is None:
+            raise ValueError("share=null leaves nothing to deal; set worker.share, such as worker.share=2")
+        self.check_pool()
+        library()
+
+    def check(self, rules: Rules) -> None:
+        rules.require_picklable()
+
+    def open(
+        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
+    ) -> Pool:
+        if world_size() > 1 and (self.address is None or isinstance(self.count, str)):
+            raise ValueError(
+                "worker=ray beside several training processes needs a cluster that runs already and a number of "
+                "actors for each process; start one (ray start --head), and set worker.address=auto worker.count=N"
+            )
+        crew = Actors(self, packed((rules, network, forward_context)), is_ahead=is_ahead)
+        return self.pool(crew, rules, is_ahead=is_ahead)
+
+
+class Actors:
+    """Opens actors, and puts the weights where all of them find them.
+
+    Args:
+        settings: of ``worker=ray``.
+        payload: what actors are made of.
+        is_ahead: whether the trainer trains meanwhile.
+
+    Raises:
+        PlayingError: no cluster answers there, or none can be started.
+    """
+
+    name = "ray"
+
+    def __init__(self, settings: RaySettings, payload: bytes, *, is_ahead: bool) -> None:
+        self._settings = settings
+        self._ray = ray = library()
+        self._is_ours = not ray.is_initialized()
+        if self._is_ours:
+            _connect(ray, settings)
+        self._threads = settings.threads_of_worker(is_ahead=is_ahead)
+        options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "concurrency_groups": {"life": 1}}
+        self._actor = ray.remote(**options)(PlayingActor)
+        self._payload = ray.put(payload)  # held: actors that are opened later are made of it too
+        self._snapshot: dict[str, Tensor] = {}
+        self.weights: Any = None
+
+    @property
+    def places(self) -> int:
+        if isinstance(self._settings.count, int):
+            return self._settings.count
+        have, need = self._ray.cluster_resources(), self._settings
+        room = have.get("CPU", 0.0) / need.cpus
+        if need.gpus:
+            room = min(room, have.get("GPU", 0.0) / need.gpus)
+        return max(1, int(room))
+
+    def open(self, number: int) -> Actor:
+        device = "cuda" if self._settings.gpus else "cpu"
+        return Actor(self._ray, self, self._actor.remote(self._payload, device, self._threads))
+
+    def write(self, weights: Mapping[str, Tensor]) -> None:
+        for name, tensor in weights.items():
+            if name in self._snapshot:
+                self._snapshot[name].copy_(tensor)
+            else:
+                self._snapshot[name] = tensor.detach().to("cpu", copy=True)
+        self.weights = self._ray.put(sent(self._snapshot))  # which lets go of those before
+
+    def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return differing(self._snapshot, weights)
+
+    def close(self) -> None:
+        self.weights = self._payload = None
+        if self._is_ours:
+            self._ray.shutdown()
+
+
+def _connect(ray: ModuleType, settings: RaySettings) -> None:
+    options: dict[str, Any] = {"include_dashboard": False} if settings.address is None else {}
+    if settings.address is None and isinstance(settings.count, int):
+        options["num_cpus"] = max(1, round(settings.count * settings.cpus))  # however many the machine has
+    try:
+        ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR", **options)
+    except Exception as error:  # Ray has many
+        where = "a cluster on this machine" if settings.address is None else settings.address
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise PlayingError(
+            f"worker=ray cannot reach {where} ({type(error).__name__}: {told}); see worker.address, and "
+            "`ray status` on its head"
+        ) from error
+
+
+class Actor:
+    """One actor; see `Seat`.
+
+    Args:
+        ray: the library.
+        crew: has the weights.
+        handle: of the actor.
+    """
+
+    def __init__(self, ray: ModuleType, crew: Actors, handle: Any) -> None:
+        self._ray, self._crew, self._handle = ray, crew, handle
+        self._why = ""
+        self._signs = 0
+        self._is_dead = False
+        self._asked: Any = self._ask()
+        self._asked_at = time.monotonic()
+
+    def _ask(self) -> Any:
+        return self._handle.signs.options(concurrency_group="life").remote()
+
+    @property
+    def is_alive(self) -> bool:
+        """Asked, since Ray tells of a death late."""
+        if self._is_dead:
+            return False
+        try:
+            self._signs = self._ray.get(self._ask(), timeout=30.0)
+        except self._ray.exceptions.RayError:
+            return False
+        return True
+
+    @property
+    def signs(self) -> int:
+        """As of the last answer; the next question waits for it, so one that hangs is asked once."""
+        if time.monotonic() - self._asked_at < _ASK_S:
+            return self._signs
+        ready, _ = self._ray.wait([self._asked], timeout=0)
+        if ready:
+            with suppress(self._ray.exceptions.RayError):  # whoever waits for the share is told
+                self._signs = self._ray.get(self._asked)
+            self._asked, self._asked_at = self._ask(), time.monotonic()
+        return self._signs
+
+    def is_ready(self, seconds: float) -> bool:
+        ready, _ = self._ray.wait([self._asked], timeout=seconds)
+        if ready:
+            try:
+                self._signs = self._ray.get(self._asked)
+            except self._ray.exceptions.RayTaskError as error:
+                raise self._failed(error) from error
+            except self._ray.exceptions.RayError as error:
+                raise LostWorker(self._death(error)) from error
+        return bool(ready)
+
+    def play(self, share: Share, load: int, version: int) -> Played:
+        answer = self._handle.play.remote(share, load, version, [self._crew.weights], self._ray.get)
+        try:
+            played = self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError as error:
+            raise self._failed(error) from error
+        except self._ray.exceptions.RayError as error:
+            raise LostWorker(self._death(error)) from error
+        assert isinstance(played, Played)
+        return played
+
+    def end(self) -> None:
+        self.kill("was ended")
+
+    def kill(self, why: str) -> None:
+        self._why = self._why or why
+        with suppress(Exception):  # one that has never lived, or a cluster that is gone
+            self._ray.kill(self._handle)
+
+    def close(self) -> None:
+        """Close its games where it can, and end it."""
+        if not self._why and not self._is_dead:
+            with suppress(Exception):
+                self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
+        self.kill("was ended")
+
+    def _failed(self, error: Exception) -> PlayingError:
+        cause = getattr(error, "cause", None) or error
+        told = (str(cause).strip().splitlines() or [""])[0]
+        return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {told}")
+
+    def _death(self, error: Exception) -> str:
+        self._is_dead = True
+        return self._why or f"died ({type(error).__name__})"

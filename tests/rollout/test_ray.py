@@ -1,0 +1,192 @@
+"""Workers of Ray: what they play is what this process plays, however many they are and however they end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.models.policy import named_weights
+from lit_agentrl.rollout.workers.base import play
+from lit_agentrl.rollout.workers.crew import PlayingError
+from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.pool import Pool
+from lit_agentrl.rollout.workers.process import Process, ProcessSettings
+from lit_agentrl.rollout.workers.ray import RaySettings
+from tests.conftest import ROOT, tiny_network
+from tests.rollout.test_process import rules, wave
+
+
+class Telling(NativeEngine):
+    """Raises what a user's engine might."""
+
+    def poll(self, *given: Any, **options: Any) -> Any:
+        raise OSError("no GPU left\nand more lines")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def pool(engine: Any = NativeEngine, **options: Any) -> Pool:
+    settings = RaySettings(**{"share": 1, "count": 2, **options})
+    return settings.open(rules(engine), tiny_network(), torch.no_grad, is_ahead=False)
+
+
+def here(seed: int = 0, iteration: int = 0) -> Any:
+    player = Inline(rules(), tiny_network(seed=seed), torch.no_grad, StrategyDoors())
+    return player.play_shares(wave(iteration), 5, 1, 1).episodes
+
+
+@pytest.mark.parametrize(
+    ("count", "cpus"),
+    [
+        pytest.param(1, 1.0, marks=pytest.mark.long),
+        pytest.param(2, 1.0, marks=pytest.mark.slow),
+        pytest.param(5, 0.4, marks=pytest.mark.long),
+    ],
+)
+def test_any_number_of_actors_play_what_this_process_plays(cluster: None, count: int, cpus: float) -> None:
+    """With weights that change; two of them also die while they play."""
+    made = pool(count=count, cpus=cpus)
+    for seed in (0, 1):
+        made.load(named_weights(tiny_network(seed=seed)), version=5)
+        assert play(made, wave()).episodes == here(seed)
+    if count == 2:
+        made.submit(wave(1))
+        for process in of_actors():
+            os.kill(process, signal.SIGKILL)
+        found = made.take()
+        assert found.episodes == here(1, iteration=1) and found.counts["restarts"] > 0
+    made.stop()
+
+
+@pytest.mark.slow
+def test_what_an_engine_raises_is_one_line(cluster: None) -> None:
+    made = pool(Telling, count=1)
+    made.load({}, 0)
+    with pytest.raises(PlayingError, match=r"^a playing worker \(worker=ray\) failed: OSError: no GPU left$"):
+        play(made, wave())
+    made.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": None}, r"^share=null leaves nothing to deal; set worker\.share"),
+        ({"count": "many"}, r"^count=many must be a whole number >= 1, or auto"),
+        ({"count": 0}, r"^count=0 must be a whole number >= 1, or auto"),
+        ({"cpus": 0}, r"^cpus=0 must be a number > 0"),
+        ({"gpus": -1}, r"^gpus=-1 must be a number >= 0"),
+    ],
+)
+def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RaySettings(**{"share": 1, **options})
+
+
+def test_without_ray_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install 'lit-agentrl\[ray\]'$"):
+        RaySettings(share=1)
+
+
+def of_actors() -> list[int]:
+    """The processes of this machine in which actors of this test live."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                title = file.read()
+            parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if title.startswith(b"ray::PlayingActor") and parent == raylet():
+            found.append(int(name))
+    return found
+
+
+def raylet() -> str:
+    """The process that started them: that of this test's cluster, beside which there may be others."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"/raylet" in line.split(b"\0")[0] and node.encode() in line:
+            return name
+    return ""
+
+
+CAMPAIGN = 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["process", "ray"])
+def test_a_campaign_of_kills_and_hangs(kind: str, request: pytest.FixtureRequest) -> None:
+    """At random instants, of random workers, a third of them hangs: no episode is lost, and all are the same."""
+    generator = random.Random(0)
+    if kind == "ray":
+        request.getfixturevalue("cluster")
+        made = pool(patience=20.0, attempts=1000)
+    else:
+        settings = ProcessSettings(count=2, share=1, patience=20.0, attempts=1000)
+        made = settings.open(rules(), tiny_network(), torch.no_grad, is_ahead=False)
+    expected = [here(0, iteration) for iteration in range(4)]
+    made.load(named_weights(tiny_network()), version=5)
+    done: dict[str, int] = {"SIGKILL": 0, "SIGSTOP": 0}
+    is_over = threading.Event()
+
+    def hunt() -> None:
+        while sum(done.values()) < CAMPAIGN and not is_over.is_set():
+            time.sleep(generator.uniform(0.0, 3.0))
+            pids = of_actors() if kind == "ray" else [s.pid for s in made.seats if isinstance(s, Process)]
+            number = signal.SIGSTOP if generator.random() < 0.33 else signal.SIGKILL
+            alive = [s for s in made.seats if s.signs >= 0]
+            if pids and len(alive) == 2:
+                os.kill(generator.choice(pids), number)
+                done[number.name] += 1
+
+    hunter = threading.Thread(target=hunt, daemon=True)
+    hunter.start()
+    waves = restarts = attempts = shares = 0
+    while hunter.is_alive() or waves < 4:
+        found = play(made, wave(waves % 4))
+        assert found.episodes == expected[waves % 4]
+        waves += 1
+        attempts, shares = attempts + int(found.counts["attempts"]), shares + int(found.counts["shares"])
+        restarts += int(found.counts["restarts"])
+    is_over.set()
+    made.stop()
+    print(f"{kind}: {done}, {waves} waves equal, {shares} shares in {attempts} attempts, {restarts} restarts")
+    assert sum(done.values()) == CAMPAIGN
