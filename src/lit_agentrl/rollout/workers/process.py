@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
-from lit_agentrl.rollout.workers.pool import Pool, PoolSettings
+from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.serve import serve
+from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
 

@@ -18,8 +18,9 @@ from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.actor import PlayingActor, sent
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
-from lit_agentrl.rollout.workers.pool import Pool, PoolSettings
+from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import packed
+from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import differing
 
