@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.episode import EndReason, Episode, Turn
-from lit_agentrl.report.episodes import EpisodeMetrics
+from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
 from lit_agentrl.report.iteration import of_all_ranks
 
 
@@ -58,3 +58,16 @@ def test_nothing_seen_leaves_keys_out():
     metrics = EpisodeMetrics()
     metrics.update([])
     assert metrics.compute() == {"episodes": 0.0, "failed": 0.0, "broken_markers": 0.0}
+
+
+def test_markers_that_were_broken_up_stand_in_the_row_of_an_evaluation() -> None:
+    class Counted:
+        def __init__(self, broken: float) -> None:
+            self.broken = broken
+
+        def compute(self) -> dict[str, float]:
+            return {"success": 1.0, "broken_markers": self.broken}
+
+    metrics = {"a": Counted(2.0), "b": Counted(1.0)}
+    assert evaluation_row("val", metrics, {})["val/broken_markers"] == 3.0  # type: ignore[arg-type]
+    assert "val/broken_markers" not in evaluation_row("val", {"a": Counted(0.0)}, {})  # type: ignore[dict-item]

@@ -122,6 +122,8 @@ def evaluation_row(
 ) -> dict[str, float]:
     """``{split}/success`` and the like, means over games; with several games each also has its own entries.
 
+    ``{split}/broken_markers`` is the sum over games, and is there where a marker was broken up.
+
     Args:
         split: prefix of the names.
         metrics: of each game.
@@ -139,4 +141,6 @@ def evaluation_row(
             row[f"{split}/{key}"] = sum(values.values()) / len(values)
             if len(values) > 1:
                 row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+    if broken := sum(result.get("broken_markers", 0.0) for result in results.values()):
+        row[f"{split}/broken_markers"] = broken
     return row
