@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -122,7 +122,7 @@ def _opened(
         max_context_tokens=settings.max_context_tokens, worlds=made(saved, "worlds", Worlds),
     )  # fmt: skip
     check_prompts(rules)
-    network = getattr(policy, "network", None)  # of a model behind an API there is none
+    network = policy.network
     given = rules.engine_options(network)
     engine = open_engine(make, trains=False, trusts_log_probs=False, **given)
     if chat.forced_think and not engine.capabilities.token_ids:
@@ -159,8 +159,8 @@ def _scores(
 ) -> Scores:
     played = "-".join(dict.fromkeys(record["env"] for record in records))
     plain = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
-    written = {
-        "config": OmegaConf.to_container(cfg) | {"described": _described(saved)},
+    written: dict[str, Any] = {
+        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": _described(saved)},
         "results": records,
         **({"engine": metered} if metered else {}),
     }

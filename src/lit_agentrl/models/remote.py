@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lit_agentrl.models.policy import shipped_template
 
+_Fast: Any = PreTrainedTokenizerFast  # which carries no types
 _MARKERS = ("<|im_start|>", "<|im_end|>")  # of the template
 
 
@@ -19,10 +21,12 @@ class RemotePolicy:
     Attributes:
         tokenizer: one token a byte, so that any text is recorded and read back as it was.
         name: for messages.
+        network: there is none here.
     """
 
     tokenizer: PreTrainedTokenizerBase
     name: str
+    network: None = None
 
 
 def load_remote() -> RemotePolicy:
@@ -32,6 +36,6 @@ def load_remote() -> RemotePolicy:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken(marker, special=True, normalized=False) for marker in _MARKERS])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token=_MARKERS[1])
+    tokenizer: PreTrainedTokenizerBase = _Fast(tokenizer_object=made, eos_token=_MARKERS[1])
     tokenizer.chat_template = shipped_template("append_only_chatml")
     return RemotePolicy(tokenizer, "remote")

@@ -79,7 +79,7 @@ class Routers:
         if experts_BK is not None and tokens_BT is not None and layout is not None:
             width = tokens_BT.shape[1] * self.num_choices  # a filler row brings none
             told_BK = pad(experts_BK[:, :width], (0, max(0, width - experts_BK.shape[1])), value=NO_EXPERT)
-            chosen_NK = layout.flat(told_BK.unflatten(1, (-1, self.num_choices)))
+            chosen_NK = layout.flat(told_BK.reshape(len(told_BK), -1, self.num_choices))
             found.told = chosen_NK.long().view(len(chosen_NK), len(self.modules), -1)
         layers = {id(module): layer for layer, module in enumerate(self.modules)}
 
@@ -140,9 +140,11 @@ class Layout:
     def rows(self, x_NK: Tensor, fill: float) -> Tensor:
         """(N, K) -> (B, T, K), ``fill`` in the last column; anything at padding."""
         if self.segments is None:
-            x_BTK = x_NK.unflatten(0, (self.shape[0], -1))
+            x_BTK = x_NK.reshape(self.shape[0], -1, x_NK.shape[1])
         elif x_NK.is_floating_point():
-            x_BTK = pick(x_NK, self.segments.place_BT.flatten()).unflatten(0, self.segments.place_BT.shape)
+            x_BTK = pick(x_NK, self.segments.place_BT.flatten()).reshape(
+                *self.segments.place_BT.shape, x_NK.shape[1]
+            )
         else:
             x_BTK = x_NK[self.segments.place_BT]
         return pad(x_BTK, (0, 0, 0, 1), value=fill)
@@ -175,7 +177,7 @@ class _Told(TorchFunctionMode):
             return torch.return_types.topk((scores_NE.gather(1, index_NK), index_NK))
         if scores_NE.shape[1] == self._num_groups:
             # open are the groups of the experts that are told, in place of those that would be
-            told_NK = self.told_NK // (self._num_experts // self._num_groups)
+            told_NK = self.told_NK // (self._num_experts // scores_NE.shape[1])
             index_NG = torch.where(is_own_N1, own_NK[:, :1], told_NK)
             index_NG = torch.cat([torch.where(is_own_N1, own_NK, index_NG[:, :1]), index_NG], 1)
             return torch.return_types.topk((scores_NE.gather(1, index_NG), index_NG))

@@ -105,7 +105,8 @@ def expert_rows(
     def chosen(packing: Packing | None, **rows: Tensor) -> Tensor:
         with routers.routed(rows["tokens_BT"], packing) as seen:
             hidden_before(network, **rows, packing=packing)
-        return seen.experts().unflatten(1, (-1, routers.num_choices))
+        experts_BK: Tensor = seen.experts()
+        return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
     bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
     return micro_batched(chosen, bare, 2 * tokens_per_microbatch, form).to(torch.int32).flatten(1)
