@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.entry import jobs, ranks, threads
+from lit_agentrl.entry.checking import check
 from lit_agentrl.entry.errors import WHERE, RunError, UserError, explain, was_interrupted
 from lit_agentrl.entry.options import opened, options_of
 from lit_agentrl.entry.overrides import written
@@ -63,7 +64,7 @@ def compose(
         if folder is not None:
             words += written({"hydra.run.dir": folder})
         flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
-        (checked,) = jobs.check(flags, words, is_multirun=False)
+        (checked,) = check(flags, words)
     return Job(tuple(words), tuple(flags), checked.config)
 
 

@@ -488,7 +488,8 @@ def test_what_was_checked_is_used(monkeypatch: pytest.MonkeyPatch, in_empty_fold
     monkeypatch.setattr("lit_agentrl.entry.parts.build_parts", made_parts)
     monkeypatch.setattr("lit_agentrl.entry.training.train", trained)
     names = ["a", "b", "'${run_dir}'"]
-    main_train(["-m", f"algo.name={','.join(names)}", "env=bandit"])
+    with pytest.raises(SystemExit):  # since nothing was trained
+        main_train(["-m", f"algo.name={','.join(names)}", "env=bandit"])
     assert [parts.algorithm.name for parts in used[:2] if parts] == names[:2]
     assert used == [made[0], made[1], None] and used[0] is not used[1]
 

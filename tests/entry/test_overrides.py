@@ -1,11 +1,11 @@
-"""Flags, overrides and sweeps."""
+"""Flags and overrides."""
 
 from __future__ import annotations
 
 import pytest
 
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.overrides import check_overrides, expand, flag_values, split_arguments
+from lit_agentrl.entry.overrides import check_overrides, flag_values, split_arguments
 
 
 def test_flags_and_overrides_in_any_order() -> None:
@@ -15,16 +15,6 @@ def test_flags_and_overrides_in_any_order() -> None:
     assert flags == ["-m", "--config-dir", "mine", "--config-dir=theirs", "--info"]
     assert overrides == ["seed=1", "~a.b", "env=bandit", "x=1"]
     assert flag_values(flags, "--config-dir", "-cd") == ["mine", "theirs"]
-
-
-def test_sweeps_expand_in_hydra_order() -> None:
-    assert expand(["algo=grpo,rloo", "seed=range(1,3)", "x=choice(a,b)"]) == [
-        [f"algo={algo}", f"seed={seed}", f"x={x}"]
-        for algo in ("grpo", "rloo")
-        for seed in (1, 2)
-        for x in "ab"
-    ]
-    assert expand(["a='b,c'", "d=[1,2]"]) == [["a='b,c'", "d=[1,2]"]]
 
 
 def test_what_is_no_sweep_needs_no_multirun() -> None:

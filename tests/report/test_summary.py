@@ -22,7 +22,8 @@ def example() -> Any:
     return {
         "version": 1, "status": "stopped", "error": None, "warnings": [],
         "command": "train.py algo=grpo", "seed": 0,
-        "versions": {"torch": "2.13"}, "git_revision": None, "games": [game], "iterations": 42,
+        "versions": {"torch": "2.13"}, "git_revision": None, "games": [game],
+        "monitored": {"name": "val/success", "mode": "max", "value": 0.7, "iteration": 30}, "iterations": 42,
         "planned_iterations": 100, "episodes": 1000, "action_tokens": 10_000, "prefilled_tokens": 5_000,
         "seconds": {"rollout": 1.5, "update": 2}, "peak_memory_bytes": 1 << 30,
     }  # fmt: skip
@@ -56,6 +57,7 @@ def change(path: str, value: Any) -> Any:
         ("games.0.best", 0.5), ("games.0.best.success", None), ("games.0.start.success.n", 0),
         ("games.0.start.success.mean", 2.0), ("games.0.start.success.low", 0.9),
         ("games.0.start.success.n", 10.0), ("games.0.best.iteration", "30"),
+        ("monitored.mode", "most"), ("monitored.value", float("inf")), ("monitored.iteration", None),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_its_path(path: str, value: Any) -> None:
@@ -143,6 +145,6 @@ def test_no_scale_is_no_normalised_score() -> None:
 
 def test_a_summary_of_before_there_were_warnings_is_read(tmp_path: Path) -> None:
     old = example()
-    del old["warnings"]
+    del old["warnings"], old["monitored"]
     (tmp_path / "summary.json").write_text(json.dumps(old))
-    assert read(tmp_path / "summary.json") == example()
+    assert read(tmp_path / "summary.json") == {**example(), "monitored": None}

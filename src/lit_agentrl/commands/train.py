@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from omegaconf import DictConfig
-
 from lit_agentrl.commands._running import run_command, tell
-from lit_agentrl.entry import jobs, ranks
+from lit_agentrl.entry import jobs, ranks, sweeps
 from lit_agentrl.entry.overrides import MULTIRUN, split_arguments
 
 
@@ -25,14 +23,16 @@ def _train(argv: list[str]) -> int:
     if resumed:
         jobs.resume(resumed, flags, [text for text in overrides if text not in resumed])
         return 0
-    is_multirun = any(flag in MULTIRUN for flag in flags)
-    failed: list[str] = []
+    failed: list[Exception] = []
 
-    def told(error: Exception, cfg: DictConfig) -> None:
-        failed.append(cfg.run_dir)
-        tell(error, cfg.traceback, f"{cfg.run_dir}: " if is_multirun else "")
+    def told(error: Exception, with_traceback: bool, prefix: str = "") -> None:
+        failed.append(error)
+        tell(error, with_traceback, prefix)
 
-    jobs.launch(flags, overrides, on_failure=told)
+    if any(flag in MULTIRUN for flag in flags):
+        sweeps.launch(flags, overrides, on_failure=told)
+    else:
+        jobs.launch(flags, overrides, on_failure=lambda error, cfg: told(error, cfg.traceback))
     return len(failed)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -172,7 +173,7 @@ def explain_composition(
             return UserError(
                 f"unknown group {key}; {did_you_mean(nearest(key, groups)) or 'valid: ' + ', '.join(groups)}"
             )
-        if key not in groups or isinstance(value, dict) or key.startswith("hydra"):
+        if key not in groups or isinstance(value, dict):
             continue
         options = _options(key, search)
         valid = f"valid: {', '.join(options)}"
@@ -259,7 +260,8 @@ def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
 
 @cache
 def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
-    with suppress(HydraException, YAMLError):  # a file that overrides other groups cannot be read alone
+    # a file that overrides other groups cannot be read alone; a plugin's may lack what Hydra then warns of
+    with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
         cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
         return frozenset(_keys(OmegaConf.to_container(cfg, resolve=False)))
     return frozenset()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from hydra.errors import InstantiationException
+from hydra.errors import ConfigCompositionException, InstantiationException
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 from rich.text import Text
@@ -50,6 +50,11 @@ def explain(error: BaseException) -> str:
         return f"{_at(error)}{first_line(error)}"
     if isinstance(error, MarkedYAMLError):
         return _explain_yaml(error)
+    if isinstance(error, ConfigCompositionException):
+        cause = error.__cause__
+        return first_line(error) + (
+            f": {first_line(cause)}" if isinstance(cause, OmegaConfBaseException) else ""
+        )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     kind = type(error).__name__

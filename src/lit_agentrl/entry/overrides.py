@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
@@ -78,13 +78,17 @@ def flag_values(flags: Sequence[str], *names: str) -> list[str]:
     return spaced + joined
 
 
-def parse(overrides: Sequence[str]) -> list[Override]:
+def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
     """Hydra's reading of each override.
+
+    Args:
+        overrides: as typed.
+        loader: knows the options of each group, which ``glob`` lists.
 
     Raises:
         UserError: one is not of the form ``key=value``.
     """
-    parser = OverridesParser.create()
+    parser = OverridesParser.create(loader)
     parsed: list[Override] = []
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
@@ -100,16 +104,6 @@ def parse(overrides: Sequence[str]) -> list[Override]:
                 "characters, such as 'key=\"a, b\"'"
             ) from error
     return parsed
-
-
-def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job of a sweep, in Hydra's order.
-
-    Raises:
-        UserError: one is not of the form ``key=value``.
-    """
-    (jobs,) = BasicSweeper.split_arguments(parse(overrides), max_batch_size=None)
-    return [list(job) for job in jobs]
 
 
 def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:

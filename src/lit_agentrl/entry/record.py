@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import resource
 import subprocess
@@ -17,6 +18,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import __version__
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.games import Games
@@ -85,17 +87,20 @@ class RunRecord:
         planned: iterations asked for.
         at_start: warnings of its start.
         warnings: lines told while it runs; read when the summary is written.
+        best: the callback that keeps the best checkpoint, if there is one.
         is_writing: whether this process writes the file; of several, only the first does.
     """
 
     def __init__(
         self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int,
-        at_start: Sequence[str] = (), warnings: Sequence[str] = (), is_writing: bool = True,
+        at_start: Sequence[str] = (), warnings: Sequence[str] = (), best: BestCheckpoint | None = None,
+        is_writing: bool = True,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"
         self._totals = totals
         self._at_start, self._warnings = at_start, warnings
+        self._best = best
         self._fixed: dict[str, Any] = {
             "command": command,
             "seed": seed,
@@ -161,6 +166,7 @@ class RunRecord:
             "warnings": [*self._at_start, *self._warnings],
             **self._fixed,
             "games": list(self._games.values()),
+            "monitored": _monitored(self._best),
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "peak_memory_bytes": peak_memory_bytes(),
@@ -169,6 +175,14 @@ class RunRecord:
         if self._is_writing:
             reports.write(self._path, summary)
         return summary
+
+
+def _monitored(best: BestCheckpoint | None) -> reports.Monitored | None:
+    if best is None or best.best_iteration is None or not math.isfinite(best.best_score or 0.0):
+        return None
+    assert best.best_score is not None
+    mode = cast(Literal["max", "min"], best.mode)
+    return {"name": best.monitor, "mode": mode, "value": best.best_score, "iteration": best.best_iteration}
 
 
 @contextmanager

@@ -153,10 +153,12 @@ def require_not_begun(folder: Path) -> None:
         )
 
 
-def discard_unused(folder: Path) -> None:
-    """Take back the folder of a run that failed before it wrote anything of its own."""
-    if owner(folder) is None and {path.name for path in folder.iterdir()} - {LOCK} == {_CONFIG}:
+def discard_unused(folder: Path, printed: str | None = None) -> None:
+    """Take back the folder of a run that failed before it wrote anything of its own but to the file ``printed``."""
+    if owner(folder) is None and {path.name for path in folder.iterdir()} - {LOCK, printed} == {_CONFIG}:
         shutil.rmtree(folder / _CONFIG)
+        if printed is not None:
+            (folder / printed).unlink(missing_ok=True)
         with suppress(OSError):  # the lock is in it: its owner removes both
             folder.rmdir()
 

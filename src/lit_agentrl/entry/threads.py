@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # of GNU's OpenMP, which reads them once, when torch is imported
 _HOW_THEY_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -38,3 +40,23 @@ def restore(before: int) -> str | None:
         )
     torch.set_num_threads(before)
     return None
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def shared_by(processes: int) -> Iterator[None]:
+    """Have processes that are started inside, of which so many run at once, share the cores.
+
+    A variable of the user's wins.
+    """
+    given = () if processes < 2 or any(name in os.environ for name in _HOW_MANY) else _HOW_MANY
+    os.environ.update(dict.fromkeys(given, str(max(1, cores() // processes))))
+    try:
+        yield
+    finally:
+        for name in given:
+            os.environ.pop(name, None)

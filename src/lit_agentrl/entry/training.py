@@ -74,6 +74,7 @@ def train(
         planned=planned,
         at_start=[warning] if warning else [],
         warnings=watch.warnings,
+        best=_first(run, BestCheckpoint),
         is_writing=is_first,
     )
     last = folder / "checkpoints" / "last.ckpt"

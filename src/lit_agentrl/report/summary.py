@@ -55,6 +55,15 @@ class Game(TypedDict):
     last: Score | None
 
 
+class Monitored(TypedDict):
+    """What the best checkpoint is chosen by: its metric, and the best value that a validation found."""
+
+    name: str
+    mode: Literal["max", "min"]
+    value: float
+    iteration: int
+
+
 class Summary(TypedDict):
     """Everything about a run that fits on a page."""
 
@@ -67,6 +76,7 @@ class Summary(TypedDict):
     versions: dict[str, str]  # package -> version
     git_revision: str | None
     games: list[Game]
+    monitored: Monitored | None  # None: there is no best checkpoint (yet)
     iterations: int  # completed
     planned_iterations: int
     episodes: int  # of training
@@ -178,6 +188,7 @@ def read(path: str | Path) -> Summary:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if isinstance(summary, dict):
         summary.setdefault("warnings", [])  # of a run of before there were any
+        summary.setdefault("monitored", None)
     validate(summary)
     return summary  # type: ignore[no-any-return]
 

@@ -221,13 +221,13 @@ def _write_synced(checkpoint: dict[str, Any], path: str) -> None:
     except (OSError, RuntimeError, NotPlain) as error:
         with suppress(OSError):
             os.unlink(path)  # the half-written file would keep a full disk full
-        raise _disk_error(error) from None
+        raise _cause_of(error) from None
 
 
-def _disk_error(error: BaseException) -> BaseException:
-    """The file's own error: torch's zip writer hides it behind a RuntimeError about positions."""
+def _cause_of(error: BaseException) -> BaseException:
+    """The file's own error, or an interrupt: torch's zip writer hides them behind a RuntimeError about positions."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
+    while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
         cause = cause.__context__
     return cause or error
 

@@ -1,0 +1,127 @@
+"""What is known of a sweep before its first run, and what sweepers and launchers are refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.entry import sweepers, threads
+from lit_agentrl.entry.composition import compose_job, search_path
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.sweepers import planned, require_one_value
+
+OPTUNA = "hydra/sweeper=optuna"
+
+
+def plan(command: str) -> sweepers.Plan:
+    return planned(shlex.split(command))
+
+
+def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) -> None:
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    lines = ["# @package _global_", "hydra:", "  sweeper:", "    params:", "      rollout.members: 4,8"]
+    file.write_text("\n".join([*lines, "      seed: 5,6,7", ""]))
+    found = planned(shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), search_path([tmp_path]))
+    assert found.jobs == [  # what is typed wins over the file
+        [f"rollout.members={members}", "experiment=mine", f"algo={algo}", f"seed={seed}"]
+        for members in (4, 8)
+        for algo in ("grpo", "rloo")
+        for seed in (1, 2)
+    ]
+    assert found.is_whole and not found.is_apart and found.side_by_side == 1
+    assert found.swept == {"rollout.members", "algo", "seed"}
+
+
+def test_a_search_is_checked_at_its_ends() -> None:
+    found = plan(
+        f"{OPTUNA} optim.lr=tag(log,interval(1e-5,1e-3)) update.epochs=range(1,4) algo=choice(grpo,rloo,ppo) seed=7"
+    )
+    own = [
+        "hydra.sweeper.max_failure_rate=1.0",
+        "hydra.sweeper.direction=maximize",
+        "hydra.sweeper.sampler.seed=7",
+    ]
+    ends = [
+        ("1e-05", 1, "grpo"),
+        ("0.001", 1, "grpo"),
+        ("1e-05", 4, "grpo"),
+        ("1e-05", 1, "rloo"),
+        ("1e-05", 1, "ppo"),
+    ]
+    assert found.jobs == [
+        [OPTUNA, f"optim.lr={lr}", f"update.epochs={epochs}", f"algo={algo}", "seed=7", *own]
+        for lr, epochs, algo in ends
+    ]
+    assert not found.is_whole and found.overrides[-3:] == own
+    assert "hydra.sweeper.direction=minimize" in plan(f"{OPTUNA} seed=1,2 callbacks.best.mode=min").overrides
+
+
+def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 8)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    joblib, local = "hydra/launcher=joblib", "hydra/launcher=submitit_local hydra.launcher.timeout_min=5"
+    assert plan(f"{joblib} seed=1,2").side_by_side == 2
+    assert plan(f"{joblib} seed=range(0,20)").side_by_side == 8
+    assert plan(f"{joblib} seed=range(0,20) hydra.launcher.n_jobs=-3").side_by_side == 6
+    assert plan(f"{joblib} {OPTUNA} seed=range(0,20) hydra.sweeper.n_jobs=3").side_by_side == 3
+    assert plan(f"{local} seed=range(0,20)").overrides[-1] == "hydra.sweeper.max_batch_size=8"
+    limited = plan(f"{local} seed=range(0,20) hydra.sweeper.max_batch_size=4")
+    assert (
+        limited.side_by_side == 4
+        and limited.is_apart
+        and "hydra.launcher.timeout_min=525600" not in limited.overrides
+    )
+    with threads.shared_by(4):
+        assert threads.os.environ["OMP_NUM_THREADS"] == threads.os.environ["MKL_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in threads.os.environ
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    with threads.shared_by(4):
+        assert "OMP_NUM_THREADS" not in threads.os.environ
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("optim.lr=interval(1e-5,1e-3)", r"optim.lr=interval\(1e-5,1e-3\): .* or search with hydra/sweeper=optuna"),
+        (f"{OPTUNA} seed=1", "nothing to search; give an option a range"),
+        (f"{OPTUNA} optim.lr=interval(1e-3,1e-5)", "is empty; write the lower end first"),
+        (f"{OPTUNA} algo=glob(g*)", r"algo=glob\(g\*\): Optuna searches a choice"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.n_trials=0", "hydra.sweeper.n_trials=0 must be"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.n_jobs=0", "hydra.sweeper.n_jobs=0 must be"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.storage=sqlite:///a.db", "a.db: a database needs SQLAlchemy 1.4"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.n_trial=3", "did you mean hydra.sweeper.n_trials"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.max_failure_rate=0.5", "max_failure_rate=0.5 has no effect"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.direction=minimize", "direction=.*minimize: .*mode=max is to maximize"),
+        (f"{OPTUNA} seed=1,2 hydra.sweeper.sampler.n_startup_trials=few", "n_startup_trials=few: .*converted to Int"),
+        (f"{OPTUNA} seed=1,2 hydra/sweeper/sampler=tp", "did you mean tpe"),
+        ("hydra/sweeper=optun seed=1,2", "did you mean optuna"),
+        ("hydra/launcher=jobli seed=1,2", "did you mean joblib"),
+        ("hydra/launcher=joblib hydra.launcher.n_jobs=0 seed=1,2", "hydra.launcher.n_jobs=0 must be"),
+        ("seed=1,2 hydra.run.dir=x", "hydra.run.dir=x has no effect with -m"),
+    ],
+)  # fmt: skip
+def test_refused(command: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        plan(command)
+
+
+def test_a_plugin_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweepers, "find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match=r"hydra/launcher=joblib needs .*; pip install 'lit-agentrl\[sweep\]'"
+    ):
+        plan("hydra/launcher=joblib seed=1,2")
+
+
+def test_a_search_needs_values_of_one_metric() -> None:
+    jobs = [[], ["~callbacks.best"], ["callbacks.best.monitor=val/return"]]
+    with_best, without, other = (compose_job("train", job) for job in jobs)
+    require_one_value([with_best, with_best])
+    with pytest.raises(UserError, match="needs the value of each run"):
+        require_one_value([with_best, without])
+    with pytest.raises(UserError, match="must be the same in all runs"):
+        require_one_value([with_best, other])
