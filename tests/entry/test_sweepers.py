@@ -25,8 +25,10 @@ def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) 
     lines = ["# @package _global_", "hydra:", "  sweeper:", "    params:", "      rollout.members: 4,8"]
     file.write_text("\n".join([*lines, "      seed: 5,6,7", ""]))
     found = planned(shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), search_path([tmp_path]))
+    told = "rollout.members=${rollout.members},algo=${hydra.runtime.choices.algo},seed=${seed}"
+    named = f"hydra.sweep.subdir='${{hydra.job.num}}_{told}'"
     assert found.jobs == [  # what is typed wins over the file
-        [f"rollout.members={members}", "experiment=mine", f"algo={algo}", f"seed={seed}"]
+        [f"rollout.members={members}", "experiment=mine", f"algo={algo}", f"seed={seed}", named]
         for members in (4, 8)
         for algo in ("grpo", "rloo")
         for seed in (1, 2)
@@ -39,7 +41,9 @@ def test_a_search_is_checked_at_its_ends() -> None:
     found = plan(
         f"{OPTUNA} optim.lr=tag(log,interval(1e-5,1e-3)) update.epochs=range(1,4) algo=choice(grpo,rloo,ppo) seed=7"
     )
+    told = "optim.lr=${optim.lr},update.epochs=${update.epochs},algo=${hydra.runtime.choices.algo}"
     own = [
+        f"hydra.sweep.subdir='${{hydra.job.num}}_{told}'",
         "hydra.sweeper.max_failure_rate=1.0",
         "hydra.sweeper.direction=maximize",
         "hydra.sweeper.sampler.seed=7",
@@ -55,7 +59,7 @@ def test_a_search_is_checked_at_its_ends() -> None:
         [OPTUNA, f"optim.lr={lr}", f"update.epochs={epochs}", f"algo={algo}", "seed=7", *own]
         for lr, epochs, algo in ends
     ]
-    assert not found.is_whole and found.overrides[-3:] == own
+    assert not found.is_whole and found.overrides[-4:] == own
     assert "hydra.sweeper.direction=minimize" in plan(f"{OPTUNA} seed=1,2 callbacks.best.mode=min").overrides
 
 

@@ -90,7 +90,7 @@ def test_runs_in_other_processes(launcher: str, tiny_model_folder: Path, in_empt
 def _begun(sweep: Path, command: Any) -> psutil.Process:
     """The process of the sweep, once a run of it trains."""
     deadline = time.monotonic() + 200
-    while not list(sweep.glob("0/checkpoints/last.ckpt")):
+    while not list(sweep.glob("0_seed=1/checkpoints/last.ckpt")):
         assert command.poll() is None and time.monotonic() < deadline, (
             command.stdout and command.stdout.read()
         )
@@ -117,7 +117,7 @@ def test_an_interrupted_sweep_leaves_no_process(
     command.send_signal(number)
     printed, _ = command.communicate(timeout=120)
     assert psutil.wait_procs(below, timeout=60)[1] == []
-    assert reports.read("sweep/0/summary.json")["status"] == "stopped"
+    assert reports.read("sweep/0_seed=1/summary.json")["status"] == "stopped"
     if number == signal.SIGINT:
         assert command.returncode == 130 and "interrupted; continue with: " in printed
         assert "sweep: 0 of 2 runs completed" in printed

@@ -17,6 +17,7 @@ from lit_agentrl.checks import require, require_whole, shown, under
 from lit_agentrl.entry import threads
 from lit_agentrl.entry.composition import compose_job, hydra_ready
 from lit_agentrl.entry.errors import UserError, explain
+from lit_agentrl.entry.naming import run_names
 from lit_agentrl.entry.overrides import check_overrides, parse
 
 _PLUGINS = {  # options of Hydra's that come with a plugin, and its module
@@ -80,9 +81,9 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     is_whole = str(sweeper._target_).endswith(".BasicSweeper")
     jobs = _listed(swept) if is_whole else _ends(swept)
     width = _width(first.hydra.launcher)
-    added: list[str] = []
+    added = run_names(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
-        added = _of_this_machine(first.hydra.launcher, typed)
+        added += _of_this_machine(first.hydra.launcher, typed)
         if is_whole and sweeper.max_batch_size is None:
             added += [f"hydra.sweeper.max_batch_size={width}"] if len(jobs) > width else []
         elif is_whole:

@@ -1,0 +1,44 @@
+"""Folders of a sweep are called by what differs between its runs."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import open_dict
+
+from lit_agentrl.entry.composition import compose_job
+from lit_agentrl.entry.naming import run_names
+from lit_agentrl.entry.overrides import parse
+
+GROUPS = ("algo", "algo/clip", "reward")
+
+
+def test_a_folder_says_which_run_it_is() -> None:
+    (name,) = run_names(parse(["algo=grpo,rloo", "algo/clip=none,dual", "seed=1,2", "val.every=3"]), GROUPS)
+    cfg = compose_job("train", ["algo=grpo", "algo/clip=dual", "seed=2", "val.every=3", name])
+    with open_dict(cfg):
+        cfg.hydra.job.num = 7
+    assert cfg.hydra.sweep.subdir == "7_algo=grpo,algo.clip=dual,seed=2"
+
+
+@pytest.mark.parametrize(
+    ("typed", "called"),
+    [
+        ("seed=range(1,3)", "seed"),
+        ("seed=choice(1,2)", "seed"),
+        ("optim.lr=interval(1e-5,1e-3)", "optim.lr"),
+        ("reward=[format],[length]", None),
+        ("model.name=a/b,c", None),
+        (f"rollout.members=2,{'8' * 41}", None),
+        ("hydra.sweep.subdir=mine", None),
+        ("seed=1", None),
+    ],
+)
+def test_what_differs_and_can_be_shown(typed: str, called: str | None) -> None:
+    expected = [f"hydra.sweep.subdir='${{hydra.job.num}}_{called}=${{{called}}}'"] if called else []
+    assert run_names(parse([typed]), GROUPS) == expected
+
+
+def test_a_long_name_ends_with_what_fits() -> None:
+    keys = [f"option_{number}" for number in range(20)]
+    (name,) = run_names(parse([f"{key}=1,2" for key in keys]), ())
+    assert "option_9=" in name and "option_10=" not in name
