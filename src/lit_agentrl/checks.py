@@ -93,7 +93,9 @@ def require(condition: bool, option: str, value: object, valid: str) -> None:
         ValueError: it does not.
     """
     if not condition:
-        raise ValueError(f"{option}={shown(value)} must be {valid}")
+        # a text that looks like a number, as of ${now:%Y}, would be told to be what it seems
+        told = repr(value) if isinstance(value, str) and value.lstrip("+-").isdecimal() else shown(value)
+        raise ValueError(f"{option}={told} must be {valid}")
 
 
 def require_number(

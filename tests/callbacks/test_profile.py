@@ -18,7 +18,7 @@ from tests.callbacks.test_nonfinite import Small, fit, mean
 class Timed(Small):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         super().training_step(batch, batch_idx)
-        self.row = {"time/rollout": 0.001, "time/update": 0.002}
+        self.row = {"time/rollout": 1e-6, "time/update": 2e-6}
 
 
 def test_a_table_and_a_trace_are_left_and_the_numbers_stay(

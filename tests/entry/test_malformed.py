@@ -182,7 +182,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("agorithm=grpo", "unknown option agorithm", "did you mean algo?"),
     ("rollout.max_waves=3", "unknown option rollout.max_waves", "did you mean algo.structure.max_waves?"),
     ("trainer.devices=0", "trainer.devices=0", "a whole number >= 1"),
-    ("val.episodes=null", "val.episodes=null", "a whole number >= 1"),
+    ("val.episodes=null", "val.episodes=null", "a whole number from 1 to"),
     ("optim.optimizer.betas=[0.9]", "error: optim.optimizer.betas=[0.9] is refused by AdamW", "IndexError"),
     ("optim.optimizer.weight_decay=-1", "error: optim.optimizer.weight_decay=-1", "refused by AdamW"),
     ("algo=ppo critic.optim.optimizer.weight_decay=-1", "critic.optim.optimizer.weight_decay=-1", "AdamW"),
@@ -255,7 +255,7 @@ def test_evaluation(refused: Refused, in_empty_folder: Path, command: str, named
 
 def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_model_folder: Path) -> None:
     message = refused(f"{SMALL} model=hf model.name={tiny_model_folder} engine.num_slots=0 hydra.run.dir=run")
-    assert "engine.num_slots=0 must be >= 1" in message
+    assert "engine.num_slots=0 must be a whole number >= 1" in message
     assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
 
 

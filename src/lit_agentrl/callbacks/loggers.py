@@ -29,11 +29,12 @@ from lit_agentrl.report.table import Metrics
 
 _log = logging.getLogger(__name__)
 _CLOSING = ".closing"  # how the event file of closing scores ends
-CLOCK_PREFIXES = ("time/", "speed/")
+# of clocks, of servers and of workers that may die
+CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
 
 
 def deterministic_columns(header: Sequence[str]) -> list[str]:
-    """The columns that runs of one config and seed share to the bit: all but ``time/*`` and ``speed/*``."""
+    """The columns that runs of one config and seed share to the bit: all but those of `CLOCK_PREFIXES`."""
     return [name for name in header if not name.startswith(CLOCK_PREFIXES)]
 
 

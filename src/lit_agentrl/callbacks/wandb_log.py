@@ -131,6 +131,7 @@ class WandbLog(Logger):
 
     def _opened(self) -> Any:
         if self._run is None:
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else W&B tells its makers of what fails
             import wandb
 
             self.folder.mkdir(parents=True, exist_ok=True)

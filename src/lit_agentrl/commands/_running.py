@@ -34,6 +34,7 @@ def run_command(
         return
     threads.spin_briefly()
     try:
+        ranks.check_environment()
         num_failed = command(arguments)
     except (KeyboardInterrupt, SystemExit) as error:
         if not was_interrupted(error):

@@ -1,4 +1,4 @@
-"""Measure chance and oracle of games, which scores are read against."""
+"""Measure chance and oracle of a game, the levels of its scores."""
 
 from __future__ import annotations
 

@@ -80,6 +80,7 @@ def read_chat(raw: Any) -> Answer:
     text = message.get("content")
     if text is not None and not isinstance(text, str):
         raise ValueError(f"content is a {type(text).__name__}")
+    (text or "").encode()  # which fails at half a character, that no tokenizer and no file takes
     calls = []
     for call in message.get("tool_calls") or ():
         function = call["function"]
@@ -90,6 +91,7 @@ def read_chat(raw: Any) -> Answer:
             ):  # the model's fault, which the dialect judges: the call is passed through
                 arguments = json.loads(arguments)
         calls.append(json.dumps({"name": str(function["name"]), "arguments": arguments}, ensure_ascii=False))
+    "".join(calls).encode()
     if text is None and not calls and finish not in ("stop", "length", "content_filter"):
         raise ValueError(f"neither content nor tool_calls, finish_reason={finish}")
     read, written, cached = _usage(raw, 0, 0)
@@ -108,4 +110,7 @@ def _usage(raw: Any, read: int, written: int) -> tuple[int, int, int]:
     usage = raw.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
     cached = int(details.get("cached_tokens") or 0)
-    return int(usage.get("prompt_tokens", read)), int(usage.get("completion_tokens", written)), cached
+    read, written = int(usage.get("prompt_tokens", read)), int(usage.get("completion_tokens", written))
+    if written < 0 or not 0 <= cached <= read:
+        raise ValueError(f"usage of {read} tokens read, {cached} of them cached, and {written} written")
+    return read, written, cached

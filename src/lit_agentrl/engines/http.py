@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import importlib.util
+import json
 import logging
 import os
 import random
@@ -20,6 +21,7 @@ T = TypeVar("T")
 _AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 529)  # statuses of a server that may do better in a moment
 _LONGEST_S = 120.0  # that a server can have us wait, whatever it asks for
 _SHOWN = 160  # characters of what a server said
+_MOST_BYTES = 2**26  # of one answer
 
 
 class ServerError(ValueError):
@@ -45,7 +47,7 @@ class Server:
         url: up to what all paths share, such as ``http://localhost:8000``.
         key_variable: environment variable that holds the key; None: no key is sent.  The key is read once, kept by the
             client alone, and taken out of every message.
-        timeout_s: for each answer.
+        timeout_s: for each answer, all of it.
         retries: how often a request that failed is sent again.
         backoff_s: the first pause.
 
@@ -73,6 +75,8 @@ class Server:
             raise ValueError(
                 "url holds a user, a password or a query; put a key into a variable, named by key_variable"
             )
+        if parts.path.rstrip("/").endswith("/v1"):
+            raise ValueError("url ends in /v1, which each request adds itself; leave it out")
         require_number("timeout_s", timeout_s, "a number > 0", lambda value: value > 0)
         require_whole("retries", retries, 0)
         require_number("backoff_s", backoff_s, "a number >= 0", lambda value: value >= 0)
@@ -83,6 +87,10 @@ class Server:
                 raise ValueError(
                     f"key_variable={key_variable}: the environment has no such variable; set it to the key"
                 )
+            if not all("!" <= character <= "~" for character in self._key):
+                raise ValueError(
+                    f"key_variable={key_variable} holds no key: spaces, line breaks or other signs that no header takes"
+                )
         import httpx
 
         logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request otherwise
@@ -92,7 +100,7 @@ class Server:
         )
         self._httpx: Any = httpx
         self._url = url.rstrip("/")
-        self._retries, self._backoff_s = retries, backoff_s
+        self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
         self._chance = random.Random()
         self._lock = threading.Lock()
         self._not_before = 0.0  # on the monotonic clock
@@ -104,8 +112,8 @@ class Server:
         Args:
             path: begins with a slash.
             body: is sent as JSON.
-            read: raises `ValueError`, `KeyError`, `TypeError` or `IndexError` at an answer that it cannot use, which
-                is then asked for again.
+            read: raises what reading something else raises, such as `ValueError` or `KeyError`, at an answer that it
+                cannot use, which is then asked for again.
 
         Raises:
             ServerError: no usable answer; says how often it was asked.
@@ -143,22 +151,35 @@ class Server:
             time.sleep(wait_s)
         self._count("requests")
         try:
-            answer = self._client.post(self._url + path, json=body)
+            with self._client.stream("POST", self._url + path, json=body) as answer:
+                found = self._received(answer)
         except self._httpx.TimeoutException as error:
             raise _Again(f"no answer in time ({type(error).__name__})", "timeout") from None
-        except self._httpx.TransportError as error:
+        except self._httpx.RequestError as error:  # also of an answer that cannot be unpacked
             raise _Again(f"{type(error).__name__}: {error}", "connection") from None
+        # hidden before it is cut: half a key would not be found
+        told = self._hidden(found[: 8 * _SHOWN].decode("utf-8", errors="replace"))[:_SHOWN]
         if answer.status_code in _AGAIN:
             wait_s = self._wait(answer.headers.get("Retry-After"))
-            kind = f"status_{answer.status_code}"
-            raise _Again(f"status {answer.status_code}: {answer.text[:_SHOWN]}", kind, wait_s)
+            raise _Again(f"status {answer.status_code}: {told}", f"status_{answer.status_code}", wait_s)
         if not answer.is_success:
             self._count("failed")
-            raise ServerError(self._told(f"{path}: status {answer.status_code}: {answer.text[:_SHOWN]}"))
+            raise ServerError(self._told(f"{path}: status {answer.status_code}: {told}"))
         try:
-            return read(answer.json()) if read is not None else None
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            return read(json.loads(found)) if read is not None else None
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise _Again(f"unusable answer ({type(error).__name__}: {error})", "malformed") from None
+
+    def _received(self, answer: Any) -> bytes:
+        """The whole answer: a server may neither send without end nor so slowly that it never ends."""
+        found, until = bytearray(), time.monotonic() + self._timeout_s
+        for chunk in answer.iter_bytes():
+            found += chunk
+            if len(found) > _MOST_BYTES:
+                raise _Again(f"an answer of more than {_MOST_BYTES >> 20} MiB", "malformed")
+            if time.monotonic() > until:
+                raise _Again("no whole answer in time", "timeout")
+        return bytes(found)
 
     def _wait(self, retry_after: str | None) -> float:
         """Have all threads wait as long as the server asks; so many seconds."""
@@ -173,9 +194,12 @@ class Server:
 
     def _told(self, text: str) -> str:
         """One line without the key, also where the server repeats it."""
-        hidden = text.replace(self._key, "***") if self._key else text
-        line = " ".join("".join(c if c.isprintable() else " " for c in hidden).split())
+        line = " ".join("".join(c if c.isprintable() else " " for c in self._hidden(text)).split())
         return f"engine.url={self._url}: {line}"[:400]
+
+    def _hidden(self, text: str) -> str:
+        """Without the key."""
+        return text.replace(self._key, "***") if self._key else text
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require
+from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
@@ -69,7 +69,7 @@ class NativeEngine:
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
-        require(num_slots >= 1, "num_slots", num_slots, ">= 1")
+        require_whole("num_slots", num_slots, 1)
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)

@@ -16,6 +16,10 @@ from transformers import PreTrainedModel
 from lit_agentrl.checks import shown
 from lit_agentrl.engines.http import Server
 
+_LAST: dict[
+    Path, Path
+] = {}  # below each folder, what this process wrote last: each stage of a run makes an engine
+
 
 class Pusher:
     """Writes a folder a version, with ``config.json`` and ``model.safetensors``, and tells a server of it.
@@ -58,7 +62,7 @@ class Pusher:
         self._home = Path(tempfile.mkdtemp(prefix="weights_", dir=Path(folder).resolve()))
         self._home.chmod(0o755)  # the server may run as somebody else
         atexit.register(shutil.rmtree, self._home, ignore_errors=True)
-        self._last: Path | None = None
+        self._folder = self._home.parent
 
     def push(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Write them, and have them read.
@@ -75,9 +79,9 @@ class Pusher:
         for call in self._calls:
             body = _filled(call.get("json") or {}, folder=str(folder), version=str(version))
             self._server.tell(call["path"], body)
-        if self._last is not None:
-            shutil.rmtree(self._last, ignore_errors=True)
-        self._last = folder
+        if (last := _LAST.get(self._folder)) is not None:
+            shutil.rmtree(last, ignore_errors=True)
+        _LAST[self._folder] = folder
 
 
 def _filled(node: Any, **values: str) -> Any:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from lit_agentrl.entry.constants import MEANT, REMOVED
-from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest
+from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, unreadable
 from lit_agentrl.entry.overrides import parse
 
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
@@ -89,7 +89,7 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
         try:
             found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
         except UnicodeError as error:
-            raise UserError(_unreadable(search) or str(error)) from error
+            raise UserError(unreadable(search) or str(error)) from error
         return found
 
 
@@ -141,6 +141,11 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
         if key == "run_dir":
             raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
         names = override.value()
+        axis = key.replace(".", "/")
+        if key.startswith("algo.") and axis in _groups("", search) and not isinstance(names, dict | list):
+            raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(_options(axis, search))}")
+        if key in CLOSED and not isinstance(names, dict) and not override.is_delete():
+            raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
         if key in LISTS and isinstance(names, list) and len(set(map(str, names))) < len(names):
             raise UserError(f"{text}: {key} names an option twice; keep one")
         is_list = isinstance(names, list) and key not in LISTS
@@ -163,7 +168,7 @@ def explain_composition(
     error: Exception, name: str, job: Sequence[str], search: Sequence[str] = ()
 ) -> UserError:
     """What is wrong with the overrides of a job that Hydra refused, or with a file that they name."""
-    if isinstance(error, UnicodeError) and (told := _unreadable(search)):
+    if isinstance(error, UnicodeError) and (told := unreadable(search)):
         return UserError(told)
     groups = list(_groups("", search))
     chosen = []
@@ -207,20 +212,15 @@ def explain_composition(
             return UserError(f"{override.key_or_group} is no option any more; write {new}")
         if not override.is_add() and override.key_or_group not in [*known, *groups]:
             return UserError(_unknown_key(override.key_or_group, known, base, search))
+        if "Error merging override" in str(error) and str(override.input_line) in str(error):
+            key = override.key_or_group
+            below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
+            if below:
+                options = ", ".join(below)
+                return UserError(
+                    f"{override.input_line}: {key} is a section; set one of its options: {options}"
+                )
     return UserError(explain(error))
-
-
-def _unreadable(search: Sequence[str]) -> str:
-    """The first file in further folders of configs that is not UTF-8, and where; empty without any."""
-    folders = [Path(found) for text in search for found in re.findall(r"file://([^']+)", text)]
-    for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
-        data = file.read_bytes()
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            return f"{file}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-    return ""
 
 
 def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, InstantiationException
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -120,3 +121,16 @@ def report(message: str) -> None:
     text = Text.assemble(("error: ", "bold red"), plain)
     console = Console(stderr=True, highlight=False)
     console.print(text, soft_wrap=not sys.stderr.isatty())
+
+
+def unreadable(search: Sequence[str]) -> str:
+    """The first file in further folders of configs that is not UTF-8, and where; empty without any."""
+    folders = [Path(found) for text in search for found in re.findall(r"file://([^']+)", text)]
+    for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
+        data = file.read_bytes()
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            return f"{file}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+    return ""

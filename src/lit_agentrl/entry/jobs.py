@@ -217,6 +217,7 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
     folder = Path(resumed[0].removeprefix("resume="))
     cfg, folders = resumed_config(folder, overrides)
     arguments = [*resumed, *overrides]
+    run_folder.require_writable(folder)
     with ownership.owned(folder), _command_line(arguments):
         try:
             _fit(cfg, folders, command_of(arguments), is_resume=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -125,6 +126,8 @@ def _opened(
     network = policy.network
     given = rules.engine_options(network)
     engine = open_engine(make, trains=False, trusts_log_probs=False, **given)
+    if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
+        network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
         raise UserError(
             "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"

@@ -24,7 +24,11 @@ _OF_ITERATIONS = {
     "train": (
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
         "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
+        "steps", "stop_kl_max", "router_loss", "routing_flips",
     ),
+    "val": ("broken_markers",),
+    "engine": ("*",),
+    "worker": ("shares", "attempts", "restarts"),
     "time": ("rollout", "update", "validate", "env", "ahead"),
     "speed": ("action_tokens_per_s", "episodes_per_s", "prefill_reuse", "shared_prefill"),
 }  # fmt: skip

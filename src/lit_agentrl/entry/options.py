@@ -23,6 +23,12 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     cfg = OmegaConf.load(CONFIG_DIR / f"{name}.yaml")
     assert isinstance(cfg, DictConfig)
     keys = [str(key) for key in cfg]
+    for override in parse(overrides):
+        if override.is_sweep_override():
+            raise UserError(
+                f"{override.input_line} is a sweep, and {name} takes one value; write "
+                f"{override.key_or_group}=[…] where a list is meant"
+            )
     check_overrides(overrides, is_multirun=False)
     for override in take_variant(parse(overrides), cfg):
         key = override.key_or_group

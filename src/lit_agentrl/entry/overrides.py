@@ -28,6 +28,8 @@ MULTIRUN = ("-m", "--multirun")
 VARIANT = "variant"  # key of the options that evaluate.py changes of the game it plays
 _OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 _PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a text that needs no quotes
+# a run folder as it is typed, such as those of sweeps, 0_algo=grpo,seed=1, which Hydra could not read without quotes
+_FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
 _OTHERS = ("null", "true", "false", "nan", "inf")  # but for these, which would not be texts
 
 
@@ -50,6 +52,10 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             hint = did_you_mean(nearest(name, FLAGS)) or "valid: --help, -m, --config-dir FOLDER, --cfg job"
             raise UserError(f"unknown flag {name}; {hint}")
         flags.append(argument)
+        if name in ("--cfg", "-c"):
+            shown = argument.partition("=")[2] if has_value else rest[0] if rest else ""
+            if shown not in ("job", "hydra", "all"):
+                raise UserError(f"{name} {shown} prints nothing; valid: --cfg job, --cfg hydra, --cfg all")
         if not FLAGS[name] or has_value:
             continue
         if rest and "=" not in rest[0] and not rest[0].startswith("-"):
@@ -96,7 +102,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
         if text.endswith("=") and not text.startswith("~"):
             raise UserError(f"{text} has no value; write a value, or null for none")
         try:
-            parsed += parser.parse_overrides([text])
+            parsed += parser.parse_overrides([_FOLDER.sub(r"run='\1'", text)])
         except OverrideParseException as error:
             reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or first_line(error)
             raise UserError(
@@ -144,6 +150,12 @@ def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
         raise UserError(
             f"{text} has no effect without -m: one run has the folder hydra.run.dir=FOLDER, and nothing to launch"
         )
+    if key == "hydra.output_subdir":
+        place = Path(text.partition("=")[2].strip("'\""))
+        if place.is_absolute() or ".." in place.parts:
+            raise UserError(
+                f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
+            )
     if key == "hydra.mode":
         raise UserError(f"{text}: -m is what makes a sweep; write it, or leave it out")
     if key == "hydra.searchpath":

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.checks import named, require, require_whole, shown
+from lit_agentrl.checks import named, require, require_one_of, require_whole, shown
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.entry.making import made, made_dialect, made_like
@@ -23,7 +23,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import try_out, with_computed
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rl.objective import Objective, try_loss
-from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.settings import MOST, RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
@@ -32,6 +32,7 @@ from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic, separate_if_needed
+from lit_agentrl.update.minibatches import plural
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
 
@@ -65,10 +66,11 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     """
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
+    _check_trainer(cfg.trainer)
     _check_devices(cfg.trainer)
     require_whole("val.every", cfg.val.every, 1)
-    require_whole("val.episodes", cfg.val.episodes, 1)
-    require_whole("test.episodes", cfg.test.episodes, 0)
+    require_whole("val.episodes", cfg.val.episodes, 1, MOST)
+    require_whole("test.episodes", cfg.test.episodes, 0, MOST)
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
@@ -78,6 +80,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         metrics = try_loss(algorithm, with_computed(toy))
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     check_needs(algorithm, rollout, update, list(cfg.reward))
+    _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
     check_structure(structure, algorithm, select_groups, OmegaConf.select(cfg, "algo.structure.max_waves"))
@@ -108,6 +111,46 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         context=build_context(cfg, algorithm),
         rewards=rewards,
     )
+
+
+# of Lightning's trainer: each ends or empties epochs, of which one is an iteration
+_SHORTENS = {
+    "max_steps": ("-1",), "limit_train_batches": ("1", "1.0"), "limit_val_batches": ("1", "1.0"),
+    "overfit_batches": ("0", "0.0"), "fast_dev_run": ("False", "0"),
+}  # fmt: skip
+
+
+def _check_minibatches(
+    algorithm: Objective, structure: Structure, rollout: RolloutSettings, update: UpdateSettings
+) -> None:
+    """Refuse more minibatches than an iteration could ever fill: each update would be skipped as the filter's fault."""
+    prompts = structure.prompts(rollout.prompts, algorithm.requirements.prompt_factor)
+    units = algorithm.unit or "trajectory_B"
+    most = prompts * (rollout.members if units == "trajectory_B" else 1)
+    if update.minibatches > most:
+        raise ValueError(
+            f"update.minibatches={update.minibatches} exceeds the {most} {plural(units)} that rollout.prompts="
+            f"{rollout.prompts} and rollout.members={rollout.members} give; lower it, or play more"
+        )
+
+
+def _check_trainer(trainer: DictConfig) -> None:
+    """Refuse what Lightning would refuse in words of its own, or only while the run is under way."""
+    require_one_of(
+        "trainer.accelerator", trainer.get("accelerator", "auto"), ("auto", "cpu", "cuda", "gpu", "mps")
+    )
+    precision = str(trainer.get("precision", "32-true"))
+    if precision in ("16-true", "16-mixed", "16"):
+        raise ValueError(
+            f"trainer.precision={precision}: updates in float16 overflow without scaled gradients, which are not "
+            "supported; use bf16-mixed or 32-true"
+        )
+    for option, harmless in _SHORTENS.items():
+        if trainer.get(option) is not None and str(trainer[option]) not in harmless:
+            raise ValueError(
+                f"trainer.{option}={shown(trainer[option])} would cut iterations out of the run; set "
+                "trainer.max_epochs, or debug=fast for a trial"
+            )
 
 
 def _check_devices(trainer: DictConfig) -> None:

@@ -51,6 +51,19 @@ class Job:
         return cfg
 
 
+def check_environment() -> None:
+    """Refuse variables of a launcher that Lightning and torch could not read.
+
+    Raises:
+        UserError: one is no number, naming it.
+    """
+    for name in (*_RANKS, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
+        if not (value := os.environ.get(name, "0")).strip().isdecimal():
+            raise UserError(
+                f"the environment variable {name}={value} must be a whole number, as torchrun and srun set it; unset it"
+            )
+
+
 def is_first() -> bool:
     """Whether this process speaks for the run: it composes, prints and writes."""
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)

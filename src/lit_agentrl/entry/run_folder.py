@@ -19,6 +19,8 @@ _CONFIG = ".hydra"
 _OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what it writes first
 _LAST_OF_CONFIG = "overrides.yaml"  # which Hydra writes last
 _PLACES = {"dirpath", "save_dir"}  # options of callbacks and loggers
+_FOLDERS = ("checkpoints", "transcripts", "tensorboard", "hf")  # of a run, some of which it may not have
+_FILES = ("metrics.csv", "summary.json")
 _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
 
 
@@ -151,6 +153,24 @@ def require_not_begun(folder: Path) -> None:
             f"{folder} holds a run that another process has begun meanwhile; continue that with resume={folder}, or "
             "choose a new folder"
         )
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse to continue a run in a folder that could not take what it will write; nothing is changed.
+
+    Raises:
+        UserError: a part of it is not writable, or of another kind than a run leaves.
+    """
+    for place in (folder, *(folder / name for name in _FOLDERS)):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"resume={folder}: {place} is no folder, as a run leaves one there; move it away")
+        if place.is_dir() and not os.access(place, os.W_OK):
+            raise UserError(
+                f"resume={folder}: {place} is not writable; make it so, or continue a copy of the run"
+            )
+    for place in (folder / name for name in _FILES):
+        if place.exists() and not place.is_file():
+            raise UserError(f"resume={folder}: {place} is no file, as a run leaves one there; move it away")
 
 
 def discard_unused(folder: Path, printed: str | None = None) -> None:

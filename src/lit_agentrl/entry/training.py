@@ -106,9 +106,6 @@ def train(
         _measure_end(run, tracker)
         doors_of(run.trainer.strategy).finish()
         result = tracker.finish("completed" if is_complete else "stopped")
-        for logger in run.loggers:
-            if isinstance(logger, Concludes):
-                logger.conclude(result)
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error
@@ -122,6 +119,9 @@ def train(
         doors_of(run.trainer.strategy).close()
     if not is_first:
         return result
+    for logger in run.loggers:  # the run is complete, whatever becomes of a picture of it
+        if isinstance(logger, Concludes):
+            logger.conclude(result)
     console = Console()
     console.print(reports.closing_table(result))
     console.print(f"results in {folder}", soft_wrap=True)

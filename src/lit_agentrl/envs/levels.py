@@ -17,6 +17,7 @@ import numpy as np
 from lit_agentrl.checks import require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
+from lit_agentrl.files import write_atomic
 
 _PLAYER = 41  # purpose key of the random player's choices
 
@@ -144,7 +145,8 @@ def write_levels(task: Task, found: dict[str, Any]) -> Path:
     """
     path = levels_file(task)
     entries = read_levels(path) | found
-    path.write_text(json.dumps({"entries": entries}, indent=1) + "\n", encoding="utf-8")
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    write_atomic(path, json.dumps(kept | {"entries": entries}, indent=1) + "\n")
     return path
 
 

@@ -151,6 +151,8 @@ def _reason(name: str, error: Exception) -> str:
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in text:
         return "its weights are a pickle of more than tensors, which is not read"
     if Path(name).is_dir():
+        if "backend tokenizer" in text and not (Path(name) / "tokenizer.json").exists():
+            return "it has no tokenizer.json"
         return _damaged(Path(name)) or (text.strip() or type(error).__name__).splitlines()[0]
     if "gated repo" in text:
         return "its authors give it only to those who ask, on its page of the hub, and log in: hf auth login"

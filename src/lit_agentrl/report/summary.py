@@ -185,11 +185,14 @@ def read(path: str | Path) -> Summary:
     try:
         summary = json.loads(Path(path).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}; move the file away to go on without it") from error
     if isinstance(summary, dict):
         summary.setdefault("warnings", [])  # of a run of before there were any
         summary.setdefault("monitored", None)
-    validate(summary)
+    try:
+        validate(summary)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; move the file away to go on without it") from error
     return summary  # type: ignore[no-any-return]
 
 

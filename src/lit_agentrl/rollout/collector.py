@@ -144,7 +144,7 @@ class Collector:
                 "episode of a group a member of its own"
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
-        self._of_engine = played.row
+        self._of_engine |= played.row  # a wave in which this rank plays nothing tells nothing
         return played
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:

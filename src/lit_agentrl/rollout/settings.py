@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
 
+MOST = 1_000_000  # episodes that are planned at a time, as objects in memory
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings:
@@ -37,8 +39,13 @@ class RolloutSettings:
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        require_whole("prompts", self.prompts, 1)
-        require_whole("members", self.members, 1)
+        require_whole("prompts", self.prompts, 1, MOST)
+        require_whole("members", self.members, 1, MOST)
+        if self.prompts * self.members > MOST:
+            raise ValueError(
+                f"prompts={self.prompts}: with members={self.members} an iteration has more than {MOST} episodes, "
+                "which are held in memory; lower one of them"
+            )
         require_number(
             "temperature",
             self.temperature,

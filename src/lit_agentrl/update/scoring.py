@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
 from lit_agentrl.models.packing import Packing, enable_packing
-from lit_agentrl.models.routing import Routers
+from lit_agentrl.models.routing import NO_EXPERT, Routers
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.microbatches import Form, micro_batched
 
@@ -109,7 +109,11 @@ def expert_rows(
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
     bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
-    return micro_batched(chosen, bare, 2 * tokens_per_microbatch, form).to(torch.int32).flatten(1)
+    found_BTK = micro_batched(chosen, bare, 2 * tokens_per_microbatch, form).to(torch.int32)
+    if found_BTK.dim() == 2:  # a rank without rows
+        found_BTK = found_BTK[..., None].expand(-1, -1, routers.num_choices)
+    # padding is told nothing: it is no choice that is replayed, and none that would flip
+    return found_BTK.masked_fill(~tensors["is_real_BT"][..., None], NO_EXPERT).flatten(1)
 
 
 @contextmanager

@@ -122,7 +122,10 @@ class OptimSettings:
         if (reason := self._refusal(self.optimizer)) is None:
             return
         if not isinstance(self.optimizer, partial):
-            raise ValueError(f"optimizer cannot be made: {reason}")
+            raise ValueError(
+                f"optimizer={shown(self.optimizer)} is no optimizer; name the class of one, such as "
+                "optim.optimizer._target_=torch.optim.Adam"
+            )
         made, given = self.optimizer.func, self.optimizer.keywords
         name = getattr(made, "__name__", type(made).__name__)
         for option, value in given.items():

@@ -148,10 +148,14 @@ class Pool:
         try:
             seat = self._ready(number)
             while (share := self._next(number)) is not None:
-                if not seat.is_alive:  # it died with nothing to do, which costs no share an attempt
-                    seat = self._replaced(number, seat)
                 job = self._job
                 assert job is not None
+                if not seat.is_alive:  # it died with nothing to do, which costs no share an attempt
+                    self._give_back(
+                        job, share, number
+                    )  # others may be free long before the next one has started
+                    seat = self._replaced(number, seat)
+                    continue
                 try:
                     played = seat.play(share, job.load, job.version)
                 except LostWorker as lost:
@@ -209,6 +213,13 @@ class Pool:
             self._silent.pop(number, None)
             self._job.attempts += 1
             return self._job.waiting.popleft()
+
+    def _give_back(self, job: _Job, share: Share, number: int) -> None:
+        with self._changed:
+            self._busy.discard(number)
+            job.attempts -= 1
+            job.waiting.appendleft(share)
+            self._changed.notify_all()
 
     @property
     def _ends(self) -> bool:
