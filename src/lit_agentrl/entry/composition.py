@@ -216,10 +216,8 @@ def explain_composition(
             key = override.key_or_group
             below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
-                options = ", ".join(below)
-                return UserError(
-                    f"{override.input_line}: {key} is a section; set one of its options: {options}"
-                )
+                told = f"is a section; set one of its options: {', '.join(below)}"
+                return UserError(f"{override.input_line}: {key} {told}")
     return UserError(explain(error))
 
 
