@@ -290,11 +290,10 @@ def main() -> None:
         "--folder", type=Path, required=True, help="keeps what was done; several processes may share it"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first kill")
-    parser.add_argument("--kills", type=int, default=len(KILLS), help="number of the last one, plus 1")
+    parser.add_argument("--kills", type=int, nargs="+", default=range(len(KILLS)), help="their numbers")
     given = parser.parse_args()
     campaign = Campaign(given.folder, given.seed)
-    campaign.run(range(given.first, given.kills))
+    campaign.run(given.kills)
     rows = campaign.results()
     for row in rows:
         print(

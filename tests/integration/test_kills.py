@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
+from tests.integration.conftest import environment
 from tests.integration.kills import KILLS, Campaign, table
 
 pytestmark = pytest.mark.skipif(
@@ -19,10 +23,13 @@ SAMPLE = (10, 19, 22, 30, 40, 65, 95)
 
 @pytest.mark.slow
 def test_a_kill_of_each_kind(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, seed=0)
-    campaign.run(SAMPLE)
-    assert len(campaign.results()) == len(SAMPLE)
-    assert [row for row in campaign.results() if row["problem"]] == []
+    # by a process of its own with one thread: a fork of one that has computed with several hangs in OpenMP
+    arguments = [sys.executable, "-m", "tests.integration.kills", "--folder", str(tmp_path), "--kills"]
+    subprocess.run(
+        [*arguments, *map(str, SAMPLE)], cwd=ROOT, env={**environment(), "OMP_NUM_THREADS": "1"}, check=True
+    )
+    found = Campaign(tmp_path, seed=0).results()
+    assert len(found) == len(SAMPLE) and [row for row in found if row["problem"]] == []
 
 
 @pytest.mark.long
