@@ -156,6 +156,23 @@ def test_a_process_that_dies_is_told() -> None:
 
 
 @pytest.mark.slow
+def test_processes_that_die_at_their_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is killed before it can begin, also where its death is known before a share is dealt."""
+    begin = Process.__init__
+
+    def begin_and_die(self: Process, *given: Any) -> None:
+        begin(self, *given)
+        self._process.kill()
+        self._process.join()
+
+    monkeypatch.setattr(Process, "__init__", begin_and_die)
+    made = process(attempts=2)
+    with pytest.raises(PlayingError, match=r"died \(SIGKILL\).* before it could begin, 2 times"):
+        play(made, wave())
+    made.stop()
+
+
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended() -> None:
     made = process(Hanging, patience=5.0)
     pid = the_process(made)

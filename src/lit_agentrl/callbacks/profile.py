@@ -20,7 +20,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.report.table import as_text
 from lit_agentrl.report.trace import operators
 
-_SECTIONS = ("rollout", "score", "update", "validate")  # their seconds are metrics, time/…
+_SECTIONS = ("rollout", "update", "validate")  # their seconds are metrics, time/…
 _WIDEST = 40  # of an operator's name, so that 80 columns hold the table
 
 

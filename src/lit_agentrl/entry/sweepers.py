@@ -81,6 +81,8 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     is_whole = str(sweeper._target_).endswith(".BasicSweeper")
     jobs = _listed(swept) if is_whole else _ends(swept)
     width = _width(first.hydra.launcher)
+    is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # which joblib plays in this process
+    is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
     added = run_names(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
         added += _of_this_machine(first.hydra.launcher, typed)
@@ -92,8 +94,7 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
         added += _of_optuna(first, swept, typed)
         width = min(width, sweeper.n_jobs)
     elif is_whole:
-        width = min(width, len(jobs))
-    is_apart = not launcher.endswith(".BasicLauncher")
+        width = min(width, len(jobs), sweeper.max_batch_size or width)
     keys = frozenset(override.get_key_element() for override in swept if override.is_sweep_override())
     return Plan([*overrides, *added], [[*job, *added] for job in jobs], is_whole, is_apart, width, keys)
 

@@ -52,7 +52,8 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
     )  # failed runs are told here
     place = checked[0].place
     count = len(plan.jobs) if plan.is_whole else None
-    cell = Cell(place[1].absolute(), command, checked, on_failure, count)
+    # failures of other processes are told by _telling
+    cell = Cell(place[1].absolute(), command, checked, None if plan.is_apart else on_failure, count)
     try:
         with (
             _none_left() if plan.is_apart else nullcontext(),
@@ -64,7 +65,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
     except KeyboardInterrupt as error:
         raise _where_to_continue(error, cell.sweep) from error
     except ValueError:
-        if not _have_all_failed(cell.sweep):  # of which Optuna finds no best one
+        if not _has_no_value(cell.sweep):  # of which Optuna finds no best one
             raise
     finally:
         _close(cell.sweep, plan)
@@ -133,9 +134,9 @@ def _told(job: Sequence[str]) -> list[str]:
     return [text for text in job if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
 
 
-def _have_all_failed(sweep: Path) -> bool:
+def _has_no_value(sweep: Path) -> bool:
     entries = records.latest(records.read(sweep))
-    return bool(entries) and all(entry["status"] == "failed" for entry in entries)
+    return bool(entries) and all(entry["monitored"] is None for entry in entries)
 
 
 def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lit_agentrl import seeds
@@ -46,11 +47,13 @@ class Scheduler:
     Args:
         rules: games, wording, run seed.
         engine: holds the policy.
+        on_reply: called at each reply that the engine has finished.
     """
 
-    def __init__(self, rules: Rules, engine: Engine) -> None:
+    def __init__(self, rules: Rules, engine: Engine, on_reply: Callable[[], object] = lambda: None) -> None:
         self._rules = rules
         self._engine = engine
+        self._on_reply = on_reply
         self._desk = Desk(rules.tasks, rules.probes)
         self._due: dict[int, int] = {}  # by the clock, when the game of an episode must have answered
         self._skipped = 0
@@ -148,6 +151,7 @@ class Scheduler:
 
     def _hear(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
         """Take a reply, and ask the game to play its actions."""
+        self._on_reply()
         index, play = result.episode, live[result.episode]
         actions = play.hear(result)
         if play.is_over:

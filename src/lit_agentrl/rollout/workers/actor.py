@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
-from lit_agentrl.rollout.scheduler import Scheduler
-from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.rollout.workers.shares import Share, play_share
+from lit_agentrl.rollout.workers.playing import Playing
+from lit_agentrl.rollout.workers.shares import Share
 
 Sent = dict[str, tuple[npt.NDArray[np.uint8], torch.dtype, torch.Size]]
 
@@ -49,23 +43,11 @@ class PlayingActor:
     """
 
     def __init__(self, payload: bytes, device: str, threads: int) -> None:
-        self._threads = threads
         self._signs = 0
-        torch.set_num_threads(threads)
-        # weights_only is for files from elsewhere: these are the trainer's own objects
-        rules, network, forward_context = torch.load(
-            io.BytesIO(payload), map_location=device, weights_only=False
-        )
+        self._playing = Playing(payload, device, threads, self._tick)
 
-        def ticking() -> AbstractContextManager[object]:
-            self._signs += 1
-            context: AbstractContextManager[object] = forward_context()
-            return context
-
-        engine = rules.open_engine(network, ticking)
-        self._sync = WeightSync(engine, network, rules, forward_context)
-        self._scheduler = Scheduler(rules, engine)
-        self._loaded: int | None = None
+    def _tick(self) -> None:
+        self._signs += 1
 
     def play(self, share: Share, load: int, version: int, weights: Sequence[Any], get: Any) -> Played:
         """What comes of a share.
@@ -77,18 +59,12 @@ class PlayingActor:
             weights: a reference to them, in a list, so that it is not followed each time.
             get: follows it.
         """
-        started = time.perf_counter()
-        torch.set_num_threads(self._threads)  # a number of each thread, and this need not be the first one
-        if load != self._loaded:
-            self._sync.load(received(get(weights[0])), version)
-            self._loaded = load
-        played = play_share(share, self._sync, self._scheduler, version)
-        return replace(played, seconds=time.perf_counter() - started)
+        return self._playing.play(share, load, version, lambda: received(get(weights[0])))
 
     def signs(self) -> int:
-        """Forward passes so far; answered while a share is being played."""
+        """Forward passes and replies so far; answered while a share is being played."""
         return self._signs
 
     def close(self) -> None:
         """Close the games."""
-        self._scheduler.close()
+        self._playing.close()

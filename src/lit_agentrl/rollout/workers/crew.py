@@ -43,6 +43,7 @@ class Seat(Protocol):
 
         Raises:
             LostWorker: it died, or takes too long.
+            PlayingError: it failed in a way that would come again.
         """
 
     def end(self) -> None:

@@ -17,6 +17,7 @@ from lit_agentrl.rollout.workers.shares import Share, cut, joined
 
 _SLICE_S = 0.5  # how often a waiting trainer looks whether the workers still live
 _STOP_S = 10.0  # for a worker to end by itself, and its games with it
+_NOBODY_S = 1800.0  # for one to begin where none can play, such as on a cluster that grows first
 
 
 @dataclass
@@ -88,17 +89,26 @@ class Pool:
         """See `Worker`.
 
         Raises:
-            PlayingError: a share failed, or was lost too often.
+            PlayingError: a share failed, or was lost too often, or no worker could begin.
         """
         job = self._job
         assert job is not None, "nothing was submitted"
         self._silent.clear()
+        nobody = 0.0  # for how long nobody has played
         with self._changed:
             while len(job.played) < len(job.shares) and self._error is None:
                 before = time.monotonic()
                 self._changed.wait(_SLICE_S)
                 # bounded: a machine that was suspended has not waited
-                self._end_the_silent(min(time.monotonic() - before, 2 * _SLICE_S))
+                waited = min(time.monotonic() - before, 2 * _SLICE_S)
+                self._end_the_silent(waited)
+                nobody = 0.0 if self._busy else nobody + waited
+                if nobody >= _NOBODY_S:
+                    self._error = self._error or PlayingError(
+                        f"no worker (worker={self._crew.name}) could begin within {_NOBODY_S:g} s; is there room for "
+                        "one? (for worker=ray see `ray status`)"
+                    )
+                    self._changed.notify_all()
             if self._error is not None:
                 raise self._error
             self._job = None
@@ -121,12 +131,14 @@ class Pool:
             seats = list(self._seats.values())
         for seat in seats:
             seat.end()
+        ends = time.monotonic() + _STOP_S  # for all together
         for talk in self._talks:
-            talk.join(_STOP_S)
+            talk.join(max(0.0, ends - time.monotonic()))
         for number, talk in enumerate(self._talks):
             if talk.is_alive() and number in self._seats:
                 self._seats[number].kill("was ended")
-                talk.join(_STOP_S)
+        for talk in self._talks:
+            talk.join(_STOP_S)
         self._crew.close()
 
     @property
@@ -182,11 +194,16 @@ class Pool:
                 return seat
             except LostWorker as lost:
                 seat.close()
+                if self._ends:
+                    return seat
                 failures += 1
-                if failures >= self._attempts and not self._ends:
+                if failures >= self._attempts:
                     raise PlayingError(
                         f"a worker (worker={self._crew.name}) {lost} before it could begin, {failures} times"
                     ) from lost
+            except PlayingError:
+                seat.close()
+                raise
 
     def _opened(self, number: int) -> Seat:
         seat = self._crew.open(number)

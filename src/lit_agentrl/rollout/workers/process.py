@@ -183,17 +183,18 @@ class Process:
         return int(self._ticks)
 
     def is_ready(self, seconds: float) -> bool:
-        if self._connection.poll(seconds) or self.signs >= 0:  # what it says before it was asked is an error
-            return True
-        if not self.is_alive:
-            raise LostWorker(self._death())
-        if time.monotonic() - self._started > _START_S:
+        if self.signs < 0 and self._connection.poll(seconds):  # nobody has asked: it failed, or has ended
+            self._heard()
+        if self.signs < 0 and time.monotonic() - self._started > _START_S:
             self.kill(f"did not start within {_START_S:g} s")
-        return False
+        return self.signs >= 0
 
     def play(self, share: Share, load: int, version: int) -> Played:
         with suppress(OSError):  # what it said last is waiting to be read
             self._connection.send((load, version, share))
+        return self._heard()
+
+    def _heard(self) -> Played:
         try:
             kind, value = self._connection.recv()
         except (EOFError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ from lit_agentrl.rollout.workers.weights import differing
 
 _ASK_S = 2.0  # how often a worker that plays is asked for a sign of life
 _STOP_S = 5.0
+_PATIENT_S = 5 * _ASK_S  # the least patience: signs of life are up to two questions old
 AUTO = "auto"
 
 
@@ -72,6 +74,10 @@ class RaySettings(PoolSettings):
         if self.share is None:
             raise ValueError("share=null leaves nothing to deal; set worker.share, such as worker.share=2")
         self.check_pool()
+        if self.patience is not None:
+            require_number(
+                "patience", self.patience, f"a number >= {_PATIENT_S:g}", lambda s: s >= _PATIENT_S
+            )
         library()
 
     def check(self, rules: Rules) -> None:
@@ -150,7 +156,9 @@ class Actors:
 def _connect(ray: ModuleType, settings: RaySettings) -> None:
     options: dict[str, Any] = {"include_dashboard": False} if settings.address is None else {}
     if settings.address is None and isinstance(settings.count, int):
-        options["num_cpus"] = max(1, round(settings.count * settings.cpus))  # however many the machine has
+        options["num_cpus"] = max(
+            1, math.ceil(settings.count * settings.cpus)
+        )  # however many the machine has
     try:
         ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR", **options)
     except Exception as error:  # Ray has many
@@ -160,6 +168,20 @@ def _connect(ray: ModuleType, settings: RaySettings) -> None:
             f"worker=ray cannot reach {where} ({type(error).__name__}: {told}); see worker.address, and "
             "`ray status` on its head"
         ) from error
+    if settings.address is None:
+        _require_room(ray, settings)
+
+
+def _require_room(ray: ModuleType, settings: RaySettings) -> None:
+    """Refuse actors that the cluster of this machine alone, which does not grow, will never have room for."""
+    have = ray.cluster_resources()
+    for option, name, need in (("cpus", "CPU", settings.cpus), ("gpus", "GPU", settings.gpus)):
+        if need > have.get(name, 0.0):
+            ray.shutdown()
+            raise PlayingError(
+                f"worker.{option}={need:g} is more than this machine has ({have.get(name, 0.0):g}), so no worker could "
+                f"begin; lower worker.{option}, or name a cluster with worker.address"
+            )
 
 
 class Actor:
@@ -176,6 +198,7 @@ class Actor:
         self._why = ""
         self._signs = 0
         self._is_dead = False
+        self._is_idle = False  # whether it would hear that it is to close its games
         self._asked: Any = self._ask()
         self._asked_at = time.monotonic()
 
@@ -212,23 +235,34 @@ class Actor:
                 self._signs = self._ray.get(self._asked)
             except self._ray.exceptions.RayTaskError as error:
                 raise self._failed(error) from error
+            except self._ray.exceptions.RayActorError as error:
+                if error.actor_init_failed:  # it would come again
+                    raise PlayingError(
+                        f"a playing worker (worker=ray) failed: {_raised(str(error))}"
+                    ) from error
+                raise LostWorker(self._death(error)) from error
             except self._ray.exceptions.RayError as error:
                 raise LostWorker(self._death(error)) from error
+            self._is_idle = True
         return bool(ready)
 
     def play(self, share: Share, load: int, version: int) -> Played:
+        self._is_idle = False
         answer = self._handle.play.remote(share, load, version, [self._crew.weights], self._ray.get)
         try:
             played = self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
+            self._is_idle = True
             raise self._failed(error) from error
         except self._ray.exceptions.RayError as error:
             raise LostWorker(self._death(error)) from error
+        self._is_idle = True
         assert isinstance(played, Played)
         return played
 
     def end(self) -> None:
-        self.kill("was ended")
+        if not self._is_idle:  # else it closes its games before it is ended, see close()
+            self.kill("was ended")
 
     def kill(self, why: str) -> None:
         self._why = self._why or why
@@ -237,7 +271,7 @@ class Actor:
 
     def close(self) -> None:
         """Close its games where it can, and end it."""
-        if not self._why and not self._is_dead:
+        if self._is_idle and not self._why and not self._is_dead:
             with suppress(Exception):
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
@@ -250,3 +284,10 @@ class Actor:
     def _death(self, error: Exception) -> str:
         self._is_dead = True
         return self._why or f"died ({type(error).__name__})"
+
+
+def _raised(stack: str) -> str:
+    """What was raised, of the text of a stack: the line after the last place."""
+    lines = stack.strip().splitlines() or [""]
+    places = [number for number, line in enumerate(lines[:-1]) if line.startswith("  ")]
+    return lines[places[-1] + 1] if places else lines[-1]

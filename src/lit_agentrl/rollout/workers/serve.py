@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 import os
 import signal
 import threading
-import time
 import traceback
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor
 
-import lit_agentrl.models.packing  # noqa: F401  (registers the attention that a network sent over may name)
-from lit_agentrl.rollout.scheduler import Scheduler
-from lit_agentrl.rollout.sync import WeightSync
-from lit_agentrl.rollout.workers.shares import Share, play_share
+from lit_agentrl.rollout.workers.playing import Playing
+from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import SharedWeights
 
 
@@ -39,7 +34,7 @@ def serve(
             ``("played", Played)``; whatever goes wrong by ``("error", (summary, stack))``.
         payload: rules, network and forward context, as written by ``torch.save``.
         weights: what is loaded.
-        ticks: one number, which is counted up at each forward: a sign of life; negative until all is ready.
+        ticks: one number, which is counted up at each sign of life; negative until all is ready.
         device: of the network.
         threads: of torch.
     """
@@ -47,32 +42,20 @@ def serve(
     signal.signal(signal.SIGTERM, _end)  # which is how it does
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_ended = False
+
+    def tick() -> None:
+        if ticks[0] >= 0:  # before that an engine may try its network
+            ticks[0] += 1
+
     with ExitStack() as games:  # closed after the parent was told
         try:
-            torch.set_num_threads(threads)
-            # weights_only is for files from elsewhere: these are the parent's own objects
-            rules, network, forward_context = torch.load(
-                io.BytesIO(payload.numpy().tobytes()), map_location=device, weights_only=False
-            )
+            playing = Playing(payload.numpy().tobytes(), device, threads, tick)
+            games.callback(playing.close)
             del payload
-
-            def ticking() -> AbstractContextManager[object]:
-                ticks[0] += 1
-                context: AbstractContextManager[object] = forward_context()
-                return context
-
-            engine = rules.open_engine(network, ticking)
-            sync = WeightSync(engine, network, rules, forward_context)
-            scheduler = games.enter_context(closing(Scheduler(rules, engine)))
-            loaded, ticks[0] = None, 0
+            ticks[0] = 0
             while (request := _next(requests)) is not None:
                 load, version, share = request
-                started = time.perf_counter()
-                if load != loaded:
-                    sync.load(weights.views(), version)
-                    loaded = load
-                played = play_share(share, sync, scheduler, version)
-                requests.send(("played", replace(played, seconds=time.perf_counter() - started)))
+                requests.send(("played", playing.play(share, load, version, weights.views)))
         except _Ended:
             is_ended = True
         except BaseException as error:
