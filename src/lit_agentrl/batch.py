@@ -98,6 +98,7 @@ class TrajectoryBatch:
         says="points, return of the prompt's greedy episode; NaN where none was played",
     )
     success_B: Tensor = column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
+    source_B: Tensor = column(torch.int8, says="`Source`")
     end_B: Tensor = column(torch.int8, says="`EndReason`")
     is_truncated_B: Tensor = column(
         torch.bool, says="a limit cut off a reply of the trajectory, or left no room for the next message"

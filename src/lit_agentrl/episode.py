@@ -5,6 +5,7 @@ Log-probabilities and entropies are in nats, rewards in environment points.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
@@ -52,6 +53,13 @@ class Segment(IntEnum):
     PAST = 6  # a reply of an earlier turn, shown again: sampled, and trained on, in that turn's own row
 
 
+class Source(IntEnum):
+    """How an episode of training came about."""
+
+    ROLLOUT = 0  # played by the policy as it was
+    REPLAY = 1  # by the policy of an earlier iteration, and kept
+
+
 _DTYPES: dict[str, type] = {  # of what a turn holds for each token
     "prefix_tokens": np.int64,
     "prefix_segments": np.int8,
@@ -64,6 +72,12 @@ _DTYPES: dict[str, type] = {  # of what a turn holds for each token
 
 def _nothing() -> Any:
     return np.empty(0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return int(value) if isinstance(value, IntEnum) else value
 
 
 @dataclass(eq=False)
@@ -164,12 +178,32 @@ class Episode:
     success: bool = False
     error: str = ""
     wave: int = 0
+    source: Source = Source.ROLLOUT
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... and those whose state it took over from another episode
     num_broken: int = 0  # markers that prompts spelt and only a space could make text; see text.outside
     env_calls: int = 0  # resets and steps of the game
     env_seconds: float = field(default=0.0, compare=False)  # that they took; never the same twice
+
+    def to_plain(self) -> dict[str, Any]:
+        """In lists, dicts, texts and numbers, as checkpoints hold it."""
+        turns = [{f.name: _plain(getattr(turn, f.name)) for f in fields(Turn)} for turn in self.turns]
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(Episode)} | {"turns": turns}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Episode:
+        """Inverse of :meth:`to_plain`.
+
+        Raises:
+            ValueError: it is no episode.
+        """
+        try:
+            turns = [Turn(**{**turn, "finish": FinishReason(turn["finish"])}) for turn in plain["turns"]]
+            enums = {"end": EndReason(plain["end"]), "source": Source(plain["source"])}
+            return cls(**{**plain, **enums, "turns": turns})
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise ValueError(f"this is no episode: {type(error).__name__}: {error}") from error
 
     @property
     def failed(self) -> bool:

@@ -21,7 +21,7 @@ def known(*overrides: str) -> list[str]:
     cfg.run_dir = "."
     parts = build_parts(cfg, task_loader())
     has_critic = parts.critic is not None
-    return metrics_of(parts.games, parts.rewards, parts.algorithm, [], has_critic=has_critic)
+    return metrics_of(parts.games, parts.rewards, parts.algorithm, parts.structure, [], has_critic=has_critic)
 
 
 def test_every_metric_of_a_run_may_be_waited_for(finished_run: Path) -> None:

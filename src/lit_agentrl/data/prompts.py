@@ -51,6 +51,8 @@ class PromptStream(LightningDataModule):
         task_weights: relative share of each training task; index = ``task_P``.
         seed: run seed.
         val, test: games evaluated, one batch each; ``test`` may be exchanged.
+        instances: of training, played in passes, each of which has all of them in an order of its own; None: new
+            ones always.  What a filter asks for is drawn from them at random.
     """
 
     def __init__(
@@ -61,8 +63,12 @@ class PromptStream(LightningDataModule):
         seed: int,
         val: Sequence[EvalSpec],
         test: Sequence[EvalSpec] = (),
+        instances: int | None = None,
     ) -> None:
         super().__init__()
+        if instances is not None:
+            require_whole("instances", instances, 1)
+        self._instances = instances
         require_whole("prompts", prompts, 1)
         self._prompts = prompts
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
@@ -76,7 +82,7 @@ class PromptStream(LightningDataModule):
 
     def batch(self, iteration: int, wave: int = 0) -> StepBatch:
         """All prompts of one wave of a training iteration, before they are dealt over ranks."""
-        address = [(iteration, p) if wave == 0 else (iteration, p, wave) for p in range(self._prompts)]
+        address = [self._address(iteration, p, wave) for p in range(self._prompts)]
         keys = [seeds.key(self._seed, "instance", *at) for at in address]
         draws = [seeds.key(self._seed, "task", *at) / 2**63 for at in address]
         tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
@@ -84,6 +90,17 @@ class PromptStream(LightningDataModule):
         return StepBatch(
             iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)), wave=wave
         )
+
+    def _address(self, iteration: int, prompt: int, wave: int) -> tuple[int, ...]:
+        """By which the instance of a prompt, and its game, are drawn."""
+        address = (iteration, prompt) if wave == 0 else (iteration, prompt, wave)
+        if self._instances is None:
+            return address
+        if wave:
+            return (seeds.key(self._seed, "repeated", *address) % self._instances,)
+        number, place = divmod(iteration * self._prompts + prompt, self._instances)
+        order = np.random.default_rng(seeds.key(self._seed, "pass", number)).permutation(self._instances)
+        return (int(order[place]),)
 
     def wave(self, iteration: int, wave: int) -> StepBatch:
         """This rank's prompts of a further wave, which a filter asked for."""

@@ -54,6 +54,7 @@ class Run:
     cfg: DictConfig
     games: Games
     rules: Rules
+    structure: Structure
     module: PolicyModule
     stream: PromptStream
     rollouts: RolloutCallback
@@ -107,7 +108,7 @@ def build(
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
-            task_weights=games.weights, seed=cfg.seed, val=games.val,
+            task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
             test=games.test if cfg.test.episodes else (),
         )  # fmt: skip
     collector = Collector(
@@ -141,7 +142,7 @@ def build(
             if isinstance(part, Compares):
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
-    return Run(cfg, games, rules, module, stream, rollouts, trainer, loggers, folder)
+    return Run(cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder)
 
 
 def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Callable[..., Engine]:

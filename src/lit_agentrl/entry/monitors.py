@@ -11,6 +11,7 @@ from lit_agentrl.entry.games import Games
 from lit_agentrl.report.episodes import EVALUATED
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rollout.structures.base import Structure
 
 _LOGGED = ("val/success",)  # what Lightning's own callbacks can see
 _KNOWN = ("lit_agentrl.", "lightning.")
@@ -70,7 +71,13 @@ def _is_meant(monitor: str, known: str) -> bool:
 
 
 def metrics_of(
-    games: Games, rewards: RewardPipeline, algorithm: Objective, of_loss: Sequence[str], *, has_critic: bool
+    games: Games,
+    rewards: RewardPipeline,
+    algorithm: Objective,
+    structure: Structure,
+    of_loss: Sequence[str],
+    *,
+    has_critic: bool,
 ) -> list[str]:
     """The metrics that a run may have; one that ends in ``*`` stands for all that begin so.
 
@@ -78,6 +85,7 @@ def metrics_of(
         games: played.
         rewards: its parts.
         algorithm: with its moving coefficients.
+        structure: with its curves.
         of_loss: names of the metrics that its loss gives.
         has_critic: whether there is a critic.
     """
@@ -91,6 +99,7 @@ def metrics_of(
     names += [f"critic/{name}" for name in _OF_CRITIC] if has_critic else []
     names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
     names += ["reward/total"] if rewards.parts else []
+    names += [f"structure/{name}" for name in structure.curves]
     return list(dict.fromkeys(names))
 
 

@@ -16,7 +16,7 @@ from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.entry.making import made, made_dialect, made_like
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
-from lit_agentrl.entry.structure import build_algorithm, check_structure
+from lit_agentrl.entry.structure import build_algorithm, check_structure, check_trained
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -87,8 +87,10 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
+    check_trained(structure, games)
     check_monitors(
-        cfg.callbacks, metrics_of(games, rewards, algorithm, metrics, has_critic=critic is not None)
+        cfg.callbacks,
+        metrics_of(games, rewards, algorithm, structure, metrics, has_critic=critic is not None),
     )
     prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
     if prompt.force_think and not dialect.think_start:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import closing
 
 from omegaconf import DictConfig, open_dict
 
+from lit_agentrl.checks import blamed
+from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.making import made
 from lit_agentrl.rl.filters import Selection, may_want_more
 from lit_agentrl.rl.objective import Objective
@@ -41,6 +44,11 @@ def check_structure(
         ValueError: naming part, need and remedy.
     """
     name = type(structure).__name__
+    if structure.is_off_policy and not algorithm.needs("old_logp_BT"):
+        raise ValueError(
+            f"algo.structure={name} trains on rows of other weights, and {algorithm.name} compares none with those of "
+            "now; set algo/ratio=token and a clip rule, or algo/structure=refill"
+        )
     if unknown := sorted(structure.needs - {"fork"}):
         raise ValueError(f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: fork")
     if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
@@ -66,3 +74,28 @@ def check_structure(
             f"algo.rows of {algorithm.name} asks for {factor:g} times as many prompts, and "
             f"algo.structure={name} plays no more; set algo/structure=refill, or algo.rows.refill=false"
         )
+
+
+def check_trained(structure: Structure, games: Games) -> None:
+    """Refuse games to train on that the structure cannot play.
+
+    Raises:
+        ValueError: naming structure, game and remedy.
+    """
+    for task in games.tasks[: len(games.weights)]:
+        with blamed(f"algo.structure={type(structure).__name__}", f"game {task.name}"):
+            structure.check_game(task)
+
+
+def never_repeated(structure: Structure, games: Games, instances: int | None) -> str:
+    """A line about a structure that acts where an instance is played again, which may never come; else empty."""
+    if not structure.wants_repeats or instances is not None:
+        return ""
+    for task in games.tasks[: len(games.weights)]:
+        with closing(task.make("train")) as env:
+            if env.instances is not None:
+                return ""
+    return (
+        f"algo.structure={type(structure).__name__} acts on instances that are played again, and "
+        "rollout.instances=null draws new ones always; set rollout.instances=128"
+    )

@@ -22,6 +22,7 @@ from lit_agentrl.entry.overrides import program
 from lit_agentrl.entry.parts import Parts
 from lit_agentrl.entry.recovery import name_good_checkpoint
 from lit_agentrl.entry.saved import trust_note
+from lit_agentrl.entry.structure import never_repeated
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
@@ -61,8 +62,12 @@ def train(
     note = add_correction(cfg)
     screen.doing("making the policy and trying the games")
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals, watch])
-    warning = bounds_that_never_act(run.module, is_ahead=cfg.rollout.overlap)
-    for line in filter(None, (note, warning and f"warning: {warning}")):
+    is_older = cfg.rollout.overlap or run.structure.is_off_policy
+    bounds = bounds_that_never_act(run.module, is_ahead=is_older)
+    at_start = list(
+        filter(None, (bounds, never_repeated(run.structure, run.games, cfg.rollout.get("instances"))))
+    )
+    for line in (*filter(None, [note]), *(f"warning: {each}" for each in at_start)):
         screen.note(line)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
@@ -72,7 +77,7 @@ def train(
         command=command,
         seed=cfg.seed,
         planned=planned,
-        at_start=[warning] if warning else [],
+        at_start=at_start,
         warnings=watch.warnings,
         best=_first(run, BestCheckpoint),
         is_writing=is_first,

@@ -13,6 +13,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import blamed
 from lit_agentrl.distributed import gather_rows, rank, sum_over_ranks
+from lit_agentrl.episode import Episode, Source
 from lit_agentrl.report.iteration import rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -103,20 +104,21 @@ class Collector:
         torch.manual_seed(seeds.key(self.rules.seed, "global", batch.iteration, rank()))
         started = time.perf_counter()
         played = [self._play(self.first_wave(batch), batch, play)]
-        kept, want_more = self._keep_groups(batch)
+        trained, kept, want_more = self._keep_groups(batch, 1)
         waves = 1
         while (further := self._further(batch, waves, want_more)) is not None:
             played.append(self._play(self._wave(batch.iteration, waves, further), batch, play))
-            kept, want_more = self._keep_groups(batch)
             waves += 1
+            trained, kept, want_more = self._keep_groups(batch, waves)
         elsewhere = sum(each.seconds for each in played)
         row = {"time/ahead": elsewhere} if elsewhere else {}
         row |= _counts(played)
         row["rollout/waves"] = float(waves)
         row |= self._of_engine
         if self._rewards:
-            row |= self._rewards.learn(batch.episodes, iteration=batch.iteration)
-        self._pack(batch, kept, device)
+            row |= self._rewards.learn(_fresh(trained), iteration=batch.iteration)
+        self._pack(batch, trained, kept, device)
+        row |= self._learn(self._so_far(batch, waves, want_more))
         names = [task.name for task in self.rules.tasks]
         seconds = time.perf_counter() - started
         return row | rollout_row(
@@ -154,26 +156,47 @@ class Collector:
                 f"filter asks for more groups, and {type(self._structure).__name__} plays none: set "
                 "algo/structure=refill"
             )
-        so_far = SoFar(
-            iteration=batch.iteration,
-            waves=waves,
-            members=self.settings.members,
-            want_more=want_more,
-            episodes=[*batch.episodes, *batch.greedy_episodes],
-            draw=lambda wave: self._further_prompts(batch.iteration, wave),
-        )
         with _told():
-            found = self._structure.after_wave(so_far)
+            found = self._structure.after_wave(self._so_far(batch, waves, want_more))
         number = int(sum_over_ranks(torch.tensor(len(found))))
         if number and waves >= MAX_WAVES:
             raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
         return found if number else None
 
-    def _keep_groups(self, batch: StepBatch) -> tuple[set[int], bool]:
-        """Scores what was played; group selection over all ranks, and whether it asks for further groups."""
+    def _so_far(self, batch: StepBatch, waves: int, want_more: bool) -> SoFar:
+        return SoFar(
+            iteration=batch.iteration,
+            waves=waves,
+            members=self.settings.members,
+            seed=self.rules.seed,
+            want_more=want_more,
+            episodes=[*batch.episodes, *batch.greedy_episodes],
+            sampled=batch.episodes,
+            draw=lambda wave: self._further_prompts(batch.iteration, wave),
+        )
+
+    def _learn(self, so_far: SoFar) -> dict[str, float]:
+        """What the structure says of the iteration, over all ranks."""
+        names = sorted(self._structure.curves)
+        with _told():
+            found = self._structure.learn(so_far)
+            own = torch.tensor([found[name] for name in names], dtype=torch.float64).reshape(-1, 2)
+        if not names:
+            return {}
+        pairs = sum_over_ranks(own).tolist()
+        return {
+            f"structure/{name}": total / weight
+            for name, (total, weight) in zip(names, pairs, strict=True)
+            if weight
+        }
+
+    def _keep_groups(self, batch: StepBatch, waves: int) -> tuple[Sequence[Episode], set[int], bool]:
+        """Scores what is to be trained on; group selection over all ranks, and whether it asks for further groups."""
+        with _told():
+            trained = self._structure.train_on(self._so_far(batch, waves, want_more=False))
         if self._rewards:
-            self._rewards.score(batch.episodes, iteration=batch.iteration)
-        played = [episode for episode in batch.episodes if not episode.failed]
+            self._rewards.score(_fresh(trained), iteration=batch.iteration)
+        played = [episode for episode in trained if not episode.failed]
         tensors, _ = gather_rows(
             {
                 "return_B": torch.tensor([e.training_return for e in played]),
@@ -188,10 +211,12 @@ class Collector:
         keep = set(selection.keep_groups.tolist())
         batch.num_groups = len(set(tensors["group_B"].tolist()))
         batch.num_kept_groups = len(keep)
-        return keep, selection.want_more
+        return trained, keep, selection.want_more
 
-    def _pack(self, batch: StepBatch, kept: set[int], device: torch.device) -> None:
-        played = [e for e in batch.episodes if e.num_action_tokens and not e.failed]
+    def _pack(
+        self, batch: StepBatch, chosen: Sequence[Episode], kept: set[int], device: torch.device
+    ) -> None:
+        played = [e for e in chosen if e.num_action_tokens and not e.failed]
         if not int(sum_over_ranks(torch.tensor(len(played), device=device))):
             raise ValueError(
                 "no episode of this iteration can be trained on: every reply was empty or failed"
@@ -199,6 +224,11 @@ class Collector:
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         batch.trajectories = pack(trained, baselines) if trained else None
+
+
+def _fresh(episodes: Sequence[Episode]) -> Sequence[Episode]:
+    """Those of this iteration; others were scored when they were played."""
+    return [episode for episode in episodes if episode.source is not Source.REPLAY]
 
 
 def _counts(played: Sequence[Played]) -> dict[str, float]:

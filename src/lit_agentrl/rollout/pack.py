@@ -72,6 +72,7 @@ def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
         "first_turn_B": first,
         "return_B": episode.training_return,
         "success_B": episode.success,
+        "source_B": int(episode.source),
         "end_B": int(episode.end),
         "is_truncated_B": episode.is_truncated,
         "state_key_BK": [turn.state_key for turn in turns],

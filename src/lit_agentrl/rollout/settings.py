@@ -21,6 +21,7 @@ class RolloutSettings:
         allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
             recorded log-probs those of another distribution than the one sampled from.
         max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
+        instances: of the games in training, which are played again and again; None: new ones always.
         overlap: have the worker play the next iteration while this one trains; see `PlayAhead`.
 
     Raises:
@@ -36,6 +37,7 @@ class RolloutSettings:
     max_context_tokens: int = 1024
     allow_truncated_sampling: bool = False
     max_failed_share: float = 0.1
+    instances: int | None = None
     overlap: bool = False
 
     def __post_init__(self) -> None:
@@ -59,6 +61,8 @@ class RolloutSettings:
                 "rollout.allow_truncated_sampling=true to accept that"
             )
         require_number("max_failed_share", self.max_failed_share, "in [0, 1]", lambda share: 0 <= share <= 1)
+        if self.instances is not None:
+            require_whole("instances", self.instances, 1, MOST)
         require(isinstance(self.overlap, bool), "overlap", self.overlap, "true or false")
 
     @property

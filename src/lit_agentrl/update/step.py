@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.distributed import max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.episode import Source
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routing import Pass
 from lit_agentrl.rl.binding import bind
@@ -63,7 +64,8 @@ class Stepper:
         if is_fresh and is_off and not self._objective.needs("sampler_logp_BT"):
             # the sampler's numbers are not this network's: take the ratio against recomputed ones
             loop.zero_grad()
-            tensors["old_logp_BT"] = self._networks.logp(tensors)
+            recomputed_BT = self._networks.logp(tensors)
+            tensors["old_logp_BT"] = torch.where(_is_of_now(tensors), recomputed_BT, tensors["old_logp_BT"])
             minibatch["old_logp_BT"] = tensors["old_logp_BT"][rows]
             again = self._accumulate(minibatch, loop)
             metrics = {**again, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
@@ -175,14 +177,20 @@ class Stepper:
             loss = loss + router_loss
             metrics |= router_metrics
         with torch.no_grad():
-            gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * part["is_action_BT"]
-            count = part["is_action_BT"].sum().float()
+            is_own_BT = part["is_action_BT"] & _is_of_now(part)
+            gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * is_own_BT
+            count = is_own_BT.sum().float()
             metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
             metrics["logp_gap_max"] = gap_BT.max()
             metrics["loss"] = torch.stack([share, torch.zeros_like(share)])
             if self._settings.stop is not None:
                 metrics["moved"] = bind(old_kl, part).sum()
         return loss, metrics
+
+
+def _is_of_now(tensors: Tensors) -> Tensor:
+    """(B, 1): rows that were sampled for this iteration; the log-probs of others are meant to differ."""
+    return tensors["source_B"][:, None] != Source.REPLAY
 
 
 def _rows_of(minibatch: Tensors, part: MicroBatch) -> Tensors:

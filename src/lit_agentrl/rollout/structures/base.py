@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lit_agentrl.batch import StepBatch
+from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
@@ -23,7 +24,9 @@ class SoFar:
         iteration: its number.
         waves: how many have been played.
         members: episodes of a group that were asked for.
-        episodes: this rank's, scored, in the order played; greedy and failed ones too.
+        seed: of the run.
+        episodes: this rank's, in the order played; greedy and failed ones too.
+        sampled: those of them that are not greedy.
         want_more: whether the filter asks for more groups; the same on all ranks.
         draw: fresh prompts for the wave of a number, those of this rank.
     """
@@ -31,7 +34,9 @@ class SoFar:
     iteration: int
     waves: int
     members: int
+    seed: int
     episodes: Sequence[Episode]
+    sampled: Sequence[Episode]
     want_more: bool
     draw: Callable[[int], StepBatch]
 
@@ -42,10 +47,24 @@ class Structure(Protocol):
     Attributes:
         needs: of engine and world, such as ``"fork"``; checked at start.
         gives: what filter and algorithm may ask of it: `BASELINE`, `MORE_GROUPS`.
+        curves: what :meth:`learn` measures, by name.
+        wants_repeats: whether it acts only on an instance that is played again.
+        is_off_policy: whether rows may have been sampled with other weights than the update begins with.
     """
 
     needs: frozenset[str] = frozenset()
     gives: frozenset[str] = frozenset()
+    curves: Sequence[str] = ()
+    wants_repeats: bool = False
+    is_off_policy: bool = False
+
+    def check_game(self, task: Task) -> None:
+        """Find a game that this structure cannot play, before anything is played.
+
+        Raises:
+            ValueError: why it cannot, and the remedy.
+        """
+        return None
 
     def prompts(self, wanted: int, factor: float) -> int:
         """How many are drawn in a wave.
@@ -66,6 +85,21 @@ class Structure(Protocol):
         It is asked on every rank after every wave, and a wave is played as long as one of them has episodes.
         """
         return ()
+
+    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
+        """The episodes that are scored, selected and trained on; asked after every wave, and changes no state.
+
+        Those of an earlier iteration keep their points.
+        """
+        return so_far.sampled
+
+    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+        """Take what is to be kept from an iteration that is complete; collective.
+
+        Returns:
+            of this rank, for each of ``curves`` a sum and a weight: ``structure/NAME`` is the mean over ranks.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What has to outlast a restart, equal on all ranks; kept in checkpoints."""

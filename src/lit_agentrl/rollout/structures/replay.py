@@ -1,0 +1,125 @@
+"""Successes of earlier iterations in place of a row of groups that fail altogether."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lit_agentrl import seeds
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.distributed import gather_objects
+from lit_agentrl.episode import Episode, Source
+from lit_agentrl.rollout.pack import trajectory_id
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import MORE_GROUPS, SoFar, Structure
+from lit_agentrl.rollout.structures.refill import Refill
+
+
+class Replay(Structure):
+    """Keeps the last successes of each instance, and puts one into a group of it in which all fail.
+
+    ARPO-replay (arXiv 2505.16282), by its released code: a group fails where the population standard deviation of its
+    scores is below ``max_std`` and their mean below ``max_mean``.  A success that is drawn at random from those kept
+    of the same instance then stands in place of its first episode, with the log-probs of the weights that sampled it
+    and the points that it had.  Episodes of the iteration whose score is above ``min_score`` are kept afterwards.  The
+    score is 1 of an episode that solved its game, else 0.  Groups are refilled as by `Refill`.
+
+    Only an instance that is played again is replayed (``rollout.instances``).
+
+    Args:
+        size: successes that are kept of an instance, the last ones.
+        instances: of which successes are kept; the one that has gained none for longest is forgotten first.
+        min_score, max_std, max_mean: see above.
+        max_waves: see `Refill`.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    gives = frozenset({MORE_GROUPS})
+    curves = ("replaced_share", "kept_instances")
+    wants_repeats = True
+    is_off_policy = True
+
+    def __init__(
+        self,
+        *,
+        size: int = 8,
+        instances: int = 1024,
+        min_score: float = 0.1,
+        max_std: float = 0.05,
+        max_mean: float = 0.2,
+        max_waves: int | None = None,
+    ) -> None:
+        require_whole("size", size, 1)
+        require_whole("instances", instances, 1)
+        require_number("min_score", min_score, "in [0, 1)", lambda value: 0 <= value < 1)
+        require_number("max_std", max_std, "> 0", lambda value: value > 0)
+        require_number("max_mean", max_mean, "in (0, 1]", lambda value: 0 < value <= 1)
+        self._size, self._instances = size, instances
+        self._min_score, self._max_std, self._max_mean = min_score, max_std, max_mean
+        self._refill = Refill(max_waves)
+        self._kept: dict[str, list[Episode]] = {}  # the instance that gained one last stands last
+
+    def prompts(self, wanted: int, factor: float) -> int:
+        return self._refill.prompts(wanted, factor)
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        return self._refill.after_wave(so_far)
+
+    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
+        replaced = self._replaced(so_far)
+        return [replaced.get(trajectory_id(episode), episode) for episode in so_far.sampled]
+
+    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+        replaced, groups = len(self._replaced(so_far)), len(_groups(so_far.sampled))
+        own = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
+        # every rank keeps those of all: the next time another one may play the instance
+        for episode in sorted(gather_objects(own), key=trajectory_id):
+            kept = self._kept.pop(_instance(episode), [])
+            self._kept[_instance(episode)] = [*kept, episode][-self._size :]
+        while len(self._kept) > self._instances:
+            del self._kept[next(iter(self._kept))]
+        return {"replaced_share": (replaced, groups), "kept_instances": (len(self._kept), 1)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: [episode.to_plain() for episode in kept] for name, kept in self._kept.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._kept = {
+            str(name): [Episode.from_plain(plain) for plain in kept][-self._size :]
+            for name, kept in list(state.items())[-self._instances :]
+        }
+
+    def _replaced(self, so_far: SoFar) -> dict[int, Episode]:
+        """What stands in place of which trajectory."""
+        found: dict[int, Episode] = {}
+        for group, members in _groups(so_far.sampled).items():
+            kept = self._kept.get(_instance(members[0]))
+            scores = [float(member.success) for member in members]
+            fails = statistics.pstdev(scores) < self._max_std and statistics.fmean(scores) < self._max_mean
+            if kept is None or not fails:
+                continue
+            first, number = members[0], seeds.key(so_far.seed, "replay", so_far.iteration, group)
+            found[trajectory_id(first)] = replace(
+                kept[number % len(kept)],
+                iteration=first.iteration, wave=first.wave, group=group, member=first.member, task=first.task,
+                source=Source.REPLAY,
+            )  # fmt: skip
+        return found
+
+
+def _groups(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
+    """Those that did not fail, by group."""
+    groups: dict[int, list[Episode]] = {}
+    for episode in episodes:
+        if not episode.failed:
+            groups.setdefault(episode.group, []).append(episode)
+    return groups
+
+
+def _instance(episode: Episode) -> str:
+    """Equal for episodes of one instance of a game."""
+    return f"{episode.task_name}/{episode.instance_id or episode.instance_seed}"
