@@ -58,6 +58,7 @@ class Source(IntEnum):
 
     ROLLOUT = 0  # played by the policy as it was
     REPLAY = 1  # by the policy of an earlier iteration, and kept
+    HINT = 2  # told the beginning of a solution
 
 
 _DTYPES: dict[str, type] = {  # of what a turn holds for each token
@@ -179,6 +180,7 @@ class Episode:
     error: str = ""
     wave: int = 0
     source: Source = Source.ROLLOUT
+    hint: float = 0.0  # share of a solution that the opening tells
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... and those whose state it took over from another episode

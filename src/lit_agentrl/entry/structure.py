@@ -83,7 +83,7 @@ def check_trained(structure: Structure, games: Games) -> None:
         ValueError: naming structure, game and remedy.
     """
     for task in games.tasks[: len(games.weights)]:
-        with blamed(f"algo.structure={type(structure).__name__}", f"game {task.name}"):
+        with blamed("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
             structure.check_game(task)
 
 

@@ -102,12 +102,13 @@ def rollout_row(
         playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
     """
     metrics = EpisodeMetrics().to(device)
-    metrics.update([episode.outcome for episode in batch.episodes])
-    metrics.update_texts(batch.episodes)
+    unaided = [episode for episode in batch.episodes if not episode.hint]
+    metrics.update([episode.outcome for episode in unaided])
+    metrics.update_texts(unaided)
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     row = {f"rollout/{name}": value for name, value in result.items()}
-    row |= _by_task(batch.episodes, task_names, device)
+    row |= _by_task(unaided, task_names, device)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [

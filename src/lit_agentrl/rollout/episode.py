@@ -12,8 +12,9 @@ import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
+from lit_agentrl.rollout.hints import beginning, solution
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.seats import Answer
+from lit_agentrl.rollout.seats import Answer, Look
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
 from lit_agentrl.text.dialects.base import Reply
@@ -26,11 +27,14 @@ class EpisodeInPlay:
     Attributes:
         episode: the record; complete once :attr:`is_over`.
         is_over: no further reply is wanted.
+        asks: what the game is to be asked before the next reply.
     """
 
     def __init__(self, episode: Episode, rules: Rules) -> None:
         self.episode = episode
         self.is_over = False
+        self.asks: Look | None = None
+        self._after_reset: Answer | None = None  # kept while the game is asked for its solution
         self._task = rules.tasks[episode.task]
         self._prompt = rules.prompt
         self._chat = rules.chat
@@ -39,10 +43,23 @@ class EpisodeInPlay:
         self._observation = self._complaint = ""
 
     def begin(self, answer: Answer) -> None:
-        """Write the opening prompt from what the game said to its reset; a game that failed ends the episode."""
+        """Write the opening prompt from what the game said to its reset; a game that failed ends the episode.
+
+        An episode with a hint is given two answers: that to the reset, and the solution, for which it asks.
+        """
         task, episode = self._task, self.episode
         if not self._heard(answer):
             return
+        told = ""
+        if episode.hint and self._after_reset is None:
+            self._after_reset, self.asks = answer, partial(solution, horizon=task.action_budget)
+            return
+        if self._after_reset is not None:
+            found, answer, self.asks = answer.found, self._after_reset, None
+            if found is None:
+                self._end(EndReason.ERROR, error="the game knows no solution of this instance to hint at")
+                return
+            told = beginning(found, episode.hint, kind=self._actions.format)
         episode.instance_id = answer.instance_id
         opening = partial(
             self._prompt.opening,
@@ -55,6 +72,7 @@ class EpisodeInPlay:
             max_turns=task.max_turns,
             max_actions=task.max_actions,
             max_actions_per_turn=self._allowed,
+            hint=told,
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()

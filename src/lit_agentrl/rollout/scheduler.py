@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
-from lit_agentrl.episode import Episode
+from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds import Desk
@@ -18,7 +18,8 @@ from lit_agentrl.rollout.worlds import Desk
 class EpisodeSpec:
     """The address of one episode: everything random in it is keyed by these numbers and the run seed.
 
-    A ``greedy`` episode takes the most likely token everywhere.
+    A ``greedy`` episode takes the most likely token everywhere.  ``hint`` is the share of the game's solution that its
+    opening tells.
     """
 
     iteration: int
@@ -28,6 +29,7 @@ class EpisodeSpec:
     instance_seed: int  # shared by the members of a group
     wave: int = 0
     greedy: bool = False
+    hint: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Scheduler:
             task=spec.task,
             task_name=self._rules.tasks[spec.task].name,
             instance_seed=spec.instance_seed,
+            source=Source.HINT if spec.hint else Source.ROLLOUT,
+            hint=spec.hint,
         )
         noise_seed = self._key(f"{split}/noise", episode)
         self._desk.reset(index, spec.task, split=split, seed=spec.instance_seed, noise_seed=noise_seed)
@@ -139,6 +143,10 @@ class Scheduler:
             play.begin(answer)
         if play.is_over:
             self._end(index, live)
+            return
+        if play.asks is not None:
+            self._desk.look(index, play.asks)
+            self._await(index)
             return
         episode, turn = play.episode, play.episode.turns[-1]
         if turn.starts_row and len(episode.turns) > 1:

@@ -55,6 +55,7 @@ class Prompt:
         dialect: Dialect = ANSWER,
         system_text: str | None = None,
         message: str | None = None,
+        hint: str = "",
     ) -> list[dict[str, str]]:
         """The chat messages before the first reply.
 
@@ -69,6 +70,7 @@ class Prompt:
             dialect: How replies are written (style ``full`` only).
             system_text: The game's own opening of the system message in place of name and rules.
             message: The message of a later turn, with which the dialogue begins in place of the first observation.
+            hint: The beginning of a solution, told at the end; empty for none.
 
         Raises:
             ValueError: If a budget is below 1, or the name is not one line.
@@ -81,7 +83,7 @@ class Prompt:
             raise ValueError(f"name={name!r} must be one line of text")
         if self.style == "compact":
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
-            return [_user(f"{name}\n{first}")]
+            return [_user(f"{name}\n{first}\ngo {hint}" if hint else f"{name}\n{first}")]
         system = "\n\n".join(
             [
                 f"You are playing {name}.\n{rules.strip()}".rstrip() if system_text is None else system_text,
@@ -92,7 +94,10 @@ class Prompt:
                 ),
             ]
         )
-        return [{"role": "system", "content": system}, _user(observation if message is None else message)]
+        first = observation if message is None else message
+        if hint:
+            first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
+        return [{"role": "system", "content": system}, _user(first)]
 
     def following(
         self, *, observation: str, reward: float, complaint: str, turns_left: int, actions_left: int

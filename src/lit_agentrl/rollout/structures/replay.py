@@ -79,7 +79,8 @@ class Replay(Structure):
         # every rank keeps those of all: the next time another one may play the instance
         for episode in sorted(gather_objects(own), key=trajectory_id):
             kept = self._kept.pop(_instance(episode), [])
-            self._kept[_instance(episode)] = [*kept, episode][-self._size :]
+            stored = replace(episode, env_seconds=0.0)  # which no resumed run could repeat
+            self._kept[_instance(episode)] = [*kept, stored][-self._size :]
         while len(self._kept) > self._instances:
             del self._kept[next(iter(self._kept))]
         return {"replaced_share": (replaced, groups), "kept_instances": (len(self._kept), 1)}
