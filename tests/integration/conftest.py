@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from lit_agentrl.strategies import sharded_io
 from tests.conftest import ROOT
 
 TINY = [
@@ -35,15 +37,22 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600)
 
 
+def checkpoint_of(folder: Path, name: str = "last.ckpt") -> dict[str, Any]:
+    """What a checkpoint of a run holds, also where it is a folder."""
+    path = folder / "checkpoints" / name
+    held: dict[str, Any] = sharded_io.load(path) if path.is_dir() else torch.load(path, weights_only=True)
+    return held
+
+
 def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, str]]]:
     """Final weights and the deterministic columns of every row."""
-    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    weights: dict[str, torch.Tensor] = checkpoint_of(folder)["state_dict"]
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [
             {key: value for key, value in row.items() if not key.startswith(("time/", "speed/", "worker/"))}
             for row in csv.DictReader(file)
         ]
-    return checkpoint["state_dict"], rows
+    return weights, rows
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:

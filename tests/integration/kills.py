@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from lit_agentrl.entry.ownership import owner
-from tests.integration.conftest import assert_equal_runs, command
+from tests.integration.conftest import assert_equal_runs, checkpoint_of, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
 
 BASE = {
@@ -246,9 +246,7 @@ def difference(reference: Path, folder: Path) -> str | None:
     except AssertionError as error:
         return f"weights or metrics.csv: {str(error)[:300]}"
     for name in ("last.ckpt", "best.ckpt"):
-        one, two = (
-            torch.load(each / "checkpoints" / name, weights_only=True) for each in (reference, folder)
-        )
+        one, two = (checkpoint_of(each, name) for each in (reference, folder))
         for part in ("state_dict", "optimizer_states"):
             if not _same(one[part], two[part]):
                 return f"{part} of {name}"

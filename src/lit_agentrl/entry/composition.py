@@ -12,7 +12,6 @@ from warnings import catch_warnings
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +19,7 @@ from yaml import YAMLError
 
 from lit_agentrl.entry.constants import MEANT, REMOVED
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, unreadable
+from lit_agentrl.entry.groups import all_groups, options_of
 from lit_agentrl.entry.overrides import parse
 
 CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
@@ -36,7 +36,6 @@ OPEN = (
     "hydra",
 )
 LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
-FOLDERS = ("experiment",)  # groups with options in folders, such as experiment=paper/dapo
 CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
 
 
@@ -81,7 +80,7 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
     """
     search = search_path(folders)
     with hydra_ready():
-        names = _options(group, search)
+        names = options_of(group, search)
         if name not in names:
             what = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
@@ -142,17 +141,17 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
         names = override.value()
         axis = key.replace(".", "/")
-        if key.startswith("algo.") and axis in _groups("", search) and not isinstance(names, dict | list):
-            raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(_options(axis, search))}")
+        if key.startswith("algo.") and axis in all_groups(search) and not isinstance(names, dict | list):
+            raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(options_of(axis, search))}")
         if key in CLOSED and not isinstance(names, dict) and not override.is_delete():
             raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
         if key in LISTS and isinstance(names, list) and len(set(map(str, names))) < len(names):
             raise UserError(f"{text}: {key} names an option twice; keep one")
         is_list = isinstance(names, list) and key not in LISTS
-        if (is_list or names is None) and not override.is_delete() and key in _groups("", search):
+        if (is_list or names is None) and not override.is_delete() and key in all_groups(search):
             what = "a list" if is_list else "null"
             raise UserError(
-                f"{text}: {key} takes a name, not {what}; valid: {', '.join(_options(key, search))}"
+                f"{text}: {key} takes a name, not {what}; valid: {', '.join(options_of(key, search))}"
             )
         if not (override.is_add() or override.is_force_add() or override.is_delete()):
             continue
@@ -170,7 +169,7 @@ def explain_composition(
     """What is wrong with the overrides of a job that Hydra refused, or with a file that they name."""
     if isinstance(error, UnicodeError) and (told := unreadable(search)):
         return UserError(told)
-    groups = list(_groups("", search))
+    groups = all_groups(search)
     chosen = []
     for override in parse(job):
         key, value = override.key_or_group, override.value()
@@ -180,7 +179,7 @@ def explain_composition(
             )
         if key not in groups or isinstance(value, dict):
             continue
-        options = _options(key, search)
+        options = options_of(key, search)
         valid = f"valid: {', '.join(options)}"
         if override.is_add():
             return UserError(
@@ -233,7 +232,7 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     head = key.partition(".")[0]
     choices = base.hydra.runtime.choices
     if (group := key.replace(".", "/")) in choices:
-        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(_options(group, search))}"
+        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(options_of(group, search))}"
     groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
     if group and (others := _options_with(key, group, search)):
@@ -252,7 +251,7 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
 
 def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
     """The options of a group whose own file has ``key``."""
-    options = _options(group, search)
+    options = options_of(group, search)
     return [option for option in options if key in _keys_of_option(group, option, tuple(search))]
 
 
@@ -263,22 +262,6 @@ def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozens
         cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
         return frozenset(_keys(OmegaConf.to_container(cfg, resolve=False)))
     return frozenset()
-
-
-def _options(group: str, search: Sequence[str]) -> list[str]:
-    loader = GlobalHydra.instance().config_loader()
-    found = loader.get_group_options(group, ObjectType.CONFIG, None, list(search))
-    inner = loader.get_group_options(group, ObjectType.GROUP, None, list(search)) if group in FOLDERS else []
-    nested = [f"{folder}/{option}" for folder in inner for option in _options(f"{group}/{folder}", search)]
-    return [*(option for option in found if not option.startswith("_")), *nested]
-
-
-def _groups(parent: str, search: Sequence[str]) -> Iterator[str]:
-    loader = GlobalHydra.instance().config_loader()
-    for child in loader.get_group_options(parent, ObjectType.GROUP, None, list(search)):
-        group = f"{parent}/{child}" if parent else child
-        yield group
-        yield from _groups(group, search)
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:

@@ -12,6 +12,7 @@ option that the command line or an experiment chooses is taken as its own file h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import hydra._internal.hydra
@@ -67,6 +68,10 @@ MEANT = {
 
 class Loader(ConfigLoaderImpl):
     """Hydra's loader of configs, which knows the constants of algorithms."""
+
+    def repository_with(self, overrides: Sequence[str]) -> IConfigRepository:
+        """The configs that a command with these overrides, such as ``hydra.searchpath``, may choose."""
+        return self._parse_overrides_and_create_caching_repo(None, list(overrides))[1]
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], *args: Any, **kwargs: Any
