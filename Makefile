@@ -11,11 +11,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ORACLE := .venv-oracle
 ORACLE_STAMP := $(ORACLE)/.installed
+VLLM := .venv-vllm
+VLLM_STAMP := $(VLLM)/.installed
 PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle lint docs bench bench-trl dist clean
+.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm lint docs bench bench-trl dist clean
 
 setup: $(STAMP)
 
@@ -37,7 +39,7 @@ coverage: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
 # the sweeps side by side, since each of their tests is one process; then what measures, or starts processes of its own
-SLOW := slow and not long and not gpu and not oracle
+SLOW := slow and not long and not gpu and not oracle and not vllm
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load -m 'sweep and $(SLOW)' $(ARGS)
 	$(BIN)/python -m pytest -m 'not sweep and $(SLOW)' $(ARGS)
@@ -53,6 +55,22 @@ $(ORACLE_STAMP): pyproject.toml constraints.txt tests/oracle/requirements.txt
 	$(ORACLE)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(ORACLE)/bin/python -m pip install --quiet --no-deps -r tests/oracle/requirements.txt
 	rm -rf $(ORACLE)/lib/python*/site-packages/tests
+	touch $@
+
+test-vllm: $(VLLM_STAMP)
+	$(VLLM)/bin/python -m pytest -m vllm tests/vllm $(ARGS)
+
+engine-vllm: $(VLLM_STAMP)
+
+# vLLM for CPUs has an environment of its own, and asks for a torch for CPUs; its torchvision and the like come for
+# another torch and break the import of transformers, and nothing here needs them
+$(VLLM_STAMP): pyproject.toml tests/vllm/requirements.txt scripts/name_vllm.py
+	$(CHECK_PYTHON)
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet $(TORCH)+cpu $(or $(TORCH_INSTALL_ARGS),--extra-index-url https://download.pytorch.org/whl/cpu)
+	$(VLLM)/bin/python -m pip install --quiet -r tests/vllm/requirements.txt -e .
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python scripts/name_vllm.py
 	touch $@
 
 lint: $(STAMP)
@@ -90,5 +108,5 @@ dist: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 clean:
-	rm -rf .venv $(ORACLE) $(PEER) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) $(VLLM) $(PEER) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,6 +20,19 @@ _LENGTHS = (5, 3)  # tokens of the trial's episodes at first; then two more each
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # of logits, relative to the largest
 
 
+def require_positions(network: PreTrainedModel, max_context_tokens: int) -> None:
+    """Refuse contexts longer than the model has positions, which nothing can serve.
+
+    Raises:
+        ValueError: they are.
+    """
+    longest = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and longest < max_context_tokens:
+        raise ValueError(
+            f"the model's {longest} positions are fewer than rollout.max_context_tokens={max_context_tokens}"
+        )
+
+
 def why_not(
     network: PreTrainedModel, max_context_tokens: int, context: Callable[[], AbstractContextManager[object]]
 ) -> str:
@@ -28,12 +41,8 @@ def why_not(
     Raises:
         ValueError: contexts longer than the model has positions, which nothing can serve.
     """
+    require_positions(network, max_context_tokens)
     config = network.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and longest < max_context_tokens:
-        raise ValueError(
-            f"the model's {longest} positions are fewer than rollout.max_context_tokens={max_context_tokens}"
-        )
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     if window is not None and window < max_context_tokens:
         return (

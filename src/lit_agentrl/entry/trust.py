@@ -40,7 +40,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "critic.optim": ("lit_agentrl.update.settings.OptimSettings",),
     "critic.optim.optimizer": ("torch.optim.Optimizer+",),
     "dialect": ("lit_agentrl.text.dialects.*",),
-    "engine": ("lit_agentrl.engines.native.NativeEngine",),
+    "engine": ("lit_agentrl.engines.native.NativeEngine", "lit_agentrl.engines.vllm.VLLMEngine"),
     "env": ("lit_agentrl.envs.base.Task", "lit_agentrl.envs.base.Mixture"),
     "env.game": ("lit_agentrl.envs.world.World+",),
     "env.game.reward": ("lit_agentrl.envs.dataset.exact",),

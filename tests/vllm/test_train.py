@@ -1,0 +1,62 @@
+"""Training on vLLM's episodes, from the command line: the very curve of a run on the native engine's."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_agentrl.commands.evaluate import main as evaluate
+from lit_agentrl.commands.train import main
+
+pytestmark = pytest.mark.vllm
+
+SMALL = (
+    "algo=grpo", "env=bandit", "trainer.max_epochs=3", "rollout.prompts=2", "rollout.members=4", "val.episodes=4",
+    "test.episodes=4", "trainer.accelerator=cpu",
+)  # fmt: skip
+
+
+def curve(folder: Path) -> list[dict[str, Any]]:
+    with (folder / "metrics.csv").open() as file:
+        return [row for row in csv.DictReader(file) if row.get("rollout/success")]
+
+
+def test_a_run_is_that_of_the_native_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {}
+    for engine in ("native", "vllm"):
+        main([*SMALL, f"engine={engine}", f"hydra.run.dir={tmp_path / engine}"])
+        rows[engine] = curve(tmp_path / engine)
+    assert len(rows["vllm"]) == len(rows["native"]) == 3
+    for ours, theirs in zip(rows["native"], rows["vllm"], strict=True):
+        for name in (
+            "rollout/success",
+            "rollout/return_mean",
+            "rollout/entropy",
+            "train/loss",
+            "train/grad_norm",
+        ):
+            assert float(theirs[name]) == pytest.approx(float(ours[name]), abs=1e-4), name
+        assert float(theirs["engine/sync_gap"]) < 1e-4
+    capsys.readouterr()
+    evaluate([f"run={tmp_path / 'vllm'}", "episodes=4"])  # nothing in the folder is code of the user's
+    assert "success" in capsys.readouterr().out
+
+
+def test_workers_have_an_engine_each(tmp_path: Path) -> None:
+    common = [
+        *SMALL[:2],
+        "trainer.max_epochs=1",
+        *SMALL[3:],
+        "engine=vllm",
+        "engine.num_slots=8",
+        "worker.share=1",
+    ]
+    rows = []
+    for worker in ("none", "process"):
+        main([*common, f"worker={worker}", f"hydra.run.dir={tmp_path / worker}"])
+        rows.append(curve(tmp_path / worker)[0])
+    for name in ("rollout/success", "rollout/return_mean", "rollout/entropy", "train/loss"):
+        assert rows[0][name] == rows[1][name], name
