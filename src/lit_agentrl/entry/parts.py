@@ -83,7 +83,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
-    check_structure(structure, algorithm, select_groups, OmegaConf.select(cfg, "algo.structure.max_waves"))
+    context = build_context(cfg, algorithm)
+    max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
+    check_structure(structure, algorithm, select_groups, max_waves, context)
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
@@ -110,7 +112,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         dialect=dialect,
         worlds=made(cfg, "worlds", Worlds),
         worker=made(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
-        context=build_context(cfg, algorithm),
+        context=context,
         rewards=rewards,
     )
 

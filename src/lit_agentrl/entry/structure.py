@@ -13,8 +13,9 @@ from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.making import made
 from lit_agentrl.rl.filters import Selection, may_want_more
 from lit_agentrl.rl.objective import Objective
-from lit_agentrl.rollout.structures.base import BASELINE, MORE_GROUPS, Structure
+from lit_agentrl.rollout.structures.base import BASELINE, MORE_GROUPS, WHOLE_CONTEXT, Structure
 from lit_agentrl.rollout.structures.refill import Refill
+from lit_agentrl.text.context import Context
 
 
 def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
@@ -37,6 +38,7 @@ def check_structure(
     algorithm: Objective,
     select_groups: Callable[..., Selection],
     max_waves: int | None,
+    context: Context,
 ) -> None:
     """Refuse an algorithm or a filter that asks for episodes which the structure does not play.
 
@@ -49,8 +51,15 @@ def check_structure(
             f"algo.structure={name} trains on rows of other weights, and {algorithm.name} compares none with those of "
             "now; set algo/ratio=token and a clip rule, or algo/structure=refill"
         )
-    if unknown := sorted(structure.needs - {"fork"}):
-        raise ValueError(f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: fork")
+    if unknown := sorted(structure.needs - {"fork", WHOLE_CONTEXT}):
+        raise ValueError(
+            f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: fork, {WHOLE_CONTEXT}"
+        )
+    if WHOLE_CONTEXT in structure.needs and not context.is_append_only:
+        raise ValueError(
+            f"algo.structure={name} tells each thing once, and context={type(context).__name__} cuts the past; set "
+            "context=full"
+        )
     if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
         raise ValueError(
             f"algo.advantage of {algorithm.name} takes off the points of a greedy episode of each prompt, and "

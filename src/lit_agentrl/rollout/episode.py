@@ -28,13 +28,21 @@ class EpisodeInPlay:
         episode: the record; complete once :attr:`is_over`.
         is_over: no further reply is wanted.
         asks: what the game is to be asked before the next reply.
+        tries_again: the game is to be reset, for another try at the same instance.
+
+    Args:
+        episode: who it is.
+        rules: how it is played.
+        tries: see `EpisodeSpec`, as ``feedback``.
     """
 
-    def __init__(self, episode: Episode, rules: Rules) -> None:
+    def __init__(self, episode: Episode, rules: Rules, *, tries: int = 1, feedback: str = "") -> None:
         self.episode = episode
         self.is_over = False
         self.asks: Look | None = None
         self._after_reset: Answer | None = None  # kept while the game is asked for its solution
+        self.tries_again = False
+        self._tries, self._feedback = tries, feedback
         self._task = rules.tasks[episode.task]
         self._prompt = rules.prompt
         self._chat = rules.chat
@@ -69,8 +77,8 @@ class EpisodeInPlay:
             dialect=self._chat.dialect,
             system_text=answer.system_text,
             observation=self._observation,
-            max_turns=task.max_turns,
-            max_actions=task.max_actions,
+            max_turns=task.max_turns * self._tries,
+            max_actions=task.max_actions * self._tries,
             max_actions_per_turn=self._allowed,
             hint=told,
         )
@@ -163,6 +171,9 @@ class EpisodeInPlay:
 
     def go_on(self, answer: Answer) -> None:
         """Record what the game said to these actions, and either open the next turn or end the episode."""
+        if self.tries_again:
+            self._try_again(answer)
+            return
         turn = self.episode.turns[-1]
         for step in answer.steps:
             turn.actions.append(step.action)
@@ -199,8 +210,10 @@ class EpisodeInPlay:
         return True
 
     def _continue_or_end(self, turn: Turn, answer: Answer) -> None:
-        turns_left = self._task.max_turns - len(self.episode.turns)
-        if answer.ended:
+        turns_left = self._task.max_turns * self._tries - len(self.episode.turns)
+        if self._tries > 1 and turns_left and not answer.success and turn.finish is not FinishReason.CONTEXT:
+            self.tries_again = True
+        elif answer.ended:
             end = EndReason.SUCCESS if answer.success else EndReason.FAILURE
             self._end(end, success=answer.success)
         elif turn.finish is FinishReason.CONTEXT:
@@ -219,6 +232,14 @@ class EpisodeInPlay:
             )
             piece = self._chat.following(message, last_reply=turn.reply_tokens.tolist())
             self._open_turn(message, piece, answer)
+
+    def _try_again(self, answer: Answer) -> None:
+        """Open the next try, from what the game said to another reset."""
+        self.tries_again = False
+        if self._heard(answer):
+            self._actions_left = self._task.max_actions
+            last = self.episode.turns[-1].reply_tokens.tolist()
+            self._open_turn(self._feedback, self._chat.following(self._feedback, last_reply=last), answer)
 
     def _open_turn(self, message: str, piece: Prefix, answer: Answer) -> None:
         past, is_first = self._past, not self.episode.turns

@@ -19,7 +19,8 @@ class EpisodeSpec:
     """The address of one episode: everything random in it is keyed by these numbers and the run seed.
 
     A ``greedy`` episode takes the most likely token everywhere.  ``hint`` is the share of the game's solution that its
-    opening tells.
+    opening tells.  Of a game of one turn an episode may hold several ``tries``: after each that does not solve it the
+    same instance begins anew, and ``feedback`` is all that the policy is told.
     """
 
     iteration: int
@@ -30,6 +31,8 @@ class EpisodeSpec:
     wave: int = 0
     greedy: bool = False
     hint: float = 0.0
+    tries: int = 1
+    feedback: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Scheduler:
         while waiting or live:
             while waiting and len(live) < self._engine.capacity:
                 index, spec = waiting.popleft()
-                live[index] = self._begin(index, spec, wave.split)
+                live[index] = self._begin(index, spec, wave)
                 episodes[index] = live[index].episode
             if answered := self._answered(is_writing=len(self._due) < len(live)):
                 for index in answered:
@@ -98,7 +101,7 @@ class Scheduler:
                 self._hear(result, live)
         return [episode for episode in episodes if episode is not None]
 
-    def _begin(self, index: int, spec: EpisodeSpec, split: str) -> EpisodeInPlay:
+    def _begin(self, index: int, spec: EpisodeSpec, wave: Wave) -> EpisodeInPlay:
         episode = Episode(
             iteration=spec.iteration,
             wave=spec.wave,
@@ -110,10 +113,15 @@ class Scheduler:
             source=Source.HINT if spec.hint else Source.ROLLOUT,
             hint=spec.hint,
         )
-        noise_seed = self._key(f"{split}/noise", episode)
-        self._desk.reset(index, spec.task, split=split, seed=spec.instance_seed, noise_seed=noise_seed)
+        self._reset(index, episode, wave)
+        return EpisodeInPlay(episode, self._rules, tries=spec.tries, feedback=spec.feedback)
+
+    def _reset(self, index: int, episode: Episode, wave: Wave) -> None:
+        noise_seed = self._key(f"{wave.split}/noise", episode)
+        self._desk.reset(
+            index, episode.task, split=wave.split, seed=episode.instance_seed, noise_seed=noise_seed
+        )
         self._await(index)
-        return EpisodeInPlay(episode, self._rules)
 
     def _await(self, index: int) -> None:
         self._due[index] = self._clock + self._rules.worlds.delay
@@ -143,6 +151,10 @@ class Scheduler:
             play.begin(answer)
         if play.is_over:
             self._end(index, live)
+            return
+        if play.tries_again:
+            self._desk.release(index, is_broken=False)
+            self._reset(index, play.episode, wave)
             return
         if play.asks is not None:
             self._desk.look(index, play.asks)

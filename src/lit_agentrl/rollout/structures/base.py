@@ -13,6 +13,7 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 
 MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
 BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
+WHOLE_CONTEXT = "whole context"  # the policy reads all that came before
 MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a part of each
 
 
@@ -45,7 +46,7 @@ class Structure(Protocol):
     """One way of playing groups.  A class that inherits these defaults plays independent episodes, once.
 
     Attributes:
-        needs: of engine and world, such as ``"fork"``; checked at start.
+        needs: of the engine ``"fork"``, of the context `WHOLE_CONTEXT`; checked at start.
         gives: what filter and algorithm may ask of it: `BASELINE`, `MORE_GROUPS`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
