@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def thinned(cases: Iterable[Any]) -> list[Any]:
+    """Parameters of a test of many alike: every third one in the default suite, the others among the slow sweeps."""
+    rare = (pytest.mark.slow, pytest.mark.sweep)
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=rare if number % 3 else ())
+        for number, case in enumerate(cases)
+    ]
 
 
 @lru_cache

@@ -17,6 +17,7 @@ from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.entry.parts import Parts, build_parts
+from tests.conftest import thinned
 from tests.entry.conftest import SMALL, Refused, contents, files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,7 +240,9 @@ MALFORMED_EVALUATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "named", "remedy"), MALFORMED, ids=[case[0] for case in MALFORMED])
+@pytest.mark.parametrize(
+    ("command", "named", "remedy"), thinned(MALFORMED), ids=[case[0] for case in MALFORMED]
+)
 def test_training(refused: Refused, in_empty_folder: Path, command: str, named: str, remedy: str) -> None:
     message = refused(command)
     assert named in message and remedy in message
