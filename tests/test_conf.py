@@ -82,7 +82,7 @@ def composed(round_: int, of_axes: bool, tiny: Path) -> DictConfig:
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if choices.get("model") == "hf":
         overrides.append(f"model.name={tiny}")
-    if choices.get("engine") == "openai":
+    if choices.get("engine") in ("openai", "vllm_serve"):
         overrides.append("engine.url=http://localhost:1")
     if choices.get("update/stop") == "kl":
         overrides.append("update.epochs=2")  # it never acts in the first step

@@ -56,3 +56,4 @@ class Copy:
 
     def stop(self) -> None:
         self._scheduler.close()
+        self._engine.stop()

@@ -178,6 +178,9 @@ class StepBatch:
     num_kept_groups: int = 0  # groups selected for training
     greedy_episodes: list[Episode] = field(default_factory=list)  # one per prompt where baselines are wanted
     wave: int = 0  # number of the iteration's draw of prompts
+    used: dict[str, float] = field(
+        default_factory=dict
+    )  # what the engines of all ranks were asked for, if counted
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

@@ -63,7 +63,7 @@ def test_what_cannot_be_known_is_null_and_a_dash() -> None:
 
 def shown(cfg: Any, records: list[dict[str, Any]], width: int = 80) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table_of("best weights", cfg, records))
+    console.print(table_of("best weights", cfg, records, {}))
     return console.export_text()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,18 +23,23 @@ def test_an_api_is_measured_on_several_games(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-secret-1")
-    with serving(lambda path, body: chat_of("<answer>Up</answer>")) as url:
-        main_evaluate(
-            shlex.split(f"{REMOTE}{url} engine.key_variable=MY_KEY env=[bandit,frozen_lake] episodes=2")
-        )
-    assert "gpt/x, split test" in capsys.readouterr().out
+    asked: list[Any] = []
+    with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
+        played = "env=[bandit,frozen_lake] episodes=2 engine.price_in=2000 engine.price_out=1000"
+        main_evaluate(shlex.split(f"{REMOTE}{url} engine.key_variable=MY_KEY {played}"))
+    said = capsys.readouterr().out
+    assert f"cost {len(asked) * (10 * 2000 + 4 * 1000) / 1e6:.4g}" in said
+    assert "gpt/x, split test" in said and f"engine: requests {len(asked)}, failed 0" in said
     [file] = Path("outputs/evaluations").iterdir()
     kept = file.read_text()
     found = json.loads(kept)
     assert file.name == "gpt-x_test_bandit-frozen_lake_seed0.json" and "sk-secret" not in kept
     assert [each["env"] for each in found["results"]] == ["bandit", "frozen_lake"]
     assert found["results"][0]["invalid_share"] == 1.0 and found["results"][1]["invalid_share"] == 0.0
-    assert found["engine"]["engine/requests"] > 4 and found["config"]["described"]["engine"]["mode"] == "chat"
+    assert (
+        found["engine"]["requests"] == len(asked) > 4
+        and found["config"]["described"]["engine"]["mode"] == "chat"
+    )
 
 
 def test_a_model_of_this_machine_is_measured(

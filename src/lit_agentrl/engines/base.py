@@ -149,6 +149,12 @@ class Engine(Protocol):
             version: optimizer steps that led to them.
         """
 
+    def stop(self) -> None:
+        """Give back what it holds beside memory: connections, threads, files.  It is used no more, but may be stopped.
+
+        Whoever opened it calls this, also where a run ends in an error or is interrupted.
+        """
+
 
 class GivenEngine(Engine, Protocol):
     """An engine with weights of its own, which it is given whole at each version.

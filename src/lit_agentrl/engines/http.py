@@ -103,6 +103,7 @@ class Server:
         self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
         self._chance = random.Random()
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         self._not_before = 0.0  # on the monotonic clock
         self.counts: Counter[str] = Counter()
 
@@ -135,8 +136,17 @@ class Server:
                     times = f", asked {attempt + 1} times" if attempt else ""
                     raise ServerError(self._told(f"{path}: {error}{times}")) from None
                 pause = self._backoff_s * 2**attempt * (0.5 + self._chance.random())
-                time.sleep(min(max(pause, error.wait_s), _LONGEST_S))
+                self._pause(min(max(pause, error.wait_s), _LONGEST_S))
         raise AssertionError
+
+    def close(self) -> None:
+        """End all connections, and whoever waits to ask again; nothing is asked any more."""
+        self._ended.set()
+        self._client.close()
+
+    def _pause(self, seconds: float) -> None:
+        if self._ended.wait(seconds):
+            raise ServerError("the engine was stopped")
 
     def tell(self, path: str, body: Mapping[str, Any]) -> None:
         """POST something whose answer says nothing but that it worked.
@@ -148,7 +158,7 @@ class Server:
 
     def _once(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T] | None) -> T | None:
         while (wait_s := self._not_before - time.monotonic()) > 0:
-            time.sleep(wait_s)
+            self._pause(wait_s)
         self._count("requests")
         try:
             with self._client.stream("POST", self._url + path, json=body) as answer:

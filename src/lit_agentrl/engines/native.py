@@ -168,6 +168,9 @@ class NativeEngine:
         self._waiting.clear()
         self._refused.clear()
 
+    def stop(self) -> None:
+        """Nothing: it holds memory alone."""
+
     def _start(self, slot: int, request: TurnRequest) -> None:
         if not self._rows.start(slot, request):
             result = TurnResult(request.episode, finish=FinishReason.CONTEXT, policy_version=self._version)

@@ -20,6 +20,7 @@ from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.http import Server, ServerError
 from lit_agentrl.engines.pushing import Pusher
 from lit_agentrl.engines.stops import StopRule, StopTable
+from lit_agentrl.engines.usage import Usage
 from lit_agentrl.episode import FinishReason
 
 _SILENCE_S = 30.0  # after which poll() comes back, though nothing has finished
@@ -62,7 +63,7 @@ class OpenAIEngine:
         timeout_s, retries, backoff_s: see `Server`.
         stop_texts: at which the server ends a reply, to save what is cut off anyhow.
         body: further entries of each request; None takes one out.
-        price_in, price_out: of a million tokens read and written, for ``engine/cost``.
+        price_in, price_out, price_cached: see `Usage`.
         weights_folder: where weights are put for the server; needed for training.
         push: calls after weights were put there, each ``{path: …, json: …}``, with ``{folder}`` and ``{version}`` to be
             filled in.
@@ -92,6 +93,7 @@ class OpenAIEngine:
         body: Mapping[str, Any] | None = None,
         price_in: float = 0.0,
         price_out: float = 0.0,
+        price_cached: float | None = None,
         weights_folder: str | None = None,
         push: Sequence[Mapping[str, Any]] = (),
         max_sync_gap: float = 1e-3,
@@ -104,13 +106,12 @@ class OpenAIEngine:
             mode,
             "chat: tokens needs a network, and model has none",
         )
-        for name, price in (("price_in", price_in), ("price_out", price_out), ("max_sync_gap", max_sync_gap)):
-            require_number(name, price, "a number >= 0", lambda value: value >= 0)
+        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
         self._server = Server(
             url, key_variable=key_variable, timeout_s=timeout_s, retries=retries, backoff_s=backoff_s
         )
         self._is_chat, self._model, self._body = mode == "chat", model, dict(body or {})
-        self._stop_texts, self._prices = list(stop_texts), (price_in, price_out)
+        self._stop_texts, self._usage = list(stop_texts), Usage(price_in, price_out, price_cached)
         self._pusher = None if weights_folder is None else Pusher(self._server, network, weights_folder, push)
         weights = "none" if self._pusher is None else "given"
         self.capabilities = Capabilities(
@@ -124,8 +125,7 @@ class OpenAIEngine:
         self._history: dict[int, list[int]] = {}
         self._asked: dict[int, _Asked] = {}  # by serial number
         self._serial = self._version = 0
-        self._tokens = {"in": 0, "out": 0, "cached": 0}
-        self._to_ask: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._to_ask: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()  # None: no more
         self._answered: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -195,25 +195,27 @@ class OpenAIEngine:
 
     def meter(self) -> dict[str, float]:
         """What has been asked for so far: requests, retries, tokens, cost."""
-        counts = dict(self._server.counts)
-        retried = {name: count for name, count in counts.items() if name.startswith("retried_")}
-        row: dict[str, float] = {"requests": counts.get("requests", 0), "failed": counts.get("failed", 0)}
-        row |= {"retried": sum(retried.values()), **retried}
-        row |= {f"tokens_{name}": count for name, count in self._tokens.items()}
-        if any(self._prices):
-            price_in, price_out = self._prices
-            row["cost"] = (self._tokens["in"] * price_in + self._tokens["out"] * price_out) / 1e6
-        return {name: float(value) for name, value in row.items()}
+        return self._usage.row(self._server.counts)
+
+    def stop(self) -> None:
+        """See `Engine`; requests on their way are given up, and the folder of weights is removed."""
+        self._asked.clear()
+        for _ in self._threads:
+            self._to_ask.put(None)
+        self._threads.clear()
+        self._server.close()
+        if self._pusher is not None:
+            self._pusher.close()
 
     # ------------------------------------------------------------------ one reply
     def _work(self) -> None:
         """Of each thread: ask for one reply after another."""
-        while True:
-            asked = self._to_ask.get()
+        while (asked := self._to_ask.get()) is not None:
             if asked.serial not in self._asked:  # its episode has been closed meanwhile
                 continue
             try:
                 asked.answer = self._answer(asked)
+                self._usage.add(asked.answer)
             except ServerError as error:
                 asked.error = str(error)
             except Exception as error:  # nothing may end a thread while an episode waits for it
@@ -262,9 +264,6 @@ class OpenAIEngine:
                 result.finish = FinishReason.ERROR
             return result
         result.num_prefilled = answer.read - answer.cached
-        self._tokens["in"] += answer.read
-        self._tokens["out"] += answer.written
-        self._tokens["cached"] += answer.cached
         self.num_steps += answer.written
         if self._is_chat:
             result.text, result.calls = answer.text, answer.calls

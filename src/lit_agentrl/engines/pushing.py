@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
+import fcntl
+import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,15 @@ from transformers import PreTrainedModel
 from lit_agentrl.checks import shown
 from lit_agentrl.engines.http import Server
 
-_LAST: dict[
-    Path, Path
-] = {}  # below each folder, what this process wrote last: each stage of a run makes an engine
+_HELD = "in_use"  # a file that is locked while the process lives which writes beside it
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Pusher:
     """Writes a folder a version, with ``config.json`` and ``model.safetensors``, and tells a server of it.
 
-    Folders lie in one of their own below ``folder``, where nothing else is touched; the last one stays until the next
-    has arrived, and all go when the program ends.
+    Folders lie in one of their own below ``folder``, where nothing else is touched but what processes of this machine
+    have left that were killed.  The last one stays until the next has arrived, or until `close`.
 
     Args:
         server: is told.
@@ -58,11 +60,10 @@ class Pusher:
         for call in self._calls:
             if not str(call.get("path", "")).startswith("/") or set(call) - {"path", "json"}:
                 raise ValueError(f"push={shown(call)} must be {{path: /…, json: …}}")
-        self._server, self._config = server, network.config
-        self._home = Path(tempfile.mkdtemp(prefix="weights_", dir=Path(folder).resolve()))
-        self._home.chmod(0o755)  # the server may run as somebody else
-        atexit.register(shutil.rmtree, self._home, ignore_errors=True)
-        self._folder = self._home.parent
+        self._server, self._config, self._folder = server, network.config, Path(folder).resolve()
+        self._home: Path | None = None
+        self._held = -1
+        self._last: Path | None = None
 
     def push(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Write them, and have them read.
@@ -71,7 +72,7 @@ class Pusher:
             ServerError: a call failed.
             OSError: they cannot be written.
         """
-        folder = Path(tempfile.mkdtemp(prefix=f"version_{version}_", dir=self._home))
+        folder = Path(tempfile.mkdtemp(prefix=f"version_{version}_", dir=self._opened()))
         folder.chmod(0o755)
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
@@ -79,9 +80,53 @@ class Pusher:
         for call in self._calls:
             body = _filled(call.get("json") or {}, folder=str(folder), version=str(version))
             self._server.tell(call["path"], body)
-        if (last := _LAST.get(self._folder)) is not None:
-            shutil.rmtree(last, ignore_errors=True)
-        _LAST[self._folder] = folder
+        if self._last is not None:
+            shutil.rmtree(self._last, ignore_errors=True)
+        self._last = folder
+
+    def close(self) -> None:
+        """Remove what was written."""
+        home, self._home, self._last = self._home, None, None
+        if home is not None:
+            self._remove()
+            os.close(self._held)
+        _remove_left(self._folder)
+
+    def _opened(self) -> Path:
+        """The folder of this process, made when it is first needed."""
+        if self._home is None:
+            _remove_left(self._folder)
+            made = Path(tempfile.mkdtemp(prefix="new_weights_", dir=self._folder))
+            made.chmod(0o755)  # the server may run as somebody else
+            self._held = os.open(made / _HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with suppress(OSError):  # where files cannot be locked: then nothing is found to be left
+                fcntl.flock(self._held, fcntl.LOCK_EX)
+            self._home = made.rename(
+                made.with_name(made.name.replace("new_weights_", _prefix() or "weights_"))
+            )
+            self._remove = weakref.finalize(self, shutil.rmtree, self._home, True)  # if nobody calls close()
+        return self._home
+
+
+def _prefix() -> str:
+    """Of folders of this machine, as it was started: locks need not tell whether a process of another one lives."""
+    with suppress(OSError):
+        return f"weights_{_BOOT.read_text(encoding='ascii').strip()[:8]}_"
+    return ""
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove what processes of this machine have left below ``folder`` that were killed."""
+    if not _prefix():
+        return
+    for home in folder.glob(f"{_prefix()}*"):
+        with suppress(OSError):
+            held = os.open(home / _HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(home, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def _filled(node: Any, **values: str) -> Any:

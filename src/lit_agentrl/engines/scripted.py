@@ -81,3 +81,6 @@ class ScriptedEngine:
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         self._version = version
         self._turns.clear()
+
+    def stop(self) -> None:
+        """Nothing: it holds memory alone."""

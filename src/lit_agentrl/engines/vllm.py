@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_number, require_whole
@@ -22,7 +22,7 @@ from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.engines.support import require_positions
-from lit_agentrl.engines.vllm_setup import imported, require_vllm, undisturbed, unpacked
+from lit_agentrl.engines.vllm_setup import imported, load_all, require_vllm, undisturbed, unpacked
 from lit_agentrl.episode import FinishReason
 
 _CPU_BLOCK = 32  # tokens; of a multiple of it alone the CPU's attention makes use
@@ -172,10 +172,16 @@ class VLLMEngine:
         self._ready.clear()
         self._drop(list(self._replies))
         if weights is not None:
-            self._llm.apply_model(lambda model: _load(model, weights))
+            self._llm.apply_model(lambda model: load_all(model, weights))
         if not self._llm.reset_prefix_cache():
             raise ValueError("vLLM did not empty its prefix cache; engine=native needs none")
         self._version = version
+
+    def stop(self) -> None:
+        """See `Engine`; vLLM's own engine stays for the next one of this process."""
+        self._history.clear()
+        self._ready.clear()
+        self._drop(list(self._replies))
 
     def score(self, tokens: Sequence[int]) -> list[float]:
         """See `GivenEngine`."""
@@ -278,14 +284,3 @@ def _made(folder: str, given: Mapping[str, Any]) -> Any:
     )  # fmt: skip
     with unpacked(layers):
         return engines.LLMEngine.from_engine_args(asked)
-
-
-def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Of vLLM's model.  Raises ValueError where it has no place for a weight, or got too few."""
-    try:
-        taken = model.load_weights(iter(weights.items()))  # type: ignore[operator]
-    except Exception as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"vLLM did not take the weights ({type(error).__name__}: {line})") from error
-    if taken is not None and (missing := {name for name, _ in model.named_parameters()} - set(taken)):
-        raise ValueError(f"vLLM was given no weights for {', '.join(sorted(missing)[:3])}")

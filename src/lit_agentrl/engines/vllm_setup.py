@@ -9,7 +9,7 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _KNOWN = ((0, 32), (0, 33))  # from, and before
 _HERE = "VLLM_ENABLE_V1_MULTIPROCESSING"  # weights and draws change hands within the process
@@ -108,3 +108,25 @@ def unpacked(layers: Any) -> Iterator[None]:
         yield
     finally:
         layers.dispatch_cpu_unquantized_gemm = packs
+
+
+def load_all(model: Any, weights: Mapping[str, Tensor]) -> None:
+    """Load all parameters of a model of vLLM.
+
+    Args:
+        model: of a vLLM worker.
+        weights: by the names that transformers has for them.
+
+    Raises:
+        ValueError: some have no place, or would stay as they were; names one.
+    """
+    own = dict(model.named_parameters())
+    if packed := sorted(name for name, parameter in own.items() if not parameter.numel()):
+        raise ValueError(f"vLLM did not take the weights: it has packed {packed[0]} and others away")
+    try:
+        taken = model.load_weights(iter(weights.items()))
+    except Exception as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"vLLM did not take the weights ({type(error).__name__}: {line})") from error
+    if taken is not None and (missing := set(own) - set(taken)):
+        raise ValueError(f"vLLM was given no weights for {', '.join(sorted(missing)[:3])}")

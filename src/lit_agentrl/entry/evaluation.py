@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from lit_agentrl.entry.keeping import can_keep, keep
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.totals import Totals
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
@@ -32,7 +33,7 @@ from lit_agentrl.report.statistics import (
     pass_at_k,
     shares_interval,
 )
-from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.report.summary import Estimate, estimate, told
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
@@ -78,7 +79,9 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     temperatures = as_list(cfg.temperature)
     check_options(cfg, temperatures)
     checkpoint = find_checkpoint(cfg, folder)
-    run = rebuilt(cfg, saved, load_task)
+    totals = Totals()
+    totals.close()
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals])
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
     games = [run.games.tasks[spec.task].name for spec in run.games.test]
@@ -99,9 +102,12 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
             records.append(record_of(cfg, task.name, float(temperature), outcomes, levels))
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
-    written = {"config": OmegaConf.to_container(cfg), "results": records}
+    used = dict(totals.used)
+    written = {
+        "config": OmegaConf.to_container(cfg), "results": records, **({"engine": used} if used else {}),
+    }  # fmt: skip
     path = keep(target_folder, name, written) if is_kept else None
-    return Scores(records, path, table_of(f"{stage} weights", cfg, records))
+    return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
@@ -227,13 +233,19 @@ def record_of(
     return record
 
 
-def table_of(stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]]) -> Table:
-    """For people, of the model or the weights that ``stage`` names: one line a score, so that 80 columns show them."""
+def table_of(
+    stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
+) -> Table:
+    """For people, of the model or the weights that ``stage`` names: one line a score, so that 80 columns show them.
+
+    ``used`` is what a server was asked for.
+    """
     each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     table = Table(
         title=f"{stage}, split {cfg.split}{each}{variant}",
-        caption="n: instances; normalised: 0 is chance, 1 is the oracle",
+        caption="n: instances; normalised: 0 is chance, 1 is the oracle"
+        + (f"\nengine: {told(used)}" if used else ""),
     )
     for column in ("game", "T", "n", "score", "value", "95 % interval"):
         table.add_column(column, justify="left" if column in ("game", "score") else "right")

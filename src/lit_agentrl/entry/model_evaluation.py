@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -68,7 +68,9 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     name, rules, engine, sync = _opened(saved, games, settings)
     is_kept = can_keep(FOLDER)
     records: list[dict[str, Any]] = []
-    with closing(Scheduler(rules, engine)) as scheduler:
+    with ExitStack() as opened:
+        opened.callback(engine.stop)
+        scheduler = opened.enter_context(closing(Scheduler(rules, engine)))
         for value in temperatures:
             evaluation = Evaluation(
                 cfg.split,
@@ -83,7 +85,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                 levels = asdict(lookup(task, cfg.split))
                 records.append(record_of(cfg, task.name, float(value), outcomes, levels))
     stage = str(saved.engine.get("model") or name)
-    return _scores(cfg, saved, stage, records, sync.metered(), is_kept)
+    return _scores(cfg, saved, stage, records, sync.used(), is_kept)
 
 
 def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
@@ -157,7 +159,7 @@ def _scores(
     saved: DictConfig,
     stage: str,
     records: list[dict[str, Any]],
-    metered: dict[str, float],
+    used: dict[str, float],
     is_kept: bool,
 ) -> Scores:
     played = "-".join(dict.fromkeys(record["env"] for record in records))
@@ -165,16 +167,10 @@ def _scores(
     written: dict[str, Any] = {
         "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": _described(saved)},
         "results": records,
-        **({"engine": metered} if metered else {}),
+        **({"engine": used} if used else {}),
     }
     path = keep(FOLDER, f"{plain}_{cfg.split}_{played}_seed{cfg.seed}", written) if is_kept else None
-    table = table_of(stage, cfg, records)
-    if metered:
-        told = ", ".join(
-            f"{name.removeprefix('engine/').replace('_', ' ')} {value:g}" for name, value in metered.items()
-        )
-        table.caption = f"{table.caption}\nengine: {told}"
-    return Scores(records, path, table)
+    return Scores(records, path, table_of(stage, cfg, records, used))
 
 
 def _described(saved: DictConfig) -> Any:

@@ -14,15 +14,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-
 from lit_agentrl import __version__
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
-from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.entry.errors import first_line
 from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.ownership import FolderInUse, owned
+from lit_agentrl.entry.totals import Totals
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import whole_lines
 from lit_agentrl.report import summary as reports
@@ -44,35 +41,8 @@ NOT_COMPARED = (
     "resume",
     "traceback",
 )  # sections that do not affect learning
-PHASES = ("rollout", "update", "validate")
 Stage = Literal["start", "best", "last"]
 Status = Literal["completed", "stopped", "collapsed", "failed"]
-
-
-class Totals(Callback):
-    """Sums over a run's iterations, in its checkpoints so that a resumed run counts each once; and torch's threads."""
-
-    def __init__(self) -> None:
-        self.counts = {"iterations": 0, "episodes": 0, "action_tokens": 0, "prefilled_tokens": 0}
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.threads = torch.get_num_threads()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        row = measured(pl_module)
-        self.counts["iterations"] = trainer.current_epoch + 1
-        for name in ("action_tokens", "prefilled_tokens"):
-            self.counts[name] += int(row.get(f"rollout/{name}", 0))
-        self.counts["episodes"] += int(row.get("rollout/episodes", 0) + row.get("rollout/failed", 0))
-        for phase in PHASES:
-            self.seconds[phase] += row.get(f"time/{phase}", 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"counts": dict(self.counts), "seconds": dict(self.seconds), "threads": self.threads}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """All but the threads, of which the run has as many as it goes on with."""
-        self.counts = dict(state_dict["counts"])
-        self.seconds = dict(state_dict["seconds"])
 
 
 class RunRecord:
@@ -146,12 +116,6 @@ class RunRecord:
                     iteration,
                 )
 
-    def close_totals(self) -> None:
-        """Keep the totals as they are now, whatever is loaded later."""
-        frozen = Totals()
-        frozen.load_state_dict(self._totals.state_dict())
-        self._totals = frozen
-
     def copy(self, source: Stage, target: Stage) -> None:
         """The same weights were measured already."""
         for game in self._games.values():
@@ -169,6 +133,7 @@ class RunRecord:
             "monitored": _monitored(self._best),
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
+            "engine": dict(self._totals.used),
             "peak_memory_bytes": peak_memory_bytes(),
         }
         summary = cast(reports.Summary, fields)  # write() checks every field

@@ -23,6 +23,7 @@ from lit_agentrl.entry.parts import Parts
 from lit_agentrl.entry.recovery import name_good_checkpoint
 from lit_agentrl.entry.saved import trust_note
 from lit_agentrl.entry.structure import never_repeated
+from lit_agentrl.entry.totals import Totals
 from lit_agentrl.report import summary as reports
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
@@ -57,7 +58,7 @@ def train(
     folder = Path(cfg.run_dir)
     is_first = ranks.is_first()
     run_folder.require_within(cfg)
-    totals, watch = record.Totals(), CollapseWatch()
+    totals, watch = Totals(), CollapseWatch()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
     screen.doing("making the policy and trying the games")
@@ -107,7 +108,7 @@ def train(
         if run.trainer.interrupted:
             raise KeyboardInterrupt
         is_complete = run.trainer.current_epoch >= planned
-        tracker.close_totals()  # loading the best checkpoint below also loads its older totals
+        totals.close()  # loading the best checkpoint below would also load its older totals
         _measure_end(run, tracker)
         doors_of(run.trainer.strategy).finish()
         result = tracker.finish("completed" if is_complete else "stopped")
@@ -129,6 +130,8 @@ def train(
             logger.conclude(result)
     console = Console()
     console.print(reports.closing_table(result))
+    if result["engine"]:
+        console.print(f"engine, of the whole run: {reports.told(result['engine'])}", soft_wrap=True)
     console.print(f"results in {folder}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {folder}", soft_wrap=True)
     if trust := trust_note(folder):
@@ -138,7 +141,7 @@ def train(
     return result
 
 
-def _iterations_done(last: Path, totals: record.Totals, planned: int) -> int:
+def _iterations_done(last: Path, totals: Totals, planned: int) -> int:
     """Look into the checkpoint, and take its totals over, before anything of the earlier launch is touched."""
     state = progress_of(last)["callbacks"][totals.state_key]
     done: int = state["counts"]["iterations"]

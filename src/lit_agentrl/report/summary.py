@@ -83,6 +83,7 @@ class Summary(TypedDict):
     action_tokens: int
     prefilled_tokens: int
     seconds: dict[str, float]  # by phase: rollout, score, update, validate
+    engine: dict[str, float]  # what a server was asked for, all measures included: requests, tokens, cost
     peak_memory_bytes: int
 
 
@@ -189,6 +190,7 @@ def read(path: str | Path) -> Summary:
     if isinstance(summary, dict):
         summary.setdefault("warnings", [])  # of a run of before there were any
         summary.setdefault("monitored", None)
+        summary.setdefault("engine", {})
     try:
         validate(summary)
     except ValueError as error:
@@ -218,6 +220,14 @@ def beside(row: Mapping[str, Any], levels: Mapping[str, float]) -> dict[str, Any
     if "val/success" not in row:
         return dict(row)
     return {**row, **{f"val/{name}": value for name, value in levels.items()}}
+
+
+def told(used: Mapping[str, float]) -> str:
+    """What an engine was asked for, in words."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {f'{value:.0f}' if value == int(value) else f'{value:.4g}'}"
+        for name, value in used.items()
+    )
 
 
 def with_interval(found: Estimate | None) -> str:

@@ -24,7 +24,7 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure
-from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.base import Played, used_by_all
 
 _STRUCTURE = "algo.structure"  # in the state, beside the names of reward parts, which have no dot
 
@@ -115,6 +115,8 @@ class Collector:
         row |= _counts(played)
         row["rollout/waves"] = float(waves)
         row |= self._of_engine
+        batch.used = used_by_all(played)
+        row |= {f"engine/{name}": value for name, value in batch.used.items()}
         if self._rewards:
             row |= self._rewards.learn(_fresh(trained), iteration=batch.iteration)
         self._pack(batch, trained, kept, device)

@@ -11,7 +11,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import members_of
-from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.base import Played, used_by_all
 
 
 @dataclass
@@ -46,7 +46,8 @@ class Evaluation:
             ValueError: too many games failed.
         """
         wave = Wave(self.split, batch.iteration, self.params, tuple(members_of(batch, self.members)))
-        batch.episodes = play(wave, version).episodes
+        played = play(wave, version)
+        batch.episodes, batch.used = played.episodes, used_by_all([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)
         self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]

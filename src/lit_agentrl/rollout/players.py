@@ -142,7 +142,10 @@ class Players:
         self._now = self._ahead = None
 
     def close(self) -> None:
-        """End the worker, and close the games of this process; the next episodes make new ones."""
-        self._stop()
-        if self._here is not None:
-            self._here.stop()
+        """End the worker, and close the games and the engine of this process."""
+        try:
+            self._stop()
+        finally:
+            here, self._here = self._here, None
+            if here is not None:
+                here.stop()

@@ -28,9 +28,9 @@ from lit_agentrl.rollout.rules import ForwardContext, Rules
 
 _TEXT = (
     "The rain had stopped before noon. On the bridge stood 7 people, and each of them counted the boats that went "
-    "down the river: 3 red ones, 12 blue ones, and a long grey one that nobody could name."
-)
-_TOKENS = 64  # of it
+    "down the river: 3 red ones, 12 blue ones, and a long grey one that nobody could name. "
+) * 8
+_TOKENS = 288  # of it: prefix caches keep whole blocks, of up to 256 tokens, and of a shorter text nothing
 _REPLY = 16  # tokens sampled
 _EPISODE = -1  # no episode of a wave has this number
 
@@ -72,6 +72,7 @@ class WeightSync:
         self._version: int | None = None  # of the weights that the engine was given
         self._gaps: dict[SamplingParams | None, float] = {}  # of this version; None: of the fixed text
         self._seconds = 0.0
+        self._metered: dict[str, float] = {}  # when it was last asked
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         """Forget all episodes, and write later replies with these weights.
@@ -112,7 +113,7 @@ class WeightSync:
         engine = cast(GivenEngine, self._engine)
         started = time.perf_counter()
         opening = self._rules.chat.opening([{"role": "user", "content": _TEXT}])
-        text = opening.tokens[: max(2, min(_TOKENS, params.max_context_tokens // 2))]
+        text = opening.tokens[: max(2, min(_TOKENS, params.max_context_tokens - _REPLY - 1))]
         if None not in self._gaps:
             self._judge(None, self._gap(text[:1], text[1:], engine.score(text), 1.0))
         if params not in self._gaps:
@@ -123,14 +124,12 @@ class WeightSync:
         self._seconds += time.perf_counter() - started
         return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
 
-    def metered(self) -> dict[str, float]:
-        """What the engine has been asked for so far, where that is counted; as it is logged."""
-        engine = self._engine
-        return (
-            {f"engine/{name}": n for name, n in engine.meter().items()}
-            if isinstance(engine, MeteredEngine)
-            else {}
-        )
+    def used(self) -> dict[str, float]:
+        """What the engine was asked for since the last call of this, by name; empty where that is not counted."""
+        if not isinstance(self._engine, MeteredEngine):
+            return {}
+        before, self._metered = self._metered, self._engine.meter()
+        return {name: value - before.get(name, 0.0) for name, value in self._metered.items()}
 
     @property
     def _where(self) -> str:

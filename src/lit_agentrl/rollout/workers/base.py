@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lit_agentrl.distributed import gather_objects, sum_over_ranks
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
@@ -22,12 +25,14 @@ class Played:
     Attributes:
         seconds: that they took elsewhere; 0 where this process played.
         row: what is logged of the engine that wrote them, such as how well it has the weights.
+        used: what the engine was asked for, by name, see `MeteredEngine`.
         counts: logged as ``worker/NAME``, summed over the waves of an iteration and over ranks; the same names always.
     """
 
     episodes: list[Episode]
     seconds: float = 0.0
     row: dict[str, float] = field(default_factory=dict)
+    used: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -96,3 +101,16 @@ def play(worker: Worker, wave: Wave) -> Played:
     """Submitted and awaited."""
     worker.submit(wave)
     return worker.take()
+
+
+def used_by_all(played: Sequence[Played]) -> dict[str, float]:
+    """What the engines of all ranks were asked for; collective."""
+    own: Counter[str] = Counter()
+    for each in played:
+        own.update(each.used)
+    if not int(sum_over_ranks(torch.tensor(len(own)))):  # which all ranks find alike
+        return {}
+    total: Counter[str] = Counter()
+    for of_rank in gather_objects([dict(own)]):
+        total.update(of_rank)
+    return dict(total)

@@ -61,7 +61,7 @@ class Inline:
         self._network = network
         self._seed = rules.seed
         self._gathered = doors.gathered
-        engine = rules.open_engine(network, forward_context)
+        self._engine = engine = rules.open_engine(network, forward_context)
         self.capabilities = engine.capabilities
         self._sync = WeightSync(engine, network, rules, forward_context, barrier=doors.barrier)
         self._scheduler = Scheduler(rules, engine)
@@ -73,7 +73,7 @@ class Inline:
             self._sync.load(None, version)  # the weights are the trainer's own
             row = self._sync.probed(wave.params)
             episodes = self._scheduler.play(wave)
-            return Played(episodes, row=row | self._sync.metered())
+            return Played(episodes, row=row, used=self._sync.used())
 
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
         """As `play`, in shares of ``size`` prompts, each of which begins with an empty engine."""
@@ -85,5 +85,8 @@ class Inline:
         return joined(wave, shares, played)
 
     def stop(self) -> None:
-        """Close the games that are kept for further episodes."""
-        self._scheduler.close()
+        """Close the games that are kept for further episodes, and the engine."""
+        try:
+            self._scheduler.close()
+        finally:
+            self._engine.stop()

@@ -43,7 +43,7 @@ class Playing:
             context: AbstractContextManager[object] = forward_context()
             return context
 
-        engine = rules.open_engine(network, ticking)
+        self._engine = engine = rules.open_engine(network, ticking)
         self._sync = WeightSync(engine, network, rules, forward_context)
         self._scheduler = Scheduler(rules, engine, tick)
         self._loaded: int | None = None
@@ -68,5 +68,8 @@ class Playing:
         return replace(played, seconds=time.perf_counter() - started)
 
     def close(self) -> None:
-        """Close the games."""
-        self._scheduler.close()
+        """Close the games and the engine."""
+        try:
+            self._scheduler.close()
+        finally:
+            self._engine.stop()

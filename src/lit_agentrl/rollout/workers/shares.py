@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -70,7 +71,10 @@ def joined(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played]) ->
     row: dict[str, float] = {}
     for name, value in (item for each in played.values() for item in each.row.items()):
         row[name] = max(value, row.get(name, value))
-    return Played([found[spec] for spec in wave.specs], row=row)
+    used: Counter[str] = Counter()
+    for each in played.values():
+        used.update(each.used)
+    return Played([found[spec] for spec in wave.specs], row=row, used=used)
 
 
 def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: int) -> Played:
@@ -78,7 +82,7 @@ def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: in
     sync.load(None, version)
     row = sync.probed(share.wave.params)
     with _drawing(share.key):
-        return Played(scheduler.play(share.wave), row=row | sync.metered())
+        return Played(scheduler.play(share.wave), row=row, used=sync.used())
 
 
 @contextmanager
