@@ -181,6 +181,8 @@ class Episode:
     wave: int = 0
     source: Source = Source.ROLLOUT
     hint: float = 0.0  # share of a solution that the opening tells
+    tree: int | None = None  # member that names its tree; None: itself
+    branches: list[tuple[int, int]] = field(default_factory=list)  # see `parent`
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... and those whose state it took over from another episode
@@ -211,6 +213,25 @@ class Episode:
     def failed(self) -> bool:
         """Whether its game or its engine failed: counted, never trained on."""
         return self.end in FAILED
+
+    @property
+    def parent(self) -> int | None:
+        """The member whose turns it goes on from, if it does.
+
+        Turns before ``turn`` of an entry (member, turn) of ``branches``, and not before that of an earlier entry, were
+        written by that member; those after the last entry are its own.
+        """
+        return self.branches[-1][0] if self.branches else None
+
+    @property
+    def tree_member(self) -> int:
+        """The member that names its tree."""
+        return self.member if self.tree is None else self.tree
+
+    @property
+    def branch_turn(self) -> int:
+        """Its first own turn."""
+        return self.branches[-1][1] if self.branches else 0
 
     @property
     def is_truncated(self) -> bool:
@@ -258,3 +279,8 @@ class Episode:
     @property
     def num_action_tokens(self) -> int:
         return sum(len(turn.reply_tokens) for turn in self.turns)
+
+    @property
+    def num_sampled(self) -> int:
+        """Of the action tokens, those that were not taken over from its parent."""
+        return sum(len(turn.reply_tokens) for turn in self.turns[self.branch_turn :])

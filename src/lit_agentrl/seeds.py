@@ -34,3 +34,12 @@ def uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) ->
         z = z ^ (z >> np.uint64(31))
     draws: npt.NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return draws
+
+
+def uniform(seed: int, purpose: str, *address: int) -> float:
+    """One uniform draw in [0, 1) of an address.
+
+    >>> uniform(0, "trained", 3, 1) == uniform(0, "trained", 3, 1) < 1
+    True
+    """
+    return float(uniforms(np.array([key(seed, purpose, *address)], np.uint64), np.zeros(1, np.uint64))[0])

@@ -29,6 +29,8 @@ def built(*overrides: str) -> Parts:
         ((INDEPENDENT,), "Independent"),
         ((INDEPENDENT, "algo=dapo", "filter.target=null"), "Independent"),
         ((INDEPENDENT, "algo=cppo", "algo.rows.refill=false"), "Independent"),
+        (("algo=arpo", "algo/advantage=branch_hard", "filter=dynamic_sampling"), "EntropyBranch"),
+        (("algo=tree_grpo", "algo.structure.trees=1", "algo.structure.expansions=7"), "Trees"),
     ],
 )
 def test_what_fits(options: tuple[str, ...], name: str) -> None:
@@ -50,6 +52,14 @@ def test_what_fits(options: tuple[str, ...], name: str) -> None:
         (
             (INDEPENDENT, "algo=cppo"),
             r"asks for 2 times as many prompts, .*; set algo/structure=refill, or algo",
+        ),
+        (
+            ("algo=tree_grpo", "rollout.members=6"),
+            r"^algo\.structure\.expansions=3 .* set rollout\.members=4, or other trees",
+        ),
+        (
+            ("algo=tree_grpo", INDEPENDENT),
+            r"of tree_grpo needs episodes that branch, .* use that, or algo/structure=tree or branch",
         ),
         (
             ("algo.structure.max_waves=3",),

@@ -78,7 +78,7 @@ def ragged(
         "group_B": torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)),
         "member_B": torch.cat([torch.arange(size) for size in sizes]),
         "trajectory_B": torch.randperm(B, generator=draw),
-        "tree_B": torch.arange(B),
+        "tree_B": torch.cat([torch.arange(size) // 2 for size in sizes]),  # within a group
         "task_B": torch.zeros(B, dtype=torch.int64),
         "first_turn_B": torch.zeros(B, dtype=torch.int32),
         "return_B": torch.where(is_end_BT, reward_BT, 0.0).sum(1),

@@ -46,8 +46,8 @@ def open_engine(
         )
     if reads_entropies and not promised.entropies:
         raise ValueError(
-            f"engine={name} records no entropies, which a part of algo reads; use algo/tokens=none and no adaptive "
-            "algo/entropy, or engine=native"
+            f"engine={name} records no entropies, which a part of algo reads; use algo/tokens=none, no adaptive "
+            "algo/entropy and algo/structure=independent, or engine=native"
         )
     if "fork" in structure and not promised.fork:
         raise ValueError(

@@ -154,7 +154,7 @@ def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Call
     trusts_log_probs = objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT")
     return partial(
         open_engine, make, structure=structure.needs, trusts_log_probs=trusts_log_probs,
-        reads_entropies=objective.needs("sampler_entropy_BT"),
+        reads_entropies=objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     try_out("filter", select_groups, Selection, toy)
     context = build_context(cfg, algorithm)
     max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
-    check_structure(structure, algorithm, select_groups, max_waves, context)
+    check_structure(structure, algorithm, select_groups, max_waves, context, rollout.members)
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
@@ -180,11 +180,6 @@ def check_needs(
         raise ValueError(
             f"rollout.members={rollout.members}: algo={algorithm.name} compares the members of a group; set "
             f"rollout.members >= {asked.min_members}, or an algorithm that does not, such as algo=reinforce"
-        )
-    if algorithm.needs("tree_B") or algorithm.needs("node_BT"):
-        raise ValueError(
-            f"algo.advantage of {algorithm.name} needs episodes that branch, and these are independent: it would "
-            "be algo/advantage=group_mean_std, so use that"
         )
     if update.epochs * update.minibatches < asked.min_steps:
         raise ValueError(

@@ -8,12 +8,12 @@ from contextlib import closing
 
 from omegaconf import DictConfig, open_dict
 
-from lit_agentrl.checks import blamed
+from lit_agentrl.checks import blamed, named
 from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.making import made
 from lit_agentrl.rl.filters import Selection, may_want_more
 from lit_agentrl.rl.objective import Objective
-from lit_agentrl.rollout.structures.base import BASELINE, MORE_GROUPS, WHOLE_CONTEXT, Structure
+from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, MORE_GROUPS, WHOLE_CONTEXT, Structure
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.context import Context
 
@@ -39,6 +39,7 @@ def check_structure(
     select_groups: Callable[..., Selection],
     max_waves: int | None,
     context: Context,
+    members: int,
 ) -> None:
     """Refuse an algorithm or a filter that asks for episodes which the structure does not play.
 
@@ -51,14 +52,21 @@ def check_structure(
             f"algo.structure={name} trains on rows of other weights, and {algorithm.name} compares none with those of "
             "now; set algo/ratio=token and a clip rule, or algo/structure=refill"
         )
-    if unknown := sorted(structure.needs - {"fork", WHOLE_CONTEXT}):
-        raise ValueError(
-            f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: fork, {WHOLE_CONTEXT}"
-        )
+    known = {"fork", "entropies", WHOLE_CONTEXT}
+    if unknown := sorted(structure.needs - known):
+        valid = ", ".join(sorted(known))
+        raise ValueError(f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: {valid}")
     if WHOLE_CONTEXT in structure.needs and not context.is_append_only:
         raise ValueError(
             f"algo.structure={name} tells each thing once, and context={type(context).__name__} cuts the past; set "
             "context=full"
+        )
+    with named("algo.structure"):
+        structure.branching(members)
+    if BRANCHES not in structure.gives and (algorithm.needs("tree_B") or algorithm.needs("node_BT")):
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} needs episodes that branch, and those of algo.structure={name} are "
+            "independent: it would be algo/advantage=group_mean_std, so use that, or algo/structure=tree or branch"
         )
     if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
         raise ValueError(

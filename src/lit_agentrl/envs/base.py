@@ -18,6 +18,7 @@ from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
 
 _NOISE = 1  # purpose key of the slips and payoffs of one member
+_BRANCH = 2  # the same, after the turn at which it left another
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,10 @@ class TextEnv(World):
             **self._extra_info(),
         }
         return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
+
+    def rekey(self, noise_seed: int) -> None:
+        """What is random from now on is keyed by ``noise_seed`` alone."""
+        self._noise = keyed_rng(_checked_seed("noise_seed", noise_seed), 0, _BRANCH)
 
     def state_key(self) -> int:
         """Stable 63-bit hash of the game's state (noise excluded), for grouping equal states."""

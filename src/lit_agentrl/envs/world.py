@@ -127,6 +127,13 @@ class World(gymnasium.Env[str, str], ABC):
         """Stable 63-bit hash of the state (noise excluded), for grouping equal states; 0: not known."""
         return 0
 
+    def rekey(self, noise_seed: int) -> None:
+        """What is random from now on is keyed by ``noise_seed``: an episode goes on from a turn of another one.
+
+        A game that does not say how meets in all of them the draws of the first.
+        """
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """Everything the future depends on, in plain JSON values, where ``has_state``."""
         raise NotImplementedError(f"{type(self).__name__} has no state to save")

@@ -112,7 +112,7 @@ def rollout_row(
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [
-            sum(e.num_action_tokens for e in played),
+            sum(e.num_sampled for e in played),
             sum(e.num_new for e in played),
             sum(e.num_prefilled for e in played),
             sum(e.num_shared for e in played),
@@ -120,10 +120,17 @@ def rollout_row(
             sum(e.total_reward for e in batch.greedy_episodes),
             len(batch.greedy_episodes),
             sum(e.env_seconds for e in played),
+            sum(e.num_action_tokens for e in played),
+            sum(bool(e.branches) for e in played),
         ],
         dtype=torch.float64,
     )
-    actions, given, prefilled, shared, number, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
+    actions, given, prefilled, shared, number, greedy, num_greedy, env, written, branched = sum_over_ranks(
+        counts
+    ).tolist()
+    if branched:
+        row["rollout/branches"] = branched
+        row["rollout/taken_over_share"] = 1 - actions / max(written, 1.0)
     if num_greedy:
         row["rollout/greedy_return"] = greedy / num_greedy
     playing = seconds if playing_seconds is None else playing_seconds

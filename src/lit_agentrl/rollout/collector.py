@@ -135,7 +135,9 @@ class Collector:
                     f"wave {spec.wave}, in iteration {iteration}, wave {number}, and its draws would be those of "
                     "another episode; name it by the iteration and the wave that it is played in"
                 )
-        return Wave("train", iteration, self.settings.params, tuple(specs), number)
+        with _told():
+            branching = self._structure.branching(self.settings.members)
+        return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
     def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> Played:
         """Adds the episodes of a wave to the batch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +12,10 @@ import numpy as np
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
 from lit_agentrl.rollout.hints import beginning, solution
+from lit_agentrl.rollout.past import Before, Node, before, reopened, taken_over
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.seats import Answer, Look
+from lit_agentrl.rollout.written import encode
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
 from lit_agentrl.text.dialects.base import Reply
@@ -36,19 +37,62 @@ class EpisodeInPlay:
         tries: see `EpisodeSpec`, as ``feedback``.
     """
 
-    def __init__(self, episode: Episode, rules: Rules, *, tries: int = 1, feedback: str = "") -> None:
+    def __init__(
+        self, episode: Episode, rules: Rules, noise_seed: int = 0, *, tries: int = 1, feedback: str = ""
+    ) -> None:
         self.episode = episode
         self.is_over = False
         self.asks: Look | None = None
         self._after_reset: Answer | None = None  # kept while the game is asked for its solution
         self.tries_again = False
         self._tries, self._feedback = tries, feedback
+        self._rules = rules
+        self._noise = [(0, noise_seed)]  # of the game, from which turn on
+        self._nodes: list[Node] = []  # where each turn opened
+        self._is_taken_over = False  # the present prompt, from a parent
         self._task = rules.tasks[episode.task]
         self._prompt = rules.prompt
         self._chat = rules.chat
         self._context = rules.context
         self._actions_left = self._task.max_actions
         self._observation = self._complaint = ""
+
+    def branch(self, child: Episode, turn: int, noise_seed: int) -> tuple[EpisodeInPlay, Before]:
+        """Another episode of the group that goes on from where a turn opened, and how its game gets there.
+
+        Args:
+            child: the record; gets the turns before.
+            turn: counts from 0.
+            noise_seed: of its game from there on.
+
+        Raises:
+            ValueError: there is no such turn.
+        """
+        mine = self.episode
+        if turn >= len(self._nodes) or turn >= len(mine.turns):
+            raise ValueError(f"algo.structure: member {mine.member} of group {mine.group} has no turn {turn}")
+        child.instance_id, child.opening = mine.instance_id, mine.opening
+        owner = next((member for member, until in mine.branches if turn <= until), mine.member)
+        child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
+        child.turns = [taken_over(each) for each in mine.turns[:turn]] + [reopened(mine.turns[turn])]
+        play, node = EpisodeInPlay(child, self._rules), self._nodes[turn]
+        past = self._past
+        play._past = Past(past.opening, child.turns, past.messages[: turn + 1], past.pieces[: turn + 1])
+        play._nodes = self._nodes[: turn + 1]
+        play._noise = [*(entry for entry in self._noise if entry[0] < turn), (turn, noise_seed)]
+        play._actions, play._actions_left = node.actions, node.actions_left
+        play._is_taken_over = self._context.is_append_only
+        return play, before(child.turns, play._noise, node.state)
+
+    def take(self, answer: Answer) -> None:
+        """What the game says: to its reset, to where it was brought, or to the actions of the last reply."""
+        turns = self.episode.turns
+        if not turns:
+            self.begin(answer)
+        elif len(turns[-1].reply_tokens):
+            self.go_on(answer)
+        else:
+            self._heard(answer)
 
     def begin(self, answer: Answer) -> None:
         """Write the opening prompt from what the game said to its reset; a game that failed ends the episode.
@@ -90,18 +134,21 @@ class EpisodeInPlay:
         """Record a reply: the actions to play, perhaps none; or the end of the episode."""
         episode, turn = self.episode, self.episode.turns[-1]
         episode.num_prefilled += result.num_prefilled
-        episode.num_shared += result.num_shared
+        is_taken_over, self._is_taken_over = self._is_taken_over, False
+        if not is_taken_over:
+            episode.num_shared += result.num_shared
         if result.error:
             self._end(EndReason.ERROR, error=result.error)
             return []
         if result.text is not None:
-            self._encode(result)
+            encode(result, self._chat)
         if not result.tokens:  # the prompt did not fit: the turn was never taken
             if len(episode.turns) > 1:
                 episode.turns.pop()
             self._end(EndReason.CONTEXT_LIMIT)
             return []
-        episode.num_new += len(self._past.pieces[-1].tokens)
+        # of a prompt that is taken over, the last token is read for what comes after it
+        episode.num_new += 1 if is_taken_over else len(self._past.pieces[-1].tokens)
         turn.reply_tokens, turn.reply_logps = np.array(result.tokens), np.array(result.logps)
         turn.reply_entropies = np.array(result.entropies)
         turn.policy_version, turn.finish = result.policy_version, result.finish
@@ -116,19 +163,6 @@ class EpisodeInPlay:
         allowed = min(self._allowed, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         return list(reply.actions[:allowed])
-
-    def _encode(self, result: TurnResult) -> None:
-        """The tokens that a text stands for here: up to where a reply is complete, an empty one as a space."""
-        dialect = self._chat.dialect
-        text = (result.text or "") + (dialect.write(result.calls, thought=None) if result.calls else "")
-        rule, state = dialect.stop(self._chat.tokenizer), ""
-        for token in self._chat.encode(text or " "):
-            result.tokens.append(token)
-            state, is_complete = rule.update(state, token)
-            if is_complete:
-                break
-        result.logps = result.entropies = [math.nan] * len(result.tokens)
-        result.policy_version = -1
 
     def messages(self) -> list[Message]:
         """The dialogue that the prompt of the present turn shows.
@@ -245,6 +279,7 @@ class EpisodeInPlay:
         past, is_first = self._past, not self.episode.turns
         past.messages.append(message)
         past.pieces.append(piece)
+        self._nodes.append(Node(self._actions, self._actions_left, answer.state))
         prefix = self._context.prompt(past, self._chat)
         self.episode.num_broken += prefix.broken
         self.episode.turns.append(

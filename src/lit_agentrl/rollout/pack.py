@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch, columns
+from lit_agentrl.distributed import rank
 from lit_agentrl.episode import Episode, Turn
 
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
+_RANK_BITS = 40  # of a node's number, above those of the tokens of one rank
 
 
 def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = None) -> TrajectoryBatch:
@@ -33,14 +35,29 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
             raise ValueError(
                 f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
             )
-    rows = [_row(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
+    parts = [(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
+    rows = [_row(*part) for part in parts]
     for row in rows:
         row["baseline_B"] = (baselines or {}).get(row["group_B"], math.nan)
     packed = {name: _packed([row[name] for row in rows], name) for name in columns() if name != "node_BT"}
-    node_BT = torch.arange(packed["tokens_BT"].numel()).view_as(
-        packed["tokens_BT"]
-    )  # independent episodes share none
-    return TrajectoryBatch(**packed, node_BT=node_BT)
+    node_BT = torch.arange(packed["tokens_BT"].numel()).view_as(packed["tokens_BT"])
+    _share(node_BT, parts)
+    return TrajectoryBatch(**packed, node_BT=node_BT + (rank() << _RANK_BITS))  # ranks share no token
+
+
+def _share(node_BT: Tensor, parts: Sequence[tuple[Episode, int, Sequence[Turn]]]) -> None:
+    """Give tokens that an episode took over the numbers that they have where they stand first."""
+    seen: dict[tuple[int, ...], Tensor] = {}
+    for node_T, (episode, first, turns) in zip(node_BT, parts, strict=True):
+        end = 0
+        for number, turn in enumerate(turns, start=first):
+            for is_reply, tokens in enumerate((turn.prefix_tokens, turn.reply_tokens)):
+                start, end = end, end + len(tokens)
+                owner = next(
+                    (m for m, until in episode.branches if number + is_reply <= until), episode.member
+                )
+                own = node_T[start:end]
+                own.copy_(seen.setdefault((episode.group, owner, number, is_reply), own))
 
 
 def split_rows(episode: Episode) -> list[tuple[int, list[Turn]]]:
@@ -67,7 +84,7 @@ def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
         "group_B": episode.group,
         "member_B": episode.member,
         "trajectory_B": trajectory,
-        "tree_B": trajectory,
+        "tree_B": episode.group * _MEMBERS + episode.tree_member,
         "task_B": episode.task,
         "first_turn_B": first,
         "return_B": episode.training_return,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.episode import Episode, Source
+from lit_agentrl.rollout.branching import Admission, Branch, Branching
 from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.past import Before, row_of
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds import Desk
 
@@ -44,6 +46,7 @@ class Wave:
     params: SamplingParams
     specs: tuple[EpisodeSpec, ...]
     number: int = 0  # of the iteration's waves
+    branching: Branching | None = None  # how the sampled episodes of a group go on from each other; None: not
 
 
 class Scheduler:
@@ -60,8 +63,14 @@ class Scheduler:
         self._engine = engine
         self._on_reply = on_reply
         self._desk = Desk(rules.tasks, rules.probes)
+        self._unread: dict[
+            int, list[int]
+        ] = {}  # what the engine is to read first of an episode with a parent
         self._due: dict[int, int] = {}  # by the clock, when the game of an episode must have answered
         self._skipped = 0
+        self._admission = Admission((), None, self._draw(Wave("train", 0, SamplingParams(), ())), 1)
+        self._plays: dict[int, EpisodeInPlay] = {}  # from which others may go on
+        self._held: dict[int, None] = {}  # those that are over and still in the engine
 
     def play(self, wave: Wave) -> list[Episode]:
         """The episodes of a wave, in the order of its specs, failed ones included.
@@ -74,18 +83,21 @@ class Scheduler:
         played: dict[EpisodeSpec, Episode] = {}
         for is_greedy, params in ((False, wave.params), (True, greedy)):
             specs = tuple(spec for spec in wave.specs if spec.greedy == is_greedy)
-            played |= zip(specs, self._play(replace(wave, params=params, specs=specs)), strict=True)
+            part = replace(wave, params=params, specs=specs, branching=None if is_greedy else wave.branching)
+            played |= zip(specs, self._play(part), strict=True)
         return [played[spec] for spec in wave.specs]
 
     def _play(self, wave: Wave) -> list[Episode]:
-        waiting = deque(enumerate(wave.specs))
-        episodes: list[Episode | None] = [None] * len(waiting)
+        places = [(spec.group, spec.member) for spec in wave.specs]
+        vocabulary = len(self._rules.chat.tokenizer)
+        self._admission = Admission(places, wave.branching, self._draw(wave), vocabulary)
+        episodes: list[Episode | None] = [None] * len(places)
         live: dict[int, EpisodeInPlay] = {}
-        self._due = {}
-        while waiting or live:
-            while waiting and len(live) < self._engine.capacity:
-                index, spec = waiting.popleft()
-                live[index] = self._begin(index, spec, wave)
+        self._due, self._plays, self._held = {}, {}, {}
+        while self._admission.is_ready or live:
+            while self._admission.is_ready and self._has_room(live):
+                index, branch, parent = self._admission.next()
+                live[index] = self._begin(index, branch, parent, wave)
                 episodes[index] = live[index].episode
             if answered := self._answered(is_writing=len(self._due) < len(live)):
                 for index in answered:
@@ -99,9 +111,29 @@ class Scheduler:
                 raise RuntimeError("the engine has nothing left to answer although replies were requested")
             for result in results:
                 self._hear(result, live)
+        self._admission.require_all()
         return [episode for episode in episodes if episode is not None]
 
-    def _begin(self, index: int, spec: EpisodeSpec, wave: Wave) -> EpisodeInPlay:
+    def _draw(self, wave: Wave) -> Callable[..., float]:
+        return partial(seeds.uniform, self._rules.seed, f"{wave.split}/branch", wave.iteration, wave.number)
+
+    def _has_room(self, live: Mapping[int, object]) -> bool:
+        """Whether one more episode may begin: in place of one that is over, if need be."""
+        if len(live) >= self._engine.capacity:
+            return False
+        if len(live) + len(self._held) >= self._engine.capacity:
+            parent = self._admission.next_parent
+            oldest = next((index for index in self._held if index != parent), parent)
+            self._let_go([index for index in self._held if index == oldest])
+        return True
+
+    def _let_go(self, held: Sequence[int]) -> None:
+        for index in held:
+            del self._held[index]
+            self._engine.close(index)
+
+    def _begin(self, index: int, branch: Branch, parent: int | None, wave: Wave) -> EpisodeInPlay:
+        spec = wave.specs[index]
         episode = Episode(
             iteration=spec.iteration,
             wave=spec.wave,
@@ -112,16 +144,46 @@ class Scheduler:
             instance_seed=spec.instance_seed,
             source=Source.HINT if spec.hint else Source.ROLLOUT,
             hint=spec.hint,
+            tree=branch.tree if parent is None else self._plays[parent].episode.tree_member,
         )
-        self._reset(index, episode, wave)
-        return EpisodeInPlay(episode, self._rules, tries=spec.tries, feedback=spec.feedback)
+        noise_seed, before = self._key(f"{wave.split}/noise", episode), None
+        if parent is None:
+            play = EpisodeInPlay(episode, self._rules, noise_seed, tries=spec.tries, feedback=spec.feedback)
+        else:
+            play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
+            self._fork(parent, index, play)
+        self._reset(index, episode, wave, before)
+        if wave.branching is not None:
+            self._plays[index] = play
+            self._forget(index)
+        return play
 
-    def _reset(self, index: int, episode: Episode, wave: Wave) -> None:
+    def _reset(self, index: int, episode: Episode, wave: Wave, before: Before | None = None) -> None:
         noise_seed = self._key(f"{wave.split}/noise", episode)
         self._desk.reset(
-            index, episode.task, split=wave.split, seed=episode.instance_seed, noise_seed=noise_seed
-        )
+            index, episode.task, split=wave.split, seed=episode.instance_seed, noise_seed=noise_seed, before=before,
+            saves=wave.branching is not None,
+        )  # fmt: skip
         self._await(index)
+
+    def _fork(self, parent: int, index: int, play: EpisodeInPlay) -> None:
+        """Have the engine take over what it holds of a parent; where it holds nothing, all is read again."""
+        row = row_of(play.episode.turns)
+        is_held = parent in self._held or not self._plays[parent].is_over
+        if is_held and self._engine.capabilities.fork and self._rules.context.is_append_only:
+            self._engine.fork(parent, index, len(row) - 1)
+            row = row[-1:]
+        self._unread[index] = row
+
+    def _forget(self, index: int) -> None:
+        """Nobody goes on from the episodes of a group any more: let go of them."""
+        if self._admission.may_branch(index):
+            return
+        group = self._plays[index].episode.group
+        of_group = [each for each, play in self._plays.items() if play.episode.group == group]
+        self._let_go([each for each in of_group if each in self._held])
+        for each in of_group:
+            del self._plays[each]
 
     def _await(self, index: int) -> None:
         self._due[index] = self._clock + self._rules.worlds.delay
@@ -145,10 +207,7 @@ class Scheduler:
         """Take a game's answer, waiting for it if need be; then ask for the next reply or end the episode."""
         play, answer = live[index], self._desk.take(index)
         del self._due[index]
-        if play.episode.turns:
-            play.go_on(answer)
-        else:
-            play.begin(answer)
+        play.take(answer)
         if play.is_over:
             self._end(index, live)
             return
@@ -164,7 +223,8 @@ class Scheduler:
         if turn.starts_row and len(episode.turns) > 1:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
-        request = TurnRequest(index, turn.prefix_tokens.tolist(), key, wave.params)
+        unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
+        request = TurnRequest(index, unread, key, wave.params)
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)
@@ -179,12 +239,19 @@ class Scheduler:
         else:
             self._desk.step(index, actions)
             self._await(index)
+            self._admission.after(index, play.episode, is_over=False)
 
     def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
         episode = live.pop(index).episode
-        if episode.turns:
-            self._engine.close(index)
+        self._unread.pop(index, None)
         self._desk.release(index, is_broken=episode.failed)
+        self._admission.after(index, episode, is_over=True)
+        if not episode.turns:
+            return
+        if self._admission.may_branch(index):
+            self._held[index] = None
+        else:
+            self._engine.close(index)
 
     def close(self) -> None:
         """Close the environments; the next episodes make new ones."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,6 +16,8 @@ from lit_agentrl.checks import blamed
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
+from lit_agentrl.rollout.past import Before, go_on
+from lit_agentrl.rollout.returned import OF_STEP, finite, is_solved, points, readable, returned
 
 _log = logging.getLogger(__name__)
 Probes = Mapping[str, Callable[[Any, str], float]]
@@ -62,6 +64,7 @@ class Answer:
     rules: str = ""
     system_text: str | None = None
     found: str | None = None
+    state: dict[str, Any] | None = None  # of the game now, where it is asked for and has one
 
     def to_plain(self) -> dict[str, Any]:
         """In plain JSON values: what a worker process sends is data, and executes nothing."""
@@ -91,9 +94,22 @@ class Seats:
         self.envs: dict[int, tuple[str, World]] = {}  # split and environment of each episode
         self._shown: dict[int, str] = {}
         self._spare: dict[str, list[World]] = {}
+        self._saving: set[int] = set()  # episodes that others may go on from
 
-    def reset(self, key: int, split: str, seed: int, noise_seed: int) -> Answer:
-        """Start episode ``key``; whatever a user's game raises is that episode's failure, not the run's."""
+    def reset(
+        self,
+        key: int,
+        split: str,
+        seed: int,
+        noise_seed: int,
+        before: Before | None = None,
+        saves: bool = False,
+    ) -> Answer:
+        """Start episode ``key``; whatever a user's game raises is that episode's failure, not the run's.
+
+        ``before``: it goes on from there, and what is random from then on is keyed by ``noise_seed``.  ``saves``:
+        answers hold the state of a game that has one.
+        """
         spare = self._spare.setdefault(split, [])
         answer = Answer(calls=1)
         try:
@@ -101,11 +117,17 @@ class Seats:
             self.envs[key] = (split, env)
             started = time.perf_counter()
             try:
-                given = env.reset(seed=seed, options={"noise_seed": noise_seed})
+                first = noise_seed if before is None else before.played[0][0]
+                given = env.reset(seed=seed, options={"noise_seed": first})
+                answer.observation, info = returned("reset", given, "observation, info")
+                if before is not None:
+                    answer.calls += go_on(env, before, noise_seed)
+                    answer.observation = before.observation
             finally:
                 answer.seconds = time.perf_counter() - started
-            answer.observation, info = _returned("reset", given, "observation, info")
-            self._shown[key] = answer.observation = _readable(answer.observation)
+            if saves:
+                self._saving.add(key)
+            self._shown[key] = answer.observation = readable(answer.observation)
             answer.instance_id = str(info.get("instance_id", ""))
             answer.rules, answer.system_text = env.rules, env.system_text
             self._look(key, answer)
@@ -125,15 +147,13 @@ class Seats:
                     given = env.step(action)
                 finally:
                     answer.seconds += time.perf_counter() - started
-                observation, reward, terminated, truncated, info = _returned(
-                    "step", given, "observation, reward, terminated, truncated, info"
-                )
-                answer.observation = self._shown[key] = _readable(observation)
-                reward = _finite("reward", reward)
-                parts = _points(info, reward)
+                observation, reward, terminated, truncated, info = returned("step", given, OF_STEP)
+                answer.observation = self._shown[key] = readable(observation)
+                reward = finite("reward", reward)
+                parts = points(info, reward)
                 answer.steps.append(Step(action, reward, parts, bool(info.get("action_is_valid", True))))
                 if terminated or truncated:
-                    answer.ended, answer.success = True, _is_solved(info)
+                    answer.ended, answer.success = True, is_solved(info)
                     return answer
             self._look(key, answer)
         except (Exception, SystemExit) as error:  # as in reset()
@@ -153,6 +173,7 @@ class Seats:
             return
         split, env = self.envs.pop(key)
         self._shown.pop(key, None)
+        self._saving.discard(key)
         if is_broken:
             _close(env)
         else:
@@ -164,6 +185,7 @@ class Seats:
         others.envs, others._shown, others._spare = dict(self.envs), dict(self._shown), self._spare
         others.envs.pop(key, None)  # it may hang before it is there, or when it is released
         others._shown.pop(key, None)
+        others._saving = set(self._saving)
         return others
 
     def close(self) -> None:
@@ -179,64 +201,12 @@ class Seats:
     def _look(self, key: int, answer: Answer) -> None:
         split, env = self.envs[key]
         answer.actions, answer.state_key = env.actions(), int(env.state_key())
+        if key in self._saving and env.has_state:
+            answer.state = copy.deepcopy(env.state_dict())  # which may share parts with the game that goes on
         if split == "train":
             for name, probe in self._probes.items():
                 with blamed(f"reward.{name}"):
                     answer.probes[name] = float(probe(env, self._shown[key]))
-
-
-def _returned(call: str, given: Any, what: str) -> Any:
-    """What a game gave back, if it is so many things, the last of them ``info``.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not isinstance(given, tuple | list) or len(given) != what.count(",") + 1:
-        raise ValueError(f"{call} must return ({what}), and returned {_told(given)}")
-    if not isinstance(given[-1], Mapping):
-        raise ValueError(f"the info of {call} must be a dict, not {_told(given[-1])}")
-    return given
-
-
-def _is_solved(info: Mapping[str, Any]) -> bool:
-    if "success" not in info:
-        raise ValueError("the info of the last step must say whether the game is solved: info['success']")
-    return bool(info["success"])
-
-
-def _points(info: Mapping[str, Any], reward: float) -> dict[str, float]:
-    parts = info.get("reward_parts", {"reward": reward})
-    if not isinstance(parts, Mapping):
-        raise ValueError(f"info['reward_parts'] must be a dict of numbers, not {_told(parts)}")
-    return {str(name): _finite(f"reward_parts.{name}", points) for name, points in parts.items()}
-
-
-def _told(given: Any) -> str:
-    """A value of any kind, in a few characters of one line."""
-    text = " ".join(repr(given).split())
-    text = text if len(text) <= 40 else text[:40] + "…"
-    return text if given is None else f"{type(given).__name__} {text}"
-
-
-def _readable(observation: str) -> str:
-    """As a tokenizer can take it.
-
-    Raises:
-        ValueError: it is no text.
-    """
-    if not isinstance(observation, str):
-        raise ValueError(f"the observation must be a str, not {_told(observation)}")
-    return observation.encode("utf-8", "replace").decode()  # half a character is none
-
-
-def _finite(name: str, points: Any) -> float:
-    try:
-        number = float(points)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, of several numbers
-        raise ValueError(f"{name} must be one number, not {_told(points)}") from error
-    if not math.isfinite(number):
-        raise ValueError(f"{name}={number} must be finite")
-    return number
 
 
 def _close(env: World) -> None:

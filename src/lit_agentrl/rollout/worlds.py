@@ -13,7 +13,9 @@ from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.rollout.child import Child
-from lit_agentrl.rollout.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out, worn_out
+from lit_agentrl.rollout.hosts import Broken, Host, InThread
+from lit_agentrl.rollout.past import Before
+from lit_agentrl.rollout.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out
 
 _SLICE_S = 0.02  # how often threads are asked whether they hang
 _END_S = 5.0  # for all workers together to end
@@ -130,63 +132,21 @@ class Workers:
     def _start(self, before: _Worker | None = None) -> _Worker:
         hosting = self._hosting
         if before is not None:
-            host = before.host if self.may_restart() else _Broken(hosting)
+            host = before.host if self.may_restart() else Broken(hosting)
             worker = _Worker(host, hosting, self._inbox, before.calls)
         elif hosting.where == "process":
             worker = _Worker(Child(self._task, self._probes, self.may_restart), hosting, self._inbox)
         else:
-            worker = _Worker(_InThread(Seats(self._task, self._probes)), hosting, self._inbox)
+            worker = _Worker(InThread(Seats(self._task, self._probes)), hosting, self._inbox)
         worker.start()
         return worker
-
-
-class _Host(Protocol):
-    def __call__(self, call: Call) -> Answer | None: ...
-    def forget(self, key: int) -> None: ...
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class _InThread:
-    """Environments that live in the worker's thread."""
-
-    def __init__(self, seats: Seats) -> None:
-        self._seats = seats
-
-    def __call__(self, call: Call) -> Answer | None:
-        if call.key not in self._seats.envs and call.kind != "reset":
-            return None  # it was given up
-        return serve(self._seats, call)
-
-    def forget(self, key: int) -> None:
-        self._seats = self._seats.without(key)
-
-    def abort(self) -> None:
-        """Nothing: a thread cannot be stopped."""
-
-    def close(self) -> None:
-        self._seats.close()
-
-
-class _Broken:
-    """What stands where too many workers had to be replaced."""
-
-    def __init__(self, hosting: Hosting) -> None:
-        self._error = worn_out(hosting)
-
-    def __call__(self, call: Call) -> Answer | None:
-        return None if call.kind == "release" else Answer(error=self._error)
-
-    def forget(self, key: int) -> None: ...  # nothing is held
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Worker(threading.Thread):
     """Carries out one call after the other."""
 
     def __init__(
-        self, host: _Host, hosting: Hosting, inbox: Inbox, calls: queue.SimpleQueue[Call | None] | None = None
+        self, host: Host, hosting: Hosting, inbox: Inbox, calls: queue.SimpleQueue[Call | None] | None = None
     ) -> None:
         super().__init__(daemon=True, name="world")
         self.host = host
@@ -243,12 +203,15 @@ class Desk:
         self._of_key: dict[int, EnvPool] = {}
         self._arrived: dict[int, Answer] = {}
 
-    def reset(self, key: int, task: int, *, split: str, seed: int, noise_seed: int) -> None:
-        """Begin an episode of a game."""
+    def reset(
+        self, key: int, task: int, *, split: str, seed: int, noise_seed: int, before: Before | None = None,
+        saves: bool = False,
+    ) -> None:  # fmt: skip
+        """Begin an episode of a game; see `Seats.reset`."""
         if task not in self._pools:
             self._pools[task] = make_pool(self._tasks[task], self._probes, self._inbox)
         self._of_key[key] = self._pools[task]
-        self._of_key[key].ask(Call("reset", key, (split, seed, noise_seed)))
+        self._of_key[key].ask(Call("reset", key, (split, seed, noise_seed, before, saves)))
 
     def step(self, key: int, actions: Sequence[str]) -> None:
         """Play the actions of a reply."""

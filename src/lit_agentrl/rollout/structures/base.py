@@ -9,11 +9,13 @@ from typing import Any, Protocol
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
 MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
 BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
 WHOLE_CONTEXT = "whole context"  # the policy reads all that came before
+BRANCHES = "branches"  # episodes that share turns, and trees of them: ``node_BT``, ``tree_B``
 MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a part of each
 
 
@@ -46,8 +48,8 @@ class Structure(Protocol):
     """One way of playing groups.  A class that inherits these defaults plays independent episodes, once.
 
     Attributes:
-        needs: of the engine ``"fork"``, of the context `WHOLE_CONTEXT`; checked at start.
-        gives: what filter and algorithm may ask of it: `BASELINE`, `MORE_GROUPS`.
+        needs: of the engine ``"fork"`` and ``"entropies"``, of the context `WHOLE_CONTEXT`; checked at start.
+        gives: what filter and algorithm may ask of it: `BASELINE`, `BRANCHES`, `MORE_GROUPS`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
         is_off_policy: whether rows may have been sampled with other weights than the update begins with.
@@ -79,6 +81,14 @@ class Structure(Protocol):
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         """The episodes of a wave of prompts; a spec names each once."""
         return members_of(prompts, members)
+
+    def branching(self, members: int) -> Branching | None:
+        """How the episodes of a group of so many members go on from each other; None: all begin at the opening.
+
+        Raises:
+            ValueError: it cannot be done with so many.
+        """
+        return None
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         """What is played next in this iteration, with ``so_far.waves`` as its wave; nothing ends it.

@@ -1,0 +1,139 @@
+"""Trees of episodes: each grows from turns of its own episodes, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lit_agentrl import seeds
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import require_whole
+from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.branching import Branch, Branching, Draw
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Structure
+from lit_agentrl.rollout.structures.refill import Refill
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rule of `Trees`: so many trees, rounds, and expansions of each tree in a round."""
+
+    trees: int
+    rounds: int
+    expansions: int
+
+    def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
+        return _Group(self, list(members), draw)
+
+
+class _Group:
+    """Of ``members``, first those that name the trees, then those of each round, tree by tree."""
+
+    def __init__(self, rule: Rounds, members: list[int], draw: Draw) -> None:
+        self._rule, self._members, self._draw = rule, members, draw
+        self._over: dict[int, list[Episode]] = {}  # of each tree
+
+    def first(self) -> Sequence[Branch]:
+        return [Branch(member) for member in self._members[: self._rule.trees]]
+
+    def after(self, episode: Episode, *, is_over: bool) -> Sequence[Branch]:
+        if not is_over:
+            return ()
+        rule, tree = self._rule, episode.tree_member
+        over = self._over.setdefault(tree, [])
+        over.append(episode)
+        number, left = divmod(len(over) - 1, rule.expansions)
+        return [] if left or number >= rule.rounds else self._round(tree, number)
+
+    def _round(self, tree: int, number: int) -> list[Branch]:
+        rule, nodes = self._rule, self._nodes(tree)
+        start = rule.trees + (number * rule.trees + self._members.index(tree)) * rule.expansions
+        found = []
+        for each, member in enumerate(self._members[start : start + rule.expansions]):
+            parent, turn = nodes[int(self._draw(tree, number, each) * len(nodes))]
+            found.append(Branch(member, parent, turn) if turn else Branch(member, tree=tree))
+        return found
+
+    def _nodes(self, tree: int) -> list[tuple[int, int]]:
+        """Member and turn where each node stands: the opening, and every later turn, each counted once."""
+        found = [(tree, 0)]
+        for episode in sorted(self._over[tree], key=lambda episode: episode.member):
+            written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
+            found += [(episode.member, turn) for turn in range(episode.branch_turn + 1, written)]
+        return found
+
+
+class Trees(Structure):
+    """``trees`` episodes of each prompt, each of which is expanded in ``rounds``: Tree-GRPO, arXiv 2509.21240.
+
+    A node is what the policy reads before a turn; the opening is one, the end of an episode is none.  In a round
+    ``expansions`` nodes of each tree are drawn, uniformly and with replacement, and an episode goes on from each to its
+    end.  ``rollout.members`` is the number of leaves, ``trees (1 + rounds expansions)``.  Groups are refilled as by
+    `Refill`.
+
+    Args:
+        trees: of a prompt; None: as many as ``rollout.members`` gives.
+        rounds: 0 plays independent episodes.
+        expansions: of each tree in each round.
+        leaves: of each tree that are trained on, drawn without replacement; None: all.
+        max_waves: see `Refill`.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    needs = frozenset({"fork"})
+
+    def __init__(
+        self,
+        trees: int | None = None,
+        rounds: int = 1,
+        expansions: int = 3,
+        leaves: int | None = None,
+        max_waves: int | None = None,
+    ) -> None:
+        if trees is not None:
+            require_whole("trees", trees, 1, beside=", or null for as many as rollout.members gives")
+        require_whole("rounds", rounds, 0)
+        require_whole("expansions", expansions, 1)
+        self._size = 1 + rounds * expansions
+        if leaves is not None:
+            require_whole("leaves", leaves, 1, self._size, ", which a tree has, or null for all")
+        self._trees, self._rounds, self._expansions, self._leaves = trees, rounds, expansions, leaves
+        self._refill = Refill(max_waves)
+        self.gives = self._refill.gives | {BRANCHES}
+
+    def branching(self, members: int) -> Branching | None:
+        trees = members // self._size if self._trees is None else self._trees
+        if trees * self._size != members:
+            wanted = max(trees, 1) * self._size
+            raise ValueError(
+                f"expansions={self._expansions} in each of rounds={self._rounds} grow trees of {self._size} leaves, "
+                f"which do not make rollout.members={members}; set rollout.members={wanted}, or other trees"
+            )
+        return Rounds(trees, self._rounds, self._expansions) if self._rounds else None
+
+    def prompts(self, wanted: int, factor: float) -> int:
+        return self._refill.prompts(wanted, factor)
+
+    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+        return self._refill.plan(prompts, members)
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        return self._refill.after_wave(so_far)
+
+    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
+        if self._leaves is None:
+            return so_far.sampled
+        of_tree: dict[tuple[int, int], list[Episode]] = {}
+        for episode in so_far.sampled:
+            if episode.num_action_tokens and not episode.failed:
+                of_tree.setdefault((episode.group, episode.tree_member), []).append(episode)
+
+        def draw(leaf: Episode) -> float:
+            return seeds.uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
+
+        kept = [each for leaves in of_tree.values() for each in sorted(leaves, key=draw)[: self._leaves]]
+        drawn = {(leaf.group, leaf.member) for leaf in kept}
+        return [episode for episode in so_far.sampled if (episode.group, episode.member) in drawn]
