@@ -108,7 +108,7 @@ def rollout_row(
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     row = {f"rollout/{name}": value for name, value in result.items()}
-    row |= _by_task(unaided, task_names, device)
+    row |= _by_task(unaided, task_names, device) | _of_branches(batch.episodes)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [
@@ -120,17 +120,10 @@ def rollout_row(
             sum(e.total_reward for e in batch.greedy_episodes),
             len(batch.greedy_episodes),
             sum(e.env_seconds for e in played),
-            sum(e.num_action_tokens for e in played),
-            sum(bool(e.branches) for e in played),
         ],
         dtype=torch.float64,
     )
-    actions, given, prefilled, shared, number, greedy, num_greedy, env, written, branched = sum_over_ranks(
-        counts
-    ).tolist()
-    if branched:
-        row["rollout/branches"] = branched
-        row["rollout/taken_over_share"] = 1 - actions / max(written, 1.0)
+    actions, given, prefilled, shared, number, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
     if num_greedy:
         row["rollout/greedy_return"] = greedy / num_greedy
     playing = seconds if playing_seconds is None else playing_seconds
@@ -145,6 +138,16 @@ def rollout_row(
         "speed/prefill_reuse": given / max(prefilled + shared, 1.0),
         "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
     }
+
+
+def _of_branches(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What episodes took over from others, where any did."""
+    counts = [sum(bool(e.branches) for e in episodes), sum(e.num_sampled for e in episodes)]
+    counts.append(sum(e.num_action_tokens for e in episodes))
+    branches, sampled, tokens = sum_over_ranks(torch.tensor(counts, dtype=torch.float64)).tolist()
+    if not branches:
+        return {}
+    return {"rollout/branches": branches, "rollout/taken_over_share": 1 - sampled / max(tokens, 1.0)}
 
 
 def _by_task(
