@@ -20,7 +20,7 @@ _OF_ITERATIONS = {
     "rollout": (
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
         "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
-        "episodes", "failed", "broken_markers", "action_tokens", "prefilled_tokens",
+        "branches", "taken_over_share", "episodes", "failed", "broken_markers", "action_tokens", "prefilled_tokens",
     ),
     "train": (
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
