@@ -109,7 +109,7 @@ def test_one_of_several_training_processes_is_refused(
     installed("0.32.0")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(ValueError, match="one of several training processes; add worker=process"):
+    with pytest.raises(ValueError, match="one of several training processes; use strategy=single"):
         VLLMEngine(**rules().engine_options(tiny_network()))
 
 

@@ -100,7 +100,7 @@ class VLLMEngine:
         version = require_vllm()
         if dist.is_initialized() and dist.get_world_size() > 1:
             raise ValueError(
-                "vLLM cannot play in one of several training processes; add worker=process, or use engine=native"
+                "vLLM cannot play in one of several training processes; use strategy=single, or engine=native"
             )
         require_positions(network, max_context_tokens)
         options = {

@@ -58,7 +58,9 @@ def require_vllm() -> str:
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # before it does so itself
     if os.environ[_HERE] != "0":
-        raise ValueError(f"{_HERE}={os.environ[_HERE]} puts vLLM into another process; set it to 0")
+        raise ValueError(
+            f"the variable {_HERE}={os.environ[_HERE]} puts vLLM into another process; set it to 0"
+        )
     if on_cpu and os.environ["TORCHDYNAMO_DISABLE"] == "1" and (dynamo := sys.modules.get("torch._dynamo")):
         dynamo.config.disable = True  # was imported before
     return version
