@@ -136,7 +136,8 @@ def make_games(cfg: DictConfig) -> None:
 
 
 def make_experiment(cfg: DictConfig) -> None:
-    cfg.critic = composed(0, False, Path()).critic  # auto fits every algorithm
+    base = composed(0, False, Path())
+    cfg.critic, cfg.engine = base.critic, base.engine  # which fit every algorithm
     assert isinstance(build_parts(cfg, task_loader()).rollout, RolloutSettings)
 
 

@@ -237,5 +237,5 @@ def test_requests_may_mix_temperatures():
 def test_a_context_beyond_the_positions_is_refused():
     network = tiny_network()
     network.config.max_position_embeddings = 100
-    with pytest.raises(ValueError, match="100 positions are fewer than rollout.max_context_tokens=200"):
+    with pytest.raises(ValueError, match="rollout.max_context_tokens=200 is more than the 100 positions"):
         engine(network)

@@ -30,7 +30,7 @@ class Inexact(NativeEngine):
 )
 def test_what_an_engine_lacks_is_refused(needs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"engine=ScriptedEngine {message}"):
-        open_engine(scripted, **needs)
+        open_engine(scripted, asked=needs)
 
 
 class Texts(ScriptedEngine):
@@ -54,10 +54,10 @@ def test_training_needs_ids_weights_and_perhaps_entropies(
 ) -> None:
     make = partial(kind, lambda episode, turn: "", encode=list)
     with pytest.raises(ValueError, match=f"engine={kind.__name__} {message}"):
-        open_engine(make, trusts_log_probs=False, **needs)
-    assert isinstance(open_engine(make, trusts_log_probs=False, trains=False), kind)
+        open_engine(make, asked={"trusts_log_probs": False, **needs})
+    assert isinstance(open_engine(make, asked={"trusts_log_probs": False, "trains": False}), kind)
 
 
 def test_an_engine_that_is_not_asked_for_more_is_handed_on() -> None:
-    engine = open_engine(scripted, structure={"state"}, trusts_log_probs=False, capacity=3)
+    engine = open_engine(scripted, asked={"structure": {"state"}, "trusts_log_probs": False}, capacity=3)
     assert isinstance(engine, ScriptedEngine) and engine.capacity == 3

@@ -92,7 +92,7 @@ def test_it_is_told_what_the_user_did_not_tell_it(installed: Any, monkeypatch: p
         ({"cache_gb": 0}, "cache_gb=0 must be"),
         ({"max_sync_gap": -1}, "max_sync_gap=-1 must be"),
         ({"network": None}, "model has no network here"),
-        ({"max_context_tokens": 4096}, "the model's 2048 positions are fewer"),
+        ({"max_context_tokens": 4096}, "rollout.max_context_tokens=4096 is more than the 2048 positions"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -104,7 +104,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("rollout.temperature=0", "rollout.temperature=0", "> 0"),
     ("rollout.top_p=0.9", "rollout.top_p=0.9", "rollout.allow_truncated_sampling=true"),
     ("rollout.top_p=2", "error: rollout.top_p=2", "(0, 1]; 1 keeps all tokens"),
-    ("worker=process worker.threads=0", "error: worker.threads=0", ">= 1"),
+    ("worker=process worker.threads=0", "error: worker.threads=0", "from 1 to 1024"),
     ("rollout.max_context_tokens=40", "rollout.max_context_tokens=40", "must exceed"),
     ("env.max_actions_per_turn=11", "env.max_actions_per_turn=11", "1 to 10"),
     ("env.game.size=2", "env.game.size=2", ">= 5"),

@@ -24,13 +24,54 @@ CASES = [
     ("optim.optimizer=adam", "name the class of one"),
     ("hydra.output_subdir=/tmp/elsewhere", "would write outside of the run folder"),
     ("--cfg jobb", "valid: --cfg job"),
+    ("engine.num_slots=0", "engine.num_slots=0 must be a whole number from 1 to"),
+    ("engine=openai engine.url=http://x engine.mode=chat", "engine=openai engine.mode=tokens"),
+    ("engine=openai engine.url=http://x engine.concurrency=0", "engine.concurrency=0 must be"),
+    ("engine=openai engine.url=http://x engine.weights_folder=no", "engine.weights_folder=no is not a"),
+    ("strategy=fsdp model/lora=default", "strategy=fsdp does not shard adapters"),
+    ("worker=process worker.share=1 worker.count=1000000", "worker.count=1000000 must be"),
+    (
+        "-m seed=1,2 hydra/launcher=submitit_local hydra.launcher.timeout_min=-1",
+        "hydra.launcher.timeout_min=-1 must",
+    ),
+    (
+        "-m seed=1,2 hydra/launcher=submitit_local hydra.launcher.nodes=3",
+        "hydra.launcher.nodes=3 must be a whole number from 1 to 1",
+    ),
+    ("-m seed=range(1,100000000)", "this sweep would have 99999999 runs"),
+    ("-m seed=range(1,5,0)", "seed=range(1,5,0) has no end"),
+    ("-m seed=1,2 hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be"),
+    ("engine=openai engine.url=http://x engine.body=[1]", "engine.body takes entries"),
+    ("reward=[normalise,none]", "none stands alone"),
+    ("hydra.run.dir=" + 400 * "x", "cannot be created: File name too long"),
+    (
+        "-m seed=1,2 hydra/launcher=joblib hydra.launcher.prefer=cake",
+        "hydra.launcher.prefer=cake must be processes",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("command", "told"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("command", "told"), CASES, ids=[case[0][:80] for case in CASES])
 def test_training(refused: Refused, in_empty_folder: Path, command: str, told: str) -> None:
     assert told in refused(f"env=bandit {command}" if "env=" not in command else command)
     assert not files(in_empty_folder)
+
+
+def test_contexts_longer_than_the_model_has_positions() -> None:
+    from lit_agentrl.engines.support import require_positions
+    from tests.conftest import tiny_network
+
+    with pytest.raises(ValueError, match="rollout.max_context_tokens=1000000 is more than the"):
+        require_positions(tiny_network(), 1_000_000)
+
+
+def test_evaluations(refused: Refused, in_empty_folder: Path) -> None:
+    remote = "model=remote engine=openai engine.mode=chat engine.url=http://127.0.0.1:9"
+    told = refused(f"{remote} env=bandit episodes=2", main_evaluate)
+    assert "engine.url=http://127.0.0.1:9: nothing answers there" in told
+    assert "error: episodes=100000000000" in refused(
+        f"{remote} env=bandit episodes=100000000000", main_evaluate
+    )
 
 
 def test_a_variable_of_a_launcher(

@@ -6,12 +6,18 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from lit_agentrl.checks import require_whole
 from lit_agentrl.commands._running import run_command
 from lit_agentrl.entry.composition import search_path
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import program
 
+if TYPE_CHECKING:
+    from lit_agentrl.envs.base import Task
+
+_MOST = 1_000_000
 SHIPPED = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
 EXAMPLES = """
 Writes levels.json beside the file that defines each game, and prints a table in Markdown.
@@ -29,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _levels(argv: list[str]) -> int:
     name = program("levels")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=name, description=__doc__, epilog=EXAMPLES.format(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -38,26 +44,30 @@ def _levels(argv: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
     parser.add_argument("--seed", type=int, default=0, help="first instance seed")
     args = parser.parse_intermixed_args(argv)
+    require_whole("--episodes", args.episodes, 1, _MOST)
+    require_whole("--seed", args.seed, 0)
     jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
     search = search_path(args.config_dir)
+    from lit_agentrl.entry.games import game_of
+
+    tasks = [game_of(job, search) for job in jobs]
     print("| game | split | chance success | chance return | oracle success | oracle return |")
     print("|---|---|---|---|---|---|")
-    for job in jobs:
-        _measure(job, search, args.episodes, args.seed)
+    for task in tasks:
+        _measure(task, args.episodes, args.seed)
     return 0
 
 
-def _measure(job: list[str], search: list[str], episodes: int, seed: int) -> None:
-    """Measure one game on every split, print its rows and write its levels.
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows its options")
 
-    Raises:
-        UserError: the options name several games.
-    """
-    from lit_agentrl.entry.games import game_of
+
+def _measure(task: Task, episodes: int, seed: int) -> None:
+    """Measure one game on every split, print its rows and write its levels."""
     from lit_agentrl.envs.levels import level_key, measure, write_levels
     from lit_agentrl.envs.splits import SPLITS
 
-    task = game_of(job, search)
     entries: dict[str, Any] = {}
     for split in SPLITS:
         levels = measure(task, split, episodes, seed)

@@ -175,3 +175,27 @@ class MeteredEngine(Protocol):
 
     def meter(self) -> dict[str, float]:
         """What it has been asked for since it was made, by name: requests, tokens, money."""
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """A class of engines that can judge its options before there is a network, so that a bad one is told at once."""
+
+    def foretold(self, **options: Any) -> Capabilities:
+        """What an engine with these options will promise.
+
+        Raises:
+            ValueError: an option makes no sense.
+        """
+
+
+@runtime_checkable
+class ServedEngine(Protocol):
+    """A class of engines behind a server."""
+
+    def reach(self, **options: Any) -> None:
+        """Ask the server that these options name once, before anything is played.
+
+        Raises:
+            ServerError: it does not answer.
+        """

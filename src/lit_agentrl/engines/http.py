@@ -22,6 +22,7 @@ _AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 529)  # statuses of a server t
 _LONGEST_S = 120.0  # that a server can have us wait, whatever it asks for
 _SHOWN = 160  # characters of what a server said
 _MOST_BYTES = 2**26  # of one answer
+_GREETING_S = 5.0  # for a first sign of a server
 
 
 class ServerError(ValueError):
@@ -106,6 +107,35 @@ class Server:
         self._ended = threading.Event()
         self._not_before = 0.0  # on the monotonic clock
         self.counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def greet(self) -> None:
+        """Ask once, and briefly, whether there is a server that takes the key; it need not know the question.
+
+        Raises:
+            ServerError: nothing answers, or the key is refused.
+        """
+        path = "/v1/models"
+        try:
+            answer = self._client.get(self._url + path, timeout=min(_GREETING_S, self._timeout_s))
+        except self._httpx.ReadTimeout:  # it is there, and busy
+            return
+        except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
+            why = str(error) or type(error).__name__
+            raise ServerError(
+                self._told(f"nothing answers there ({why}); start the server, or name another")
+            ) from None
+        if answer.status_code == 401:
+            raise ServerError(
+                self._told(
+                    f"{path}: status 401, the key is refused; name a variable with another by key_variable"
+                )
+            )
 
     def ask(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         """What ``read`` makes of the JSON that answers a POST.

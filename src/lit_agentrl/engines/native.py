@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
 
 _log = logging.getLogger(__name__)
+_MOST_SLOTS = 65_536  # what is known of each is held in memory
 
 
 class NativeEngine:
@@ -69,7 +71,7 @@ class NativeEngine:
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
-        require_whole("num_slots", num_slots, 1)
+        require_whole("num_slots", num_slots, 1, _MOST_SLOTS)
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)
@@ -90,6 +92,12 @@ class NativeEngine:
         self._refused: list[TurnResult] = []
         self._version = 0
         self._num_steps = 0
+
+    @classmethod
+    def foretold(cls, *, num_slots: int = 128, **_: Any) -> Capabilities:
+        """See `Foretelling`."""
+        require_whole("num_slots", num_slots, 1, _MOST_SLOTS)
+        return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
     @property

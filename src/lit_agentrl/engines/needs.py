@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from lit_agentrl.checks import named
-from lit_agentrl.engines.base import Engine
+from lit_agentrl.engines.base import Capabilities, Engine, Foretelling, ServedEngine
 
 
-def open_engine(
-    make: Callable[..., Engine],
-    *,
-    structure: Collection[str] = (),
-    trains: bool = True,
-    trusts_log_probs: bool,
-    reads_entropies: bool = False,
-    **given: Any,
-) -> Engine:
+def open_engine(make: Callable[..., Engine], *, asked: Mapping[str, Any], **given: Any) -> Engine:
     """The engine that ``make`` builds of what it is given, if it can do what the run asks for.
 
     Args:
         make: the configured engine.
-        structure: what the rollout structure needs, such as ``fork``.
-        trains: what it writes is trained on.
-        trusts_log_probs: the update takes recorded log-probs for those of the trainer's own weights.
-        reads_entropies: a part of the algorithm reads the recorded entropies.
+        asked: by the run, as of `require_promised`.
         given: handed to ``make``.
 
     Raises:
@@ -33,7 +23,58 @@ def open_engine(
     """
     with named("engine"):
         engine = make(**given)
-    name, promised = type(engine).__name__, engine.capabilities
+    require_promised(type(engine).__name__, engine.capabilities, **asked)
+    return engine
+
+
+def foretell(make: Callable[..., Engine], asked: Mapping[str, Any]) -> None:
+    """Check the options of an engine, and what it will promise, where its class can tell without a network.
+
+    Args:
+        make: the configured engine.
+        asked: as of `require_promised`.
+
+    Raises:
+        ValueError: an option makes no sense, or the engine will lack something.
+    """
+    if isinstance(make, partial) and isinstance(make.func, Foretelling):
+        with named("engine"):
+            promised = make.func.foretold(**make.keywords)
+        require_promised(make.func.__name__, promised, **asked)
+
+
+def reach(make: Callable[..., Engine]) -> None:
+    """Ask the server of an engine that has one whether it is there.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if isinstance(make, partial) and isinstance(make.func, ServedEngine):
+        make.func.reach(**make.keywords)
+
+
+def require_promised(
+    name: str,
+    promised: Capabilities,
+    *,
+    structure: Collection[str] = (),
+    trains: bool = True,
+    trusts_log_probs: bool,
+    reads_entropies: bool = False,
+) -> None:
+    """Refuse an engine that lacks what the run asks for.
+
+    Args:
+        name: of its class.
+        promised: by it.
+        structure: what the rollout structure needs, such as ``fork``.
+        trains: what it writes is trained on.
+        trusts_log_probs: the update takes recorded log-probs for those of the trainer's own weights.
+        reads_entropies: a part of the algorithm reads the recorded entropies.
+
+    Raises:
+        ValueError: naming the engine, what it lacks and the remedy.
+    """
     if trains and not promised.token_ids:
         raise ValueError(
             f"engine={name} writes texts and no token ids, and training is on the tokens that were sampled; use "
@@ -59,4 +100,3 @@ def open_engine(
             f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
             "them for these; use algo/correction=truncated, or engine=native"
         )
-    return engine

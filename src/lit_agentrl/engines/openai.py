@@ -14,11 +14,11 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.engines.answers import Answer, read_chat, read_scores, read_tokens
 from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
-from lit_agentrl.engines.http import Server, ServerError
+from lit_agentrl.engines.http import ServerError
 from lit_agentrl.engines.pushing import Pusher
+from lit_agentrl.engines.settings import ServerSettings
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.engines.usage import Usage
 from lit_agentrl.episode import FinishReason
@@ -98,26 +98,18 @@ class OpenAIEngine:
         push: Sequence[Mapping[str, Any]] = (),
         max_sync_gap: float = 1e-3,
     ) -> None:
-        require_one_of("mode", mode, ("tokens", "chat"))
-        require_whole("concurrency", concurrency, 1)
-        require(
-            mode == "chat" or network is not None,
-            "mode",
-            mode,
-            "chat: tokens needs a network, and model has none",
-        )
-        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
-        self._server = Server(
-            url, key_variable=key_variable, timeout_s=timeout_s, retries=retries, backoff_s=backoff_s
-        )
-        self._is_chat, self._model, self._body = mode == "chat", model, dict(body or {})
+        settings = ServerSettings(
+            url=url, mode=mode, model=model, key_variable=key_variable, concurrency=concurrency,
+            timeout_s=timeout_s, retries=retries, backoff_s=backoff_s, stop_texts=stop_texts, body=body,
+            price_in=price_in, price_out=price_out, price_cached=price_cached, weights_folder=weights_folder, push=push,
+            max_sync_gap=max_sync_gap,
+        )  # fmt: skip
+        if network is None and not settings.is_chat:
+            raise ValueError(f"mode={mode} must be chat: tokens needs a network, and model has none")
+        self._server, self.capabilities = settings.server(), settings.capabilities
+        self._is_chat, self._model, self._body = settings.is_chat, model, dict(body or {})
         self._stop_texts, self._usage = list(stop_texts), Usage(price_in, price_out, price_cached)
         self._pusher = None if weights_folder is None else Pusher(self._server, network, weights_folder, push)
-        weights = "none" if self._pusher is None else "given"
-        self.capabilities = Capabilities(
-            exact_log_probs=not self._is_chat, fork=not self._is_chat, token_ids=not self._is_chat, entropies=False,
-            weights="none" if self._is_chat else weights, is_server=True,  # type: ignore[arg-type]
-        )  # fmt: skip
         self.max_sync_gap, self.capacity, self.num_steps = max_sync_gap, concurrency, 0
         vocabulary = 0 if network is None else network.config.get_text_config().vocab_size
         self._stops, self._end_ids = StopTable(stop, vocabulary), set(end_of_turn_ids)
@@ -128,6 +120,17 @@ class OpenAIEngine:
         self._to_ask: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()  # None: no more
         self._answered: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+
+    @classmethod
+    def foretold(cls, **options: Any) -> Capabilities:
+        """See `Foretelling`."""
+        return ServerSettings.among(options).capabilities
+
+    @classmethod
+    def reach(cls, **options: Any) -> None:
+        """See `ServedEngine`."""
+        with ServerSettings.among(options).server() as server:
+            server.greet()
 
     # ------------------------------------------------------------------ protocol
     @property

@@ -23,6 +23,28 @@ _HELD = "in_use"  # a file that is locked while the process lives which writes b
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+def check_place(folder: str, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a place for weights that no server could be told of.
+
+    Args:
+        folder: of weights.
+        calls: that make a server read them.
+
+    Raises:
+        ValueError: no such folder, no calls, or one without a path.
+    """
+    if not Path(str(folder)).is_dir():
+        raise ValueError(f"weights_folder={folder} is not a folder; make one that the server sees as well")
+    if not calls or isinstance(calls, str | Mapping):
+        raise ValueError(
+            f"push={shown(calls)} tells the server nothing of new weights; list the calls that make it read them"
+        )
+    for call in calls:
+        is_call = isinstance(call, Mapping) and not set(call) - {"path", "json"}
+        if not is_call or not str(call.get("path", "")).startswith("/"):
+            raise ValueError(f"push={shown(call)} must be {{path: /…, json: …}}")
+
+
 class Pusher:
     """Writes a folder a version, with ``config.json`` and ``model.safetensors``, and tells a server of it.
 
@@ -48,18 +70,8 @@ class Pusher:
     ) -> None:
         if network is None:
             raise ValueError("weights_folder would be ignored: model has no network; leave it out")
-        if not Path(folder).is_dir():
-            raise ValueError(
-                f"weights_folder={folder} is not a folder; make one that the server sees as well"
-            )
-        if not calls:
-            raise ValueError(
-                "push=[] tells the server nothing of new weights; list the calls that make it read them"
-            )
+        check_place(folder, calls)
         self._calls = [dict(call) for call in calls]
-        for call in self._calls:
-            if not str(call.get("path", "")).startswith("/") or set(call) - {"path", "json"}:
-                raise ValueError(f"push={shown(call)} must be {{path: /…, json: …}}")
         self._server, self._config, self._folder = server, network.config, Path(folder).resolve()
         self._home: Path | None = None
         self._held = -1

@@ -29,7 +29,8 @@ def require_positions(network: PreTrainedModel, max_context_tokens: int) -> None
     longest = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and longest < max_context_tokens:
         raise ValueError(
-            f"the model's {longest} positions are fewer than rollout.max_context_tokens={max_context_tokens}"
+            f"rollout.max_context_tokens={max_context_tokens} is more than the {longest} positions that the model has; "
+            "lower it"
         )
 
 

@@ -23,12 +23,15 @@ from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.checks import named, shown
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import Engine
-from lit_agentrl.engines.needs import open_engine
+from lit_agentrl.engines.needs import open_engine, reach
+from lit_agentrl.engines.support import require_positions
 from lit_agentrl.entry.games import Games, TaskLoader
-from lit_agentrl.entry.making import made, made_policy
+from lit_agentrl.entry.making import engine_of, made, made_policy
 from lit_agentrl.entry.parts import Parts, build_parts
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
+from lit_agentrl.entry.structure import asked_of_engine
 from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.report.iteration import failure
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -96,7 +99,7 @@ def build(
     check_thinking(chat, parts.prompt, policy.name)
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_engine(cfg, parts.algorithm, parts.structure),
+        engine=_engine(cfg, parts.algorithm, parts.structure, policy),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
@@ -145,17 +148,14 @@ def build(
     return Run(cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder)
 
 
-def _engine(cfg: DictConfig, objective: Objective, structure: Structure) -> Callable[..., Engine]:
-    """What makes the engine, and refuses one that lacks what the run needs."""
-    make = instantiate(cfg.engine)
-    if not callable(make):
-        raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
-    # one that asks for both is given recomputed ones
-    trusts_log_probs = objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT")
-    return partial(
-        open_engine, make, structure=structure.needs, trusts_log_probs=trusts_log_probs,
-        reads_entropies=objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
-    )  # fmt: skip
+def _engine(
+    cfg: DictConfig, objective: Objective, structure: Structure, policy: Policy
+) -> Callable[..., Engine]:
+    """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
+    require_positions(policy.network, cfg.rollout.max_context_tokens)
+    make = engine_of(cfg)
+    reach(make)
+    return partial(open_engine, make, asked=asked_of_engine(objective, structure))
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

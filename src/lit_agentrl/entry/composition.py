@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from yaml import YAMLError
 
 from lit_agentrl.entry.constants import MEANT, REMOVED
@@ -147,6 +147,8 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
         if key in LISTS and isinstance(names, list) and len(set(map(str, names))) < len(names):
             raise UserError(f"{text}: {key} names an option twice; keep one")
+        if key in LISTS and isinstance(names, list) and "none" in names and len(names) > 1:
+            raise UserError(f"{text}: none stands alone; leave it out, or the others")
         is_list = isinstance(names, list) and key not in LISTS
         if (is_list or names is None) and not override.is_delete() and key in all_groups(search):
             what = "a list" if is_list else "null"
@@ -217,7 +219,18 @@ def explain_composition(
             if below:
                 told = f"is a section; set one of its options: {', '.join(below)}"
                 return UserError(f"{override.input_line}: {key} {told}")
+            return UserError(_of_another_kind(override, OmegaConf.select(base, key), error))
     return UserError(explain(error))
+
+
+def _of_another_kind(override: Override, now: object, error: Exception) -> str:
+    key = override.key_or_group
+    if isinstance(now, DictConfig):
+        return f"{override.input_line}: {key} takes entries; write {key}={{NAME: VALUE}}"
+    if isinstance(now, ListConfig):
+        return f"{override.input_line}: {key} takes a list; write {key}=[…]"
+    reason = re.sub(r"^Error merging override.*?: ", "", explain(error))
+    return f"{override.input_line} is of another kind than {key}={now} ({reason}); write one like that"
 
 
 def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ from lit_agentrl.report.statistics import (
 from lit_agentrl.report.summary import Estimate, estimate, told
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
@@ -143,7 +144,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("episodes", "members"):
-        require_whole(name, cfg[name], 1)
+        require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets
     for k in cfg.pass_k:
         require_whole("pass_k", k, 1)

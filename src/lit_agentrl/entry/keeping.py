@@ -17,8 +17,10 @@ from lit_agentrl.files import write_atomic
 def can_keep(folder: Path) -> bool:
     """Whether a folder can be written; tells the user if it cannot, before anything is played."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
+        above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.NamedTemporaryFile(
+            dir=above
+        ):  # the folder itself is made when there is something to keep
             return True
     except OSError as error:
         _tell_not_kept(folder, error)
@@ -28,6 +30,7 @@ def can_keep(folder: Path) -> bool:
 def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
     """The file that results are written to; None where that fails, as on a full disk, which the user is told."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with owned(folder):  # others may evaluate the run beside this process
             target = _target(folder, name, content["config"])
             write_atomic(target, json.dumps(content, indent=2) + "\n")

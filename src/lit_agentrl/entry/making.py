@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.checks import blamed
+from lit_agentrl.engines.base import Engine
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.text.dialects.base import Dialect, Reply
 
@@ -70,6 +71,19 @@ def made_policy(cfg: DictConfig) -> Policy:
             "model=remote engine=openai …), or choose another model"
         )
     return policy
+
+
+def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
+    """What makes the engine.
+
+    Raises:
+        ValueError: ``engine`` makes one by itself.
+    """
+    make = instantiate(cfg.engine, _convert_="all")
+    if not callable(make):
+        raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
+    found: Callable[..., Engine] = make
+    return found
 
 
 def made_dialect(cfg: DictConfig) -> Dialect:

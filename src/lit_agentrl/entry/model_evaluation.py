@@ -16,14 +16,14 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import named
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import Engine
-from lit_agentrl.engines.needs import open_engine
+from lit_agentrl.engines.needs import foretell, open_engine, reach
 from lit_agentrl.entry.assembly import check_prompts, check_thinking
 from lit_agentrl.entry.composition import compose_job, load_option, task_loader
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.evaluation import Scores, as_list, check_options, record_of, table_of
 from lit_agentrl.entry.games import Games, build_games
 from lit_agentrl.entry.keeping import can_keep, keep
-from lit_agentrl.entry.making import made, made_dialect, made_like
+from lit_agentrl.entry.making import engine_of, made, made_dialect, made_like
 from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.entry.variants import find_games
@@ -41,6 +41,7 @@ from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
 
 FOLDER = Path("outputs") / "evaluations"
+_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
 
 
 def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
@@ -108,6 +109,9 @@ def _opened(
 ) -> tuple[str, Rules, Engine, WeightSync]:
     """What plays: the model's name, rules, an engine around its network, if it has one here, and its weights."""
     bound_caches()
+    make = engine_of(saved)
+    foretell(make, _ASKED)
+    reach(make)
     prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
     context: Context = made_like(saved, "context", Context)
     policy = instantiate(saved.model)
@@ -119,7 +123,6 @@ def _opened(
             shows_replies=context.shows_replies,
         )
     check_thinking(chat, prompt, policy.name)
-    make = instantiate(saved.engine)
     rules = Rules(
         tasks=games.tasks, prompt=prompt, chat=chat, context=context, engine=make, seed=saved.seed,
         max_context_tokens=settings.max_context_tokens, worlds=made(saved, "worlds", Worlds),
@@ -127,7 +130,7 @@ def _opened(
     check_prompts(rules)
     network = policy.network
     given = rules.engine_options(network)
-    engine = open_engine(make, trains=False, trusts_log_probs=False, **given)
+    engine = open_engine(make, asked=_ASKED, **given)
     if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:

@@ -13,6 +13,9 @@ from lit_agentrl.entry.overrides import check_overrides, parse, take_variant
 from lit_agentrl.entry.saved import run_folder_of, saved_config
 from lit_agentrl.entry.trust import TRUST_RUN, is_trusted
 
+# sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
+_OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
+
 
 def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     """``conf/NAME.yaml`` with these overrides, without Hydra, which would take ``env=`` for the choice of a group.
@@ -32,6 +35,10 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     check_overrides(overrides, is_multirun=False)
     for override in take_variant(parse(overrides), cfg):
         key = override.key_or_group
+        if key not in keys and key.startswith(_OF_MODEL) and name == "evaluate":
+            raise UserError(
+                f"{override.input_line} describes a model, and run= names one already; leave run= out to evaluate it"
+            )
         if key not in keys or override.is_add() or override.is_delete():
             hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
             raise UserError(f"unknown option {override.input_line}; {hint}")
@@ -41,10 +48,6 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
             "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
         )
     return cfg
-
-
-# sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
-_OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
 
 
 def options_of_model(overrides: Sequence[str]) -> tuple[DictConfig, list[str]] | None:

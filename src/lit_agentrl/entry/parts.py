@@ -12,11 +12,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named, require, require_one_of, require_whole, shown
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.needs import foretell
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
-from lit_agentrl.entry.making import made, made_dialect, made_like
+from lit_agentrl.entry.making import engine_of, made, made_dialect, made_like
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
-from lit_agentrl.entry.structure import build_algorithm, check_structure, check_trained
+from lit_agentrl.entry.strategy import check_strategy
+from lit_agentrl.entry.structure import asked_of_engine, build_algorithm, check_structure, check_trained
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -68,6 +70,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
     _check_trainer(cfg.trainer)
     _check_devices(cfg.trainer)
+    check_strategy(cfg)
     require_whole("val.every", cfg.val.every, 1)
     require_whole("val.episodes", cfg.val.episodes, 1, MOST)
     require_whole("test.episodes", cfg.test.episodes, 0, MOST)
@@ -83,6 +86,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
+    foretell(engine_of(cfg), asked_of_engine(algorithm, structure))
     context = build_context(cfg, algorithm)
     max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
     check_structure(structure, algorithm, select_groups, max_waves, context, rollout.members)

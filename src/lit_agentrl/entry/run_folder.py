@@ -47,7 +47,13 @@ def require_new(option: str, folder: Path) -> None:
     Raises:
         UserError: it does.
     """
-    above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    try:
+        above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    except OSError as error:
+        told = f"{str(folder)[:40]}…" if len(str(folder)) > 40 else folder
+        raise UserError(
+            f"{option}={told} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
+        ) from error
     if not above.is_dir() or not os.access(above, os.W_OK):
         reason = "is not writable" if above.is_dir() else "is not a folder"
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType, UnionType
@@ -80,6 +81,7 @@ def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _locate(path: str, name: str) -> Callable[..., Any]:
     try:
+        logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what fails is told here
         found = get_object(name)
     except Exception as error:  # importing a user's module can fail in any way
         reason = first_line(error.__cause__ or error)

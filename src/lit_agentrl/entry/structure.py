@@ -116,3 +116,13 @@ def never_repeated(structure: Structure, games: Games, instances: int | None) ->
         f"algo.structure={type(structure).__name__} acts on instances that are played again, and "
         "rollout.instances=null draws new ones always; set rollout.instances=128"
     )
+
+
+def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any]:
+    """What a run asks of its engine, as `require_promised` takes it."""
+    return {
+        "structure": structure.needs,
+        # one that asks for both is given recomputed ones
+        "trusts_log_probs": objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"),
+        "reads_entropies": objective.needs("sampler_entropy_BT"),
+    }

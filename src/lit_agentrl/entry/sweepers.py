@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -13,10 +14,10 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from lit_agentrl.checks import require, require_whole, shown, under
-from lit_agentrl.entry import threads
+from lit_agentrl.checks import require_whole, shown, under
 from lit_agentrl.entry.composition import compose_job, hydra_ready
 from lit_agentrl.entry.errors import UserError, explain
+from lit_agentrl.entry.launchers import check_launcher, of_this_machine, width_of
 from lit_agentrl.entry.naming import run_names
 from lit_agentrl.entry.overrides import check_overrides, parse
 
@@ -27,7 +28,7 @@ _PLUGINS = {  # options of Hydra's that come with a plugin, and its module
     ("hydra/launcher", "submitit_slurm"): "hydra_submitit_launcher",
 }
 _BEST = "lit_agentrl.callbacks.checkpoints.BestCheckpoint"
-_A_YEAR_MIN = 365 * 24 * 60
+_MOST_RUNS = 10_000
 _DIRECTIONS = {"max": "maximize", "min": "minimize"}
 
 
@@ -79,13 +80,16 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     further = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed]
     swept = parse([*further, *overrides], loader)
     is_whole = str(sweeper._target_).endswith(".BasicSweeper")
+    if sweeper.get("max_batch_size") is not None:
+        require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
     jobs = _listed(swept) if is_whole else _ends(swept)
-    width = _width(first.hydra.launcher)
+    check_launcher(first.hydra.launcher)
+    width = width_of(first.hydra.launcher)
     is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # which joblib plays in this process
     is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
     added = run_names(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
-        added += _of_this_machine(first.hydra.launcher, typed)
+        added += of_this_machine(first.hydra.launcher, typed)
         if is_whole and sweeper.max_batch_size is None:
             added += [f"hydra.sweeper.max_batch_size={width}"] if len(jobs) > width else []
         elif is_whole:
@@ -132,8 +136,23 @@ def _listed(swept: Sequence[Override]) -> list[list[str]]:
                 f"{override.input_line}: the sweeper that lists values has no end of them here; write some, such as "
                 f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
             )
+    count = math.prod(_length(override) for override in swept)
+    if count > _MOST_RUNS:
+        raise UserError(
+            f"this sweep would have {count} runs; write at most {_MOST_RUNS}, or search with Optuna"
+        )
     (jobs,) = BasicSweeper.split_arguments(list(swept), max_batch_size=None)
     return [list(job) for job in jobs]
+
+
+def _length(override: Override) -> int:
+    """How many values it has, without making them."""
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        if value.step == 0:
+            raise UserError(f"{override.input_line} has no end; write a step other than 0")
+        return max(0, math.ceil((float(value.stop or 0) - float(value.start or 0)) / value.step))
+    return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
 def _ends(swept: Sequence[Override]) -> list[list[str]]:
@@ -167,33 +186,6 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
     return value.start is not None and end is not None and value.start < end
 
 
-def _width(launcher: DictConfig) -> int:
-    """How many runs this launcher plays at once on this machine, if there are enough."""
-    kind = str(launcher._target_).rpartition(".")[2]
-    if kind == "JoblibLauncher":
-        count: Any = launcher.n_jobs
-        is_count = isinstance(count, int) and not isinstance(count, bool) and count != 0
-        require(
-            is_count,
-            "hydra.launcher.n_jobs",
-            count,
-            "a whole number >= 1, or -1 for as many as there are cores",
-        )
-        return int(count) if count > 0 else max(threads.cores() + 1 + int(count), 1)  # as joblib counts
-    return threads.cores() if kind == "LocalLauncher" else 1
-
-
-def _of_this_machine(launcher: DictConfig, typed: set[str]) -> list[str]:
-    """What submitit has for the processes of this machine, in place of a queue's limits: time, and all GPUs."""
-    import torch
-
-    added = [] if "hydra.launcher.timeout_min" in typed else [f"hydra.launcher.timeout_min={_A_YEAR_MIN}"]
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return added + (
-        [f"hydra.launcher.gpus_per_node={gpus}"] if gpus and launcher.gpus_per_node is None else []
-    )
-
-
 def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
     """Options of Optuna's sweeper that the runs decide: the direction, and the seed of its sampler."""
     node = first.hydra.sweeper
@@ -205,8 +197,13 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
             "Optuna, and the sweep goes on; leave it out"
         )
     _check_storage(node.storage)
+    if node.search_space:
+        raise UserError(
+            "hydra.sweeper.search_space is how earlier versions wrote a search; give an option a range, such as "
+            "optim.lr=interval(1e-5,1e-3)"
+        )
     searched = [override for override in swept if override.is_sweep_override()]
-    if not searched and not (node.search_space or node.custom_search_space):
+    if not searched and not node.custom_search_space:
         raise UserError(
             "hydra/sweeper=optuna has nothing to search; give an option a range, such as optim.lr=interval(1e-5,1e-3)"
         )

@@ -8,6 +8,7 @@ from typing import Literal
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 
 Where = Literal["inline", "thread", "process"]
+_MOST_WORKERS = 1024
 _PLACES: tuple[Where, ...] = ("inline", "thread", "process")
 
 
@@ -41,7 +42,7 @@ class Hosting:
 
     def __post_init__(self) -> None:
         require_one_of("where", self.where, _PLACES)
-        require_whole("workers", self.workers, 1, 1 if self.where == "inline" else None)
+        require_whole("workers", self.workers, 1, 1 if self.where == "inline" else _MOST_WORKERS)
         require_whole("restarts", self.restarts, 0)
         for name in ("reset_timeout_s", "step_timeout_s"):
             seconds = getattr(self, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from glob import escape
 from pathlib import Path
@@ -73,6 +74,7 @@ def _parquet(path: Path) -> Found:
             f"path={short_path(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
             "the rows as JSONL"
         ) from error
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what fails is told here
     try:  # streamed, so that nothing is copied into a cache on disk
         table = datasets.load_dataset("parquet", data_files=escape(str(path)), split="train", streaming=True)
         rows = list(table)

@@ -150,7 +150,10 @@ class AtomicIO(TorchCheckpointIO):
                     if of_folder:
                         return sharded_io.load(candidate, self.mesh, map_location)
                     return super().load_checkpoint(candidate, map_location, weights_only is not False)
-        raise CheckpointError(f"checkpoint {path} is damaged and it has no intact predecessor")
+        raise CheckpointError(
+            f"checkpoint {path} is damaged and it has no intact predecessor; copy it anew, or go by "
+            "another checkpoint"
+        )
 
 
 @contextmanager

@@ -104,6 +104,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         Raises:
             ValueError: an option of this strategy has no effect in this run, or a trained network has adapters.
         """
+        # also refused by `entry.strategy.check_strategy`, before there are processes
         if any(not parameter.requires_grad for network in trained for parameter in network.parameters()):
             raise ValueError(
                 "strategy=fsdp does not shard adapters (model/lora) yet; use strategy=ddp, or model/lora=none"

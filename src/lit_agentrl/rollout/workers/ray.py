@@ -29,6 +29,7 @@ _ASK_S = 2.0  # how often a worker that plays is asked for a sign of life
 _STOP_S = 5.0
 _PATIENT_S = 5 * _ASK_S  # the least patience: signs of life are up to two questions old
 AUTO = "auto"
+_MOST = 10_000
 
 
 def library() -> ModuleType:
@@ -68,7 +69,7 @@ class RaySettings(PoolSettings):
         if isinstance(self.count, str):
             require(self.count == AUTO, "count", self.count, "a whole number >= 1, or auto")
         else:
-            require_whole("count", self.count, 1, beside=", or auto")
+            require_whole("count", self.count, 1, _MOST, beside=", or auto")
         require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
         require_number("gpus", self.gpus, "a number >= 0", lambda number: number >= 0)
         if self.share is None:

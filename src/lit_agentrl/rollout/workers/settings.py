@@ -14,6 +14,7 @@ from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.shares import check_shares
 
 _PATIENCE_S = 600.0
+_MOST = 256  # processes of one machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class PoolSettings(WorkerSettings):
 
     def __post_init__(self) -> None:
         self.check_pool()
-        require_whole("count", self.count, 1)
+        require_whole("count", self.count, 1, _MOST)
         if self.count > 1 and self.share is None:
             raise ValueError(
                 f"count={self.count} needs shares to deal, and worker.share=null is one worker's whole wave; set "

@@ -119,4 +119,4 @@ def check_shares(share: int | None, threads: int | None) -> None:
     if share is not None:
         require_whole("share", share, 1)
     if threads is not None:
-        require_whole("threads", threads, 1)
+        require_whole("threads", threads, 1, 1024)
