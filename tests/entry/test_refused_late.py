@@ -42,7 +42,7 @@ CASES = [
     ("-m seed=range(1,5,0)", "seed=range(1,5,0) has no end"),
     ("-m seed=1,2 hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be"),
     ("engine=openai engine.url=http://x engine.body=[1]", "engine.body takes entries"),
-    ("reward=[normalise,none]", "none stands alone"),
+    ("reward=[normalise,none]", "reward names none beside others"),
     ("hydra.run.dir=" + 400 * "x", "cannot be created: File name too long"),
     (
         "-m seed=1,2 hydra/launcher=joblib hydra.launcher.prefer=cake",

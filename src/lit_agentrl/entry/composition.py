@@ -14,11 +14,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from lit_agentrl.entry.constants import MEANT, REMOVED
-from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, unreadable
+from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
 from lit_agentrl.entry.groups import all_groups, options_of
 from lit_agentrl.entry.overrides import parse
 
@@ -145,10 +145,10 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(options_of(axis, search))}")
         if key in CLOSED and not isinstance(names, dict) and not override.is_delete():
             raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
-        if key in LISTS and isinstance(names, list) and len(set(map(str, names))) < len(names):
-            raise UserError(f"{text}: {key} names an option twice; keep one")
-        if key in LISTS and isinstance(names, list) and "none" in names and len(names) > 1:
-            raise UserError(f"{text}: none stands alone; leave it out, or the others")
+        listed = [str(name) for name in names] if key in LISTS and isinstance(names, list) else []
+        if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
+            what = "none beside others" if "none" in listed else "an option twice"
+            raise UserError(f"{text}: {key} names {what}; keep one")
         is_list = isinstance(names, list) and key not in LISTS
         if (is_list or names is None) and not override.is_delete() and key in all_groups(search):
             what = "a list" if is_list else "null"
@@ -219,18 +219,10 @@ def explain_composition(
             if below:
                 told = f"is a section; set one of its options: {', '.join(below)}"
                 return UserError(f"{override.input_line}: {key} {told}")
-            return UserError(_of_another_kind(override, OmegaConf.select(base, key), error))
+            return UserError(
+                of_another_kind(str(override.input_line), key, OmegaConf.select(base, key), error)
+            )
     return UserError(explain(error))
-
-
-def _of_another_kind(override: Override, now: object, error: Exception) -> str:
-    key = override.key_or_group
-    if isinstance(now, DictConfig):
-        return f"{override.input_line}: {key} takes entries; write {key}={{NAME: VALUE}}"
-    if isinstance(now, ListConfig):
-        return f"{override.input_line}: {key} takes a list; write {key}=[…]"
-    reason = re.sub(r"^Error merging override.*?: ", "", explain(error))
-    return f"{override.input_line} is of another kind than {key}={now} ({reason}); write one like that"
 
 
 def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:

@@ -9,12 +9,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, InstantiationException
+from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 from rich.console import Console
 from rich.text import Text
 from yaml import MarkedYAMLError
 
-from lit_agentrl.checks import under
+from lit_agentrl.checks import shown, under
 
 WHERE = "add traceback=true to see where"
 # errors whose messages are written for users; by name, so that a typing error need not wait for torch
@@ -91,6 +92,16 @@ def _explain_yaml(error: MarkedYAMLError) -> str:
 def _at(error: OmegaConfBaseException) -> str:
     key = error.full_key or ""
     return f"{key}: " if key and key not in first_line(error) else ""
+
+
+def of_another_kind(text: str, key: str, now: object, error: Exception) -> str:
+    """About an override whose value cannot stand in place of the one of now, as ``error`` says."""
+    if isinstance(now, DictConfig):
+        return f"{text}: {key} takes entries; write {key}={{NAME: VALUE}}"
+    if isinstance(now, ListConfig):
+        return f"{text}: {key} takes a list; write {key}=[…]"
+    reason = re.sub(r"^Error merging override.*?: ", "", explain(error))
+    return f"{text}: {reason}; its default is {shown(now)}"
 
 
 def was_interrupted(error: BaseException) -> bool:
