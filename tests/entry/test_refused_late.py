@@ -25,6 +25,7 @@ CASES = [
     ("hydra.output_subdir=/tmp/elsewhere", "would write outside of the run folder"),
     ("--cfg jobb", "valid: --cfg job"),
     ("engine.num_slots=0", "engine.num_slots=0 must be a whole number from 1 to"),
+    ("engine=vllm engine.num_slots=0", "engine.num_slots=0 must be"),
     ("engine=openai engine.url=http://x engine.mode=chat", "engine=openai engine.mode=tokens"),
     ("engine=openai engine.url=http://x engine.concurrency=0", "engine.concurrency=0 must be"),
     ("engine=openai engine.url=http://x engine.weights_folder=no", "engine.weights_folder=no is not a"),

@@ -11,6 +11,8 @@ from torch import Tensor
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import FinishReason, Message
 
+MOST_SLOTS = 65_536  # of an engine: what is known of each is held in memory
+
 
 @dataclass(frozen=True)
 class SamplingParams:

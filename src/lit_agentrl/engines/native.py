@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.attention import NAME
-from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.cache import SlotCache
 from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.prefixes import common_prefixes
@@ -29,7 +29,6 @@ from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
 
 _log = logging.getLogger(__name__)
-_MOST_SLOTS = 65_536  # what is known of each is held in memory
 
 
 class NativeEngine:
@@ -71,7 +70,7 @@ class NativeEngine:
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
-        require_whole("num_slots", num_slots, 1, _MOST_SLOTS)
+        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)
@@ -96,7 +95,7 @@ class NativeEngine:
     @classmethod
     def foretold(cls, *, num_slots: int = 128, **_: Any) -> Capabilities:
         """See `Foretelling`."""
-        require_whole("num_slots", num_slots, 1, _MOST_SLOTS)
+        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol

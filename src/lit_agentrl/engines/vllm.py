@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult
 from lit_agentrl.engines.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.engines.support import require_positions
@@ -90,9 +90,7 @@ class VLLMEngine:
         cache_gb: float = 1.0,
         max_sync_gap: float = 1e-3,
     ) -> None:
-        require_whole("num_slots", num_slots, 1)
-        require_number("cache_gb", cache_gb, "a number > 0", lambda value: value > 0)
-        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
+        self.foretold(num_slots=num_slots, cache_gb=cache_gb, max_sync_gap=max_sync_gap)
         if network is None:  # of a model behind an API
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
@@ -117,6 +115,15 @@ class VLLMEngine:
         self._max_context, self._version = max_context_tokens, 0
         self._history: dict[int, list[int]] = {}
         self._ready: list[TurnResult] = []
+
+    @classmethod
+    def foretold(cls, *, num_slots: int, cache_gb: float, max_sync_gap: float, **_: Any) -> Capabilities:
+        """See `Foretelling`."""
+        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
+        require_number("cache_gb", cache_gb, "a number > 0", lambda value: value > 0)
+        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
+        require_vllm()
+        return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
     @property
