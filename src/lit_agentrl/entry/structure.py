@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
