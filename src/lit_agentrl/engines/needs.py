@@ -78,7 +78,7 @@ def require_promised(
     if trains and not promised.token_ids:
         raise ValueError(
             f"engine={name} writes texts and no token ids, and training is on the tokens that were sampled; use "
-            "engine=native, or engine=openai engine.mode=tokens; what writes texts can be evaluated (lit-agentrl evaluate)"
+            "engine=native, or engine=openai engine.mode=tokens; texts can be evaluated (lit-agentrl evaluate)"
         )
     if trains and promised.weights == "none":
         raise ValueError(

@@ -125,5 +125,5 @@ def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any
         "structure": structure.needs,
         # one that asks for both is given recomputed ones
         "trusts_log_probs": objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"),
-        "reads_entropies": objective.needs("sampler_entropy_BT"),
+        "reads_entropies": objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
     }
