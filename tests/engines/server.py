@@ -122,6 +122,8 @@ def serving(
                     {"Retry-After": "0"} if kind == "429" else {},
                     b"no: " + self.headers.get("Authorization", "").encode(),
                 )
+            if kind.startswith("307"):
+                return 307, {"Location": kind.removeprefix("307 ") + self.path}, b""
             found = answer(self.path, body)
             if kind == "other_prompt":
                 found["choices"][0]["prompt_token_ids"] = [1]

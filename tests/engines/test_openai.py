@@ -1,15 +1,19 @@
-"""Servers: by token ids what the native engine writes, by messages texts; and 200 faults, none of them unheard."""
+"""Servers: by token ids what the native engine writes, by messages texts; and faults, none of them unheard."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.http import ServerError
@@ -20,11 +24,14 @@ from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
-from tests.conftest import nano_tokenizer, tiny_network
+from lit_agentrl.text.dialects.tool_call import ToolCalls
+from lit_agentrl.text.prompts import Prompt
+from tests.conftest import ROOT, nano_tokenizer, tiny_network
 from tests.engines.server import SLOW_S, Faults, Model, answer_of, chat_of, serving
 from tests.engines.test_native import AfterToken, Never
 from tests.rollout.test_process import rules
 
+CONF = ROOT / "src/lit_agentrl/conf"
 QUICK = {"retries": 8, "backoff_s": 0.001, "timeout_s": 30.0}
 GREEDY = SamplingParams(temperature=0.0, max_reply_tokens=6, max_context_tokens=300)
 
@@ -110,7 +117,8 @@ def test_a_fork_begins_where_its_parent_stood_and_a_full_context_is_told() -> No
 KINDS = ["timeout", "429", "500", "503", "truncated", "other_prompt", "unknown_ids", "no_logps", "drop"]
 
 
-def test_200_faults_are_each_retried_or_told_and_nothing_of_them_is_trained_on() -> None:
+@pytest.mark.parametrize("many", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_faults_are_each_retried_or_told_and_nothing_of_them_is_trained_on(many: int) -> None:
     """Replies depend on the prompt alone, so that an episode with retries equals the one without."""
     tokens = nano_tokenizer()("<answer>Up</answer>", add_special_tokens=False)["input_ids"]
 
@@ -120,10 +128,11 @@ def test_200_faults_are_each_retried_or_told_and_nothing_of_them_is_trained_on()
         )
 
     chance = random.Random(0)
-    plan = {n: KINDS[n % len(KINDS)] for n in chance.sample(range(300), 190)}
-    plan |= {n: "500" for n in range(300, 310)}  # more in a row than one request is asked again
+    drawn = chance.sample(range(3 * many // 2), many - 10)
+    plan = {n: KINDS[i % len(KINDS)] for i, n in enumerate(drawn)}
+    plan |= {3 * many // 2 + n: "500" for n in range(10)}  # more in a row than one request is asked again
     params = SamplingParams(max_reply_tokens=24, max_context_tokens=300)
-    wave = Wave("train", 0, params, tuple(EpisodeSpec(0, g, 0, 0, g) for g in range(60)))
+    wave = Wave("train", 0, params, tuple(EpisodeSpec(0, g, 0, 0, g) for g in range(6 + 3 * many // 10)))
 
     def played(faults: Faults | None, **options: Any) -> tuple[Any, dict[str, float]]:
         with serving(answer, faults) as url:
@@ -133,10 +142,12 @@ def test_200_faults_are_each_retried_or_told_and_nothing_of_them_is_trained_on()
 
     whole, _ = played(None, **QUICK)
     faults = Faults(plan)
-    found, meter = played(faults, **{**QUICK, "retries": 3, "timeout_s": SLOW_S / 2})
-    assert sum(faults.happened.values()) == 200 and set(faults.happened) == set(KINDS)
+    found, meter = played(
+        faults, **{**QUICK, "retries": 3, "timeout_s": SLOW_S / 2, "concurrency": max(2, many // 12)}
+    )
+    assert sum(faults.happened.values()) == many and set(faults.happened) == set(KINDS)
     given_up = [e for e in found if e.failed]
-    assert meter["retried"] + meter["failed"] == 200 and meter["failed"] == len(given_up) > 0
+    assert meter["retried"] + meter["failed"] == many and meter["failed"] == len(given_up) > 0
     for before, after in zip(whole, found, strict=True):
         if after.failed:
             assert after.end is EndReason.ERROR and "asked 4 times" in after.error and "\n" not in after.error
@@ -238,6 +249,73 @@ def test_a_chat_gets_messages_and_its_text_is_recorded() -> None:
     assert episode.turns[0].actions and episode.turns[0].is_valid
     assert episode.turns[0].reply_text.endswith("</answer>")  # as where a rule stops the sampling
     assert eng.meter() | {"tokens_in": 10.0 * len(said)} == eng.meter()
+
+
+GAMES = sorted(
+    {file.stem for file in (CONF / "env").glob("*.yaml")} - {"mixture"}
+)  # which has no game of its own
+
+
+@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("prompt", ["compact", "full"])
+def test_every_game_is_played_by_messages(name: str, prompt: str) -> None:
+    said: list[Any] = []
+    config = OmegaConf.load(CONF / "env" / f"{name}.yaml")
+    if name == "dataset":
+        config.game.path = str(ROOT / "examples/own_data/problems.jsonl")
+    wording: Prompt = instantiate(OmegaConf.load(CONF / "prompt" / f"{prompt}.yaml"))
+    with serving(lambda path, body: chat_of("<think>é</think><answer>Up</answer>"), None, said) as url:
+        made = remote(url, mode="chat", model="gpt", **QUICK)
+        chat = ChatRenderer(load_remote().tokenizer)
+        made = replace(made, chat=chat, tasks=[instantiate(config)], prompt=wording, max_context_tokens=8192)
+        eng: Any = made.open_engine(None)  # type: ignore[arg-type]
+        params = replace(GREEDY, max_context_tokens=8192)
+        found = Scheduler(made, eng).play(
+            Wave("test", 0, params, (EpisodeSpec(0, 0, 0, 0, 1), EpisodeSpec(0, 1, 0, 0, 2)))
+        )
+        eng.stop()
+    assert [episode.error for episode in found] == ["", ""]
+    assert sum(len(episode.turns) for episode in found) == len(said)
+    for _, body, _ in said:
+        roles = [message["role"] for message in body["messages"]]
+        assert roles[-1] == "user" and all(message["content"] for message in body["messages"])
+
+
+def test_tools_of_a_game_are_sent_and_calls_are_played() -> None:
+    """Both ways, with ``dialect=tool_call``; what a call did stands in the next request."""
+    said: list[Any] = []
+
+    def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        seen = body["messages"][-1]["content"]
+        if number := re.search(r"note says (\d+)", seen):
+            name, arguments = "unlock", {"code": int(number[1])}
+        else:
+            name, arguments = "read", {"note": re.search(r"wants the (\w+) note", seen)[1]}  # type: ignore[index]
+        call = {"id": "1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        return chat_of(None, tool_calls=[call])
+
+    with serving(answer, None, said) as url:
+        made = remote(url, mode="chat", model="gpt", **QUICK)
+        task = instantiate(OmegaConf.load(ROOT / "examples/own_tools/conf/env/vault.yaml"))
+        chat = ChatRenderer(load_remote().tokenizer, dialect=ToolCalls())
+        made = replace(made, chat=chat, tasks=[task], max_context_tokens=8192)
+        eng: Any = made.open_engine(None)  # type: ignore[arg-type]
+        params = replace(GREEDY, max_context_tokens=8192)
+        [episode] = Scheduler(made, eng).play(Wave("test", 0, params, (EpisodeSpec(0, 0, 0, 0, 1),)))
+    assert {tool["function"]["name"] for tool in said[0][1]["tools"]} == {"read", "unlock"}
+    assert episode.error == "" and episode.success and len(said) == 2
+    assert '"name": "read"' in said[1][1]["messages"][-2]["content"]  # what it called is in the dialogue
+
+
+def test_a_redirect_is_not_followed_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    elsewhere: list[Any] = []
+    with ExitStack() as servers:
+        other = servers.enter_context(serving(lambda path, body: chat_of("x"), None, elsewhere))
+        url = servers.enter_context(serving(lambda path, body: {}, Faults({0: f"307 {other}"})))
+        eng = engine(url, key_variable="MY_KEY")
+        [result] = replies(eng, TurnRequest(0, [1], 0, GREEDY))
+    assert "status 307" in result.error and not elsewhere
 
 
 def test_calls_of_tools_and_prices_are_passed_through() -> None:
