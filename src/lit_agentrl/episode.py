@@ -59,6 +59,7 @@ class Source(IntEnum):
     ROLLOUT = 0  # played by the policy as it was
     REPLAY = 1  # by the policy of an earlier iteration, and kept
     HINT = 2  # told the beginning of a solution
+    TRIAL = 3  # by the policy after a step that was taken back
 
 
 _DTYPES: dict[str, type] = {  # of what a turn holds for each token

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.batch import StepBatch
+from lit_agentrl.episode import Episode
 from lit_agentrl.modules.contract import as_agent
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.update.trial import unlearnt
 
 _AHEAD = "played_ahead"  # of a checkpoint
 
@@ -37,7 +43,13 @@ class RolloutCallback(Callback):
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
         self._collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
-        self._players.open(network, context, doors_of(trainer.strategy))
+        doors = doors_of(trainer.strategy)
+        if self._collector.takes_trials and doors.is_sharded:
+            raise ValueError(
+                "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
+                "or ddp, or algo/structure=refill"
+            )
+        self._players.open(network, context, doors)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -76,7 +88,16 @@ class RolloutCallback(Callback):
             _end_if_told(trainer)
             return self._players.play_training(wave, version)
 
-        agent.row |= self._collector.collect(batch, play, device=device)
+        @contextmanager
+        def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
+            played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
+            with unlearnt(
+                agent.policy.network, pack(played).tensors() if played else None, lr=step.lr, epsilon=step.epsilon,
+                temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
+            ):  # fmt: skip
+                yield lambda wave: self._players.play_moved(wave, version)
+
+        agent.row |= self._collector.collect(batch, play, device=device, trial=trial)
         agent.row |= self._players.update_begins(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:

@@ -18,7 +18,13 @@ from lit_agentrl.entry.making import engine_of, made, made_dialect, made_like
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.strategy import check_strategy
-from lit_agentrl.entry.structure import asked_of_engine, build_algorithm, check_structure, check_trained
+from lit_agentrl.entry.structure import (
+    asked_of_engine,
+    build_algorithm,
+    check_overlap,
+    check_structure,
+    check_trained,
+)
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rewards.base import RewardPart
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -90,6 +96,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     context = build_context(cfg, algorithm)
     max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
     check_structure(structure, algorithm, select_groups, max_waves, context, rollout.members)
+    check_overlap(structure, is_ahead=rollout.overlap)
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)

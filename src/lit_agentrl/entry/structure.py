@@ -127,3 +127,16 @@ def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any
         "trusts_log_probs": objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"),
         "reads_entropies": objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
     }
+
+
+def check_overlap(structure: Structure, *, is_ahead: bool) -> None:
+    """Refuse a structure that moves the weights where another process plays with older ones.
+
+    Raises:
+        ValueError: naming the remedy.
+    """
+    if structure.takes_trials and is_ahead:
+        raise ValueError(
+            f"algo.structure={type(structure).__name__} moves the weights between two waves, and rollout.overlap=true "
+            "plays with older ones; set rollout.overlap=false"
+        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -23,9 +23,11 @@ from lit_agentrl.rollout.pack import pack, trajectory_id
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure
+from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure, Trial
 from lit_agentrl.rollout.workers.base import Played, used_by_all
 
+# takes a step away from episodes, and within its context plays with the weights after it
+TryOut = Callable[[Sequence[Episode], Trial], AbstractContextManager[Callable[[Wave], Played]]]
 _STRUCTURE = "algo.structure"  # in the state, beside the names of reward parts, which have no dot
 
 
@@ -59,6 +61,11 @@ class Collector:
         self._rewards = rewards or RewardPipeline()
         self._of_engine: dict[str, float] = {}
 
+    @property
+    def takes_trials(self) -> bool:
+        """Whether the structure may ask for a step of the weights that is taken back."""
+        return self._structure.takes_trials
+
     def setup(self, device: torch.device) -> None:
         """Let the reward parts make what needs the run."""
         rules = self.rules
@@ -87,7 +94,12 @@ class Collector:
         return self._wave(prompts.iteration, 0, specs)
 
     def collect(
-        self, batch: StepBatch, play: Callable[[Wave], Played], *, device: torch.device
+        self,
+        batch: StepBatch,
+        play: Callable[[Wave], Played],
+        *,
+        device: torch.device,
+        trial: TryOut | None = None,
     ) -> dict[str, float]:
         """Fill a batch that has only prompts; returns what is logged of it.
 
@@ -95,6 +107,7 @@ class Collector:
             batch: gets episodes and packed trajectories.
             play: plays a wave.
             device: of the collectives.
+            trial: takes a step away from episodes, and takes it back at the end of its context, which plays.
 
         Raises:
             ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
@@ -107,7 +120,8 @@ class Collector:
         trained, kept, want_more = self._keep_groups(batch, 1)
         waves = 1
         while (further := self._further(batch, waves, want_more)) is not None:
-            played.append(self._play(self._wave(batch.iteration, waves, further), batch, play))
+            with self._weights(batch, waves, play, trial) as playing:
+                played.append(self._play(self._wave(batch.iteration, waves, further), batch, playing))
             waves += 1
             trained, kept, want_more = self._keep_groups(batch, waves)
         elsewhere = sum(each.seconds for each in played)
@@ -166,6 +180,21 @@ class Collector:
         if number and waves >= MAX_WAVES:
             raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
         return found if number else None
+
+    @contextmanager
+    def _weights(
+        self, batch: StepBatch, waves: int, play: Callable[[Wave], Played], trial: TryOut | None
+    ) -> Iterator[Callable[[Wave], Played]]:
+        """Plays the next wave with the weights that the structure wants."""
+        with _told():
+            step = self._structure.trial(self._so_far(batch, waves, want_more=False))
+        if step is None:
+            yield play
+            return
+        if trial is None:
+            raise ValueError("algo.structure asks for a step of the weights, and nobody here takes one")
+        with trial(batch.episodes, step) as playing:
+            yield playing
 
     def _so_far(self, batch: StepBatch, waves: int, want_more: bool) -> SoFar:
         return SoFar(

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import StrategyDoors, world_size
+from lit_agentrl.episode import Source
 from lit_agentrl.rollout import interrupt
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
 from lit_agentrl.rollout.rules import ForwardContext, Rules
@@ -91,6 +92,18 @@ class Players:
         if self._now is not None:
             return self._with_others(partial(self._now.play, wave, version))
         return self._with_others(lambda: self._played_ahead(wave) or self._play_shares(wave, version))
+
+    def play_moved(self, wave: Wave, version: int) -> Played:
+        """Episodes to train on, with the network's weights of now, which are those of no version.
+
+        A worker is sent them under a number that no version has; the record names the version that they come from.
+        """
+        played = self.play_training(wave, -2 - version)
+        for episode in played.episodes:
+            episode.source = Source.TRIAL
+            for turn in episode.turns:
+                turn.policy_version = version
+        return played
 
     def _play_here(self, wave: Wave, version: int) -> Played:
         assert self._here is not None, "open() comes before playing"

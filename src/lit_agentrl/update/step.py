@@ -189,8 +189,9 @@ class Stepper:
 
 
 def _is_of_now(tensors: Tensors) -> Tensor:
-    """(B, 1): rows that were sampled for this iteration; the log-probs of others are meant to differ."""
-    return tensors["source_B"][:, None] != Source.REPLAY
+    """(B, 1): rows of the weights that the update begins with; the log-probs of others are meant to differ."""
+    source_B = tensors["source_B"][:, None]
+    return (source_B != Source.REPLAY) & (source_B != Source.TRIAL)
 
 
 def _rows_of(minibatch: Tensors, part: MicroBatch) -> Tensors:

@@ -20,6 +20,19 @@ MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a 
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A step away from what was played: further episodes are of the weights after it, then it is taken back.
+
+    Attributes:
+        lr: its size.
+        epsilon: probabilities count as at most ``1 - epsilon``.
+    """
+
+    lr: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
 class SoFar:
     """What an iteration has played.
 
@@ -52,6 +65,7 @@ class Structure(Protocol):
         gives: what filter and algorithm may ask of it: `BASELINE`, `BRANCHES`, `MORE_GROUPS`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
+        takes_trials: whether :meth:`trial` may ask for one.
         is_off_policy: whether rows may have been sampled with other weights than the update begins with.
     """
 
@@ -59,6 +73,7 @@ class Structure(Protocol):
     gives: frozenset[str] = frozenset()
     curves: Sequence[str] = ()
     wants_repeats: bool = False
+    takes_trials: bool = False
     is_off_policy: bool = False
 
     def check_game(self, task: Task) -> None:
@@ -96,6 +111,10 @@ class Structure(Protocol):
         It is asked on every rank after every wave, and a wave is played as long as one of them has episodes.
         """
         return ()
+
+    def trial(self, so_far: SoFar) -> Trial | None:
+        """With what step the next wave is played, the same on all ranks; None: with the weights as they are."""
+        return None
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         """The episodes that are scored, selected and trained on; asked after every wave, and changes no state.

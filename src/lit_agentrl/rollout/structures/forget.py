@@ -1,0 +1,91 @@
+"""The second half of each group by a policy that has been moved away from the first half."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.distributed import sum_over_ranks
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import SoFar, Structure, Trial, members_of
+
+
+class Forget(Structure):
+    """EEPO, arXiv 2510.05837: half of each group, and where entropy is low, the rest after a step away from it.
+
+    Where the mean entropy of a sampled token, averaged over the last ``window`` iterations, is below ``threshold``,
+    one step of SGD lowers the probability of the first half's tokens, the other half is played with the weights after
+    it, and the step is taken back.  These rows keep the log-probs of the weights that sampled them.  Not confirmed by a
+    source: ``window`` and ``epsilon``.
+
+    Args:
+        threshold: nats.
+        window: iterations.
+        lr: of the step.
+        epsilon: probabilities count as at most ``1 - epsilon`` in it.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    curves = ("forgotten_share", "first_half_entropy")
+    takes_trials = True
+    is_off_policy = True
+
+    def __init__(
+        self, *, threshold: float = 0.3, window: int = 3, lr: float = 3e-3, epsilon: float = 1e-3
+    ) -> None:
+        require_number("threshold", threshold, "> 0", lambda value: value > 0)
+        require_whole("window", window, 1)
+        require_number("lr", lr, "> 0", lambda value: value > 0)
+        require_number("epsilon", epsilon, "in (0, 1)", lambda value: 0 < value < 1)
+        self._threshold, self._window, self._trial = threshold, window, Trial(lr, epsilon)
+        self._entropies: list[float] = []  # of first halves, of the last iterations
+
+    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+        if members < 2:
+            raise ValueError(
+                f"Forget halves each group, and rollout.members={members}; set rollout.members=2 or more"
+            )
+        return members_of(prompts, members - members // 2)
+
+    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+        if so_far.waves > 1:
+            return ()
+        first = so_far.members - so_far.members // 2
+        half = so_far.members // 2
+        return [
+            EpisodeSpec(e.iteration, e.group, e.member + first, e.task, e.instance_seed, so_far.waves)
+            for e in so_far.sampled
+            if e.member < half
+        ]
+
+    def trial(self, so_far: SoFar) -> Trial | None:
+        recent = [*self._entropies, self._entropy(so_far)][-self._window :]
+        return self._trial if sum(recent) / len(recent) < self._threshold else None
+
+    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+        is_moved = self.trial(so_far) is not None
+        entropy = self._entropy(so_far)
+        self._entropies = [*self._entropies, entropy][-self._window :]
+        return {"forgotten_share": (float(is_moved), 1), "first_half_entropy": (entropy, 1)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"entropies": list(self._entropies)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._entropies = [float(entropy) for entropy in state["entropies"]]
+
+    def _entropy(self, so_far: SoFar) -> float:
+        """Nats a token, of the first wave, over all ranks."""
+        turns = [turn for e in so_far.sampled if e.wave == 0 for turn in e.turns]
+        own = [
+            float(sum(turn.reply_entropies.sum() for turn in turns)),
+            sum(len(t.reply_tokens) for t in turns),
+        ]
+        total, count = sum_over_ranks(torch.tensor(own, dtype=torch.float64)).tolist()
+        return float(total / max(count, 1.0))

@@ -1,0 +1,80 @@
+"""A step of the weights that is taken back: down on the probability of what was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lit_agentrl.distributed import sum_over_ranks
+from lit_agentrl.models.logprobs import score_tokens
+
+
+def complement_sum(logp_BT: Tensor, is_action_BT: Tensor, *, epsilon: float) -> Tensor:
+    """``-sum_k (1 / T_k) sum_t log(1 - min(p_t, 1 - epsilon))`` of rows k of T_k actions each; EEPO.
+
+    Args:
+        logp_BT: (B, T) nats, with gradient.
+        is_action_BT: (B, T) sampled tokens.
+        epsilon: in (0, 1).
+    """
+    p_BT = logp_BT.exp().clamp(max=1 - epsilon)
+    per_token_BT = torch.where(is_action_BT, torch.log1p(-p_BT), 0.0)
+    return -(per_token_BT.sum(1) / is_action_BT.sum(1).clamp(min=1)).sum()
+
+
+@contextmanager
+def unlearnt(
+    network: PreTrainedModel,
+    rows: Mapping[str, Tensor] | None,
+    *,
+    lr: float,
+    epsilon: float,
+    temperature: float,
+    forward_context: Callable[[], AbstractContextManager[object]],
+) -> Iterator[None]:
+    """Within, one step of plain SGD down on `complement_sum` / trajectories is taken; after it, weights are as before.
+
+    They are copied back, so that they are equal to the bit.  Gradients of all ranks are added up.
+
+    Args:
+        network: the policy's, whole on each rank.
+        rows: of this rank, ``tokens_BT``, ``is_action_BT``; None for none.
+        lr: of the step.
+        epsilon: see `complement_sum`.
+        temperature: of sampling.
+        forward_context: precision of forwards.
+    """
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    before = [weight.detach().clone() for weight in weights]
+    gradients = [torch.zeros_like(weight) for weight in weights]
+    number = 0
+    for b in range(0 if rows is None else len(rows["tokens_BT"])):  # a row at a time: it is small, and rare
+        assert rows is not None
+        is_action_BT = rows["is_action_BT"][b : b + 1].to(weights[0].device)
+        if not bool(is_action_BT.any()):
+            continue
+        number += 1
+        with torch.enable_grad(), forward_context():
+            tokens_BT = rows["tokens_BT"][b : b + 1].to(weights[0].device)
+            scores = score_tokens(
+                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, temperature=temperature
+            )
+            loss = complement_sum(scores.logp_BT, is_action_BT, epsilon=epsilon)
+        found = torch.autograd.grad(loss, weights, allow_unused=True)
+        for gradient, each in zip(gradients, found, strict=True):
+            if each is not None:
+                gradient += each
+    total = max(1, int(sum_over_ranks(torch.tensor(number, device=weights[0].device))))
+    try:
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.sub_(sum_over_ranks(gradient), alpha=lr / total)
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, kept in zip(weights, before, strict=True):
+                weight.copy_(kept)
