@@ -168,9 +168,9 @@ class Running:
             time.sleep(0.002)
         return False
 
-    def dies(self) -> bool:
+    def dies(self, patience_s: float = PATIENCE_S) -> bool:
         """Wait until all its processes have ended; whether one was killed."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while self.processes():
             if time.monotonic() > deadline:
                 self.kill()
@@ -191,10 +191,10 @@ class Running:
                     os.kill(number, signal.SIGKILL)
         self._process.wait()
 
-    def kill_one(self, draws: random.Random) -> str:
-        """Kill one of its processes; which, in words."""
+    def kill_one(self, draws: random.Random | None) -> str:
+        """Kill one of its processes, or the first of them; which, in words."""
         numbers = [number for number in self.processes() if b"resource_tracker" not in _arguments(number)]
-        number = draws.choice(numbers)
+        number = self._process.pid if draws is None else draws.choice(numbers)
         os.kill(number, signal.SIGKILL)
         return "the main process" if number == self._process.pid else f"a child of {len(numbers) - 1}"
 

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import argparse
 import collections
-import fcntl
 import json
 import random
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ import torch
 from lit_agentrl.entry.ownership import owner
 from tests.integration.conftest import assert_equal_runs, checkpoint_of, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
+from tests.integration.ledger import Ledger
 
 BASE = {
     "rollout.prompts": "2", "rollout.members": "4", "rollout.max_reply_tokens": "20", "trainer.max_epochs": "3",
@@ -50,8 +49,13 @@ SETTINGS = {
 SHARDED = "two processes, sharded checkpoints"
 FURTHER = {
     SHARDED: "env=bandit algo=ppo strategy=fsdp strategy.sharded_checkpoints=true trainer.devices=2",
+    **{
+        f"workers, {kind}": f"{LAKE} worker={kind} worker.count=2 worker.share=1"
+        for kind in ("process", "ray")
+    },
 }
-# "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill
+# "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill; "driver": the first
+# process alone, after which none of those that it has started may stay
 MODES = (
     "at random", "log", "checkpoint", "export", "second process", "at random", "twice", "log", "checkpoint",
     "one process",
@@ -60,6 +64,11 @@ KILLS = [
     *((setting, mode) for mode in MODES for setting in SETTINGS),
     *((SHARDED, mode) for mode in ("checkpoint", "damaged", "checkpoint", "at random")),
     *((setting, "damaged") for setting in list(SETTINGS)[1::2]),
+    *(
+        (setting, mode)
+        for mode in ("driver", "checkpoint", "driver", "at random")
+        for setting in list(FURTHER)[1:]
+    ),
 ]
 WRITES = {"log": " append ", "checkpoint": " checkpoints", "export": " hf"}
 TRIES = 8
@@ -69,25 +78,16 @@ class Campaign:
     """Kills by their number, in a folder that keeps what was done."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.seed = folder.absolute(), seed
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ledger = Ledger(folder)
+        self.folder, self.seed = self._ledger.folder, seed
 
     def run(self, numbers: Iterable[int]) -> None:
         """Do those that nobody has done or is doing."""
-        for number in numbers:
-            name = f"kill{number:03d}"
-            with self._claimed(name, wait=False) as is_ours:
-                if is_ours and not (self.folder / f"{name}.json").exists():
-                    row = self._kill(number, self.folder / name)
-                    (self.folder / f"{name}.json").write_text(json.dumps(row))
-                    print(
-                        f"kill {number}: {row['setting']}: {row['fell']}: {row['problem'] or 'equal'}",
-                        flush=True,
-                    )
+        self._ledger.run(numbers, self._kill)
 
     def results(self) -> list[dict[str, Any]]:
         """A row for each kill that was done."""
-        return [json.loads(file.read_text()) for file in sorted(self.folder.glob("kill*.json"))]
+        return self._ledger.results()
 
     def _kill(self, number: int, folder: Path) -> dict[str, Any]:
         setting, mode = KILLS[number]
@@ -120,7 +120,7 @@ class Campaign:
         """The run that nobody kills, played by who comes first."""
         name = "".join(each if each.isalnum() else "_" for each in setting)
         folder = self.folder / f"reference_{name}"
-        with self._claimed(folder.name, wait=True):
+        with self._ledger.claimed(folder.name, wait=True):
             record = self.folder / f"{folder.name}.json"
             if not record.exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -130,17 +130,6 @@ class Campaign:
                     )
                 )
             return Reference.from_plain(folder, json.loads(record.read_text()))
-
-    @contextmanager
-    def _claimed(self, name: str, wait: bool) -> Iterator[bool]:
-        """Whether this process alone does it; the system lets go of it when this process ends, however it does."""
-        with open(self.folder / f".{name}.lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            yield True
 
 
 def fire(
@@ -175,8 +164,8 @@ def fire(
             running.kill()
             return None
         _require_refused(folder)
-    if mode == "one process":
-        whom = running.kill_one(draws)
+    if mode in ("one process", "driver"):
+        whom = running.kill_one(None if mode == "driver" else draws)
         running.dies()
         return f"{whom} alone; {_state(folder)}"
     running.kill()

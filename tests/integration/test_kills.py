@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.integration import worker_kills
 from tests.integration.conftest import environment
 from tests.integration.kills import KILLS, Campaign, table
 
@@ -24,12 +25,31 @@ SAMPLE = (10, 19, 22, 30, 40, 65, 95)
 @pytest.mark.slow
 def test_a_kill_of_each_kind(tmp_path: Path) -> None:
     # by a process of its own with one thread: a fork of one that has computed with several hangs in OpenMP
-    arguments = [sys.executable, "-m", "tests.integration.kills", "--folder", str(tmp_path), "--kills"]
-    subprocess.run(
-        [*arguments, *map(str, SAMPLE)], cwd=ROOT, env={**environment(), "OMP_NUM_THREADS": "1"}, check=True
-    )
+    _campaign("kills", tmp_path, "--kills", *map(str, SAMPLE))
     found = Campaign(tmp_path, seed=0).results()
     assert len(found) == len(SAMPLE) and [row for row in found if row["problem"]] == []
+
+
+@pytest.mark.slow
+def test_two_workers_of_ray_are_lost(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    _campaign("worker_kills", tmp_path, "--runs", "1", "--hits", "2")
+    (row,) = worker_kills.Campaign(tmp_path, seed=0).results()
+    assert row["problem"] is None and row["restarts"] > 0, row
+
+
+def _campaign(module: str, folder: Path, *options: str) -> None:
+    arguments = [sys.executable, "-m", f"tests.integration.{module}", "--folder", str(folder), *options]
+    subprocess.run(arguments, cwd=ROOT, env={**environment(), "OMP_NUM_THREADS": "1"}, check=True)
+
+
+@pytest.mark.long
+def test_workers_are_lost_in_all_ways(tmp_path: Path) -> None:
+    """``WORKER_KILLS=FOLDER`` keeps what was done and continues with it."""
+    campaign = worker_kills.Campaign(Path(os.environ.get("WORKER_KILLS", tmp_path)), seed=0)
+    campaign.run(range(worker_kills.RUNS))
+    print(worker_kills.table(campaign.results()))
+    assert [row for row in campaign.results() if row["problem"]] == []
 
 
 @pytest.mark.long

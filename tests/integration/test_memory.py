@@ -20,6 +20,8 @@ PROBE = '''
 import gc
 import json
 import os
+import re
+import sys
 from pathlib import Path
 
 import torch
@@ -38,8 +40,14 @@ class Probe(Callback):
         gc.collect()
         tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        row = {"tensors": tensors, "mib": resident}
+        if "ray" in sys.modules:  # workers are its actors: what its store holds
+            from ray._private.internal_api import memory_summary
+
+            found = re.search(r"Plasma memory usage (\\S+) MiB, (\\d+) objects", memory_summary(stats_only=True))
+            row |= {"stored_mib": float(found[1]), "stored": int(found[2])}
         with open(self.path, "a") as file:
-            file.write(json.dumps({"tensors": tensors, "mib": resident}) + "\\n")
+            file.write(json.dumps(row) + "\\n")
 '''
 pytestmark = [
     pytest.mark.slow,
@@ -48,7 +56,9 @@ pytestmark = [
 ]
 
 
-def trace(folder: Path, iterations: int, every: int, **options: float) -> tuple[list[float], list[float]]:
+def trace(
+    folder: Path, iterations: int, every: int, *overrides: str, **options: float
+) -> dict[str, list[float]]:
     """Live tensors, and resident MiB, after every so many iterations of a tiny run in a process of its own."""
     (folder / "probe.py").write_text(PROBE, encoding="utf-8")
     log = folder / "trace.jsonl"
@@ -57,7 +67,7 @@ def trace(folder: Path, iterations: int, every: int, **options: float) -> tuple[
         "env=bandit", "rollout.prompts=2", "rollout.members=2", "rollout.max_reply_tokens=8",
         "rollout.max_context_tokens=128", "val.episodes=2", f"val.every={iterations // 4}", "test.episodes=0",
         "engine.num_slots=4", "callbacks.last.every=10", f"trainer.max_epochs={iterations}",
-        f"hydra.run.dir={folder / 'run'}",
+        f"hydra.run.dir={folder / 'run'}", *overrides,
         *(f"+callbacks.probe.{name}={value}" for name, value in given.items()),
     )  # fmt: skip
     paths = os.pathsep.join([str(ROOT / "src"), str(folder)])
@@ -72,11 +82,12 @@ def trace(folder: Path, iterations: int, every: int, **options: float) -> tuple[
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(lines) == iterations // every
-    return [line["tensors"] for line in lines], [line["mib"] for line in lines]
+    return {name: [line[name] for line in lines] for name in lines[0]}
 
 
 def test_nothing_grows_over_two_hundred_iterations(tmp_path: Path) -> None:
-    tensors, mib = trace(tmp_path, ITERATIONS, EVERY)
+    found = trace(tmp_path, ITERATIONS, EVERY)
+    tensors, mib = found["tensors"], found["mib"]
     settled = ITERATIONS // EVERY // 4
     # between validations the number is always the same, and a validation adds none for good
     assert len(set(tensors[settled + 1 : 2 * settled - 1])) == 1
@@ -88,6 +99,20 @@ def test_nothing_grows_over_two_hundred_iterations(tmp_path: Path) -> None:
 
 
 def test_the_check_sees_a_callback_that_keeps_tensors(tmp_path: Path) -> None:
-    tensors, mib = trace(tmp_path, 24, 2, hoard_mib=4.0)
+    found = trace(tmp_path, 24, 2, hoard_mib=4.0)
+    tensors, mib = found["tensors"], found["mib"]
     assert tensors[9] - tensors[6] == 6  # two iterations after a validation, as the other
     assert mib[9] - mib[6] > 15
+
+
+@pytest.mark.long
+def test_neither_trainer_nor_store_grows_with_workers_of_ray(tmp_path: Path) -> None:
+    """The store holds what actors are made of, and the weights of now."""
+    pytest.importorskip("ray")
+    found = trace(tmp_path, ITERATIONS, 10, "worker=ray", "worker.count=2", "worker.share=1")
+    print({name: [round(value, 1) for value in values] for name, values in found.items()})
+    settled = len(found["mib"]) // 4
+    early, late = statistics.median(found["mib"][settled : settled + 4]), statistics.median(found["mib"][-4:])
+    assert late - early < GROWTH_MIB, f"resident {early:.1f} MiB, then {late:.1f}"
+    for name in ("stored_mib", "stored"):
+        assert max(found[name][-4:]) <= max(found[name][settled : settled + 4]), found[name]

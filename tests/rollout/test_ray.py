@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
+import socket
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,10 +18,10 @@ from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.workers.base import play
+from lit_agentrl.rollout.workers.cluster import connect
 from lit_agentrl.rollout.workers.crew import PlayingError
 from lit_agentrl.rollout.workers.inline import Inline
 from lit_agentrl.rollout.workers.pool import Pool
-from lit_agentrl.rollout.workers.process import Process, ProcessSettings
 from lit_agentrl.rollout.workers.ray import RaySettings
 from tests.conftest import ROOT, tiny_network
 from tests.rollout.test_process import rules, wave
@@ -105,6 +104,11 @@ def test_what_an_engine_raises_is_one_line(cluster: None) -> None:
         ({"count": 0}, r"^count=0 must be a whole number >= 1, or auto"),
         ({"cpus": 0}, r"^cpus=0 must be a number > 0"),
         ({"gpus": -1}, r"^gpus=-1 must be a number >= 0"),
+        ({"address": "head"}, r"^address=head must be auto, or HOST:PORT of a cluster$"),
+        (
+            {"address": "ray://head:10001"},
+            r"^address=ray://head:10001 must be auto, or HOST:PORT of a cluster$",
+        ),
     ],
 )
 def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
@@ -116,6 +120,16 @@ def test_without_ray_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install 'lit-agentrl\[ray\]'$"):
         RaySettings(share=1)
+
+
+def test_an_address_where_nobody_listens_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(
+            PlayingError, match=rf"^worker=ray cannot reach worker\.address={address} \(.*refused\); "
+        ):
+            connect(ModuleType("ray"), address, count=1, cpus=1, gpus=0)
 
 
 def of_actors() -> list[int]:
@@ -146,47 +160,3 @@ def raylet() -> str:
         if b"/raylet" in line.split(b"\0")[0] and node.encode() in line:
             return name
     return ""
-
-
-CAMPAIGN = 50
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["process", "ray"])
-def test_a_campaign_of_kills_and_hangs(kind: str, request: pytest.FixtureRequest) -> None:
-    """At random instants, of random workers, a third of them hangs: no episode is lost, and all are the same."""
-    generator = random.Random(0)
-    if kind == "ray":
-        request.getfixturevalue("cluster")
-        made = pool(patience=20.0, attempts=1000)
-    else:
-        settings = ProcessSettings(count=2, share=1, patience=20.0, attempts=1000)
-        made = settings.open(rules(), tiny_network(), torch.no_grad, is_ahead=False)
-    expected = [here(0, iteration) for iteration in range(4)]
-    made.load(named_weights(tiny_network()), version=5)
-    done: dict[str, int] = {"SIGKILL": 0, "SIGSTOP": 0}
-    is_over = threading.Event()
-
-    def hunt() -> None:
-        while sum(done.values()) < CAMPAIGN and not is_over.is_set():
-            time.sleep(generator.uniform(0.0, 3.0))
-            pids = of_actors() if kind == "ray" else [s.pid for s in made.seats if isinstance(s, Process)]
-            number = signal.SIGSTOP if generator.random() < 0.33 else signal.SIGKILL
-            alive = [s for s in made.seats if s.signs >= 0]
-            if pids and len(alive) == 2:
-                os.kill(generator.choice(pids), number)
-                done[number.name] += 1
-
-    hunter = threading.Thread(target=hunt, daemon=True)
-    hunter.start()
-    waves = restarts = attempts = shares = 0
-    while hunter.is_alive() or waves < 4:
-        found = play(made, wave(waves % 4))
-        assert found.episodes == expected[waves % 4]
-        waves += 1
-        attempts, shares = attempts + int(found.counts["attempts"]), shares + int(found.counts["shares"])
-        restarts += int(found.counts["restarts"])
-    is_over.set()
-    made.stop()
-    print(f"{kind}: {done}, {waves} waves equal, {shares} shares in {attempts} attempts, {restarts} restarts")
-    assert sum(done.values()) == CAMPAIGN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from lit_agentrl.distributed import world_size
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.actor import PlayingActor, sent
 from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.workers.cluster import AUTO, connect, host_and_port
 from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import packed
@@ -28,7 +28,6 @@ from lit_agentrl.rollout.workers.weights import differing
 _ASK_S = 2.0  # how often a worker that plays is asked for a sign of life
 _STOP_S = 5.0
 _PATIENT_S = 5 * _ASK_S  # the least patience: signs of life are up to two questions old
-AUTO = "auto"
 _MOST = 10_000
 
 
@@ -70,6 +69,8 @@ class RaySettings(PoolSettings):
             require(self.count == AUTO, "count", self.count, "a whole number >= 1, or auto")
         else:
             require_whole("count", self.count, 1, _MOST, beside=", or auto")
+        if self.address is not None and self.address != AUTO:
+            host_and_port(self.address)
         require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
         require_number("gpus", self.gpus, "a number >= 0", lambda number: number >= 0)
         if self.share is None:
@@ -115,7 +116,7 @@ class Actors:
         self._ray = ray = library()
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
-            _connect(ray, settings)
+            connect(ray, settings.address, count=settings.count, cpus=settings.cpus, gpus=settings.gpus)
         self._threads = settings.threads_of_worker(is_ahead=is_ahead)
         options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "concurrency_groups": {"life": 1}}
         self._actor = ray.remote(**options)(PlayingActor)
@@ -152,37 +153,6 @@ class Actors:
         self.weights = self._payload = None
         if self._is_ours:
             self._ray.shutdown()
-
-
-def _connect(ray: ModuleType, settings: RaySettings) -> None:
-    options: dict[str, Any] = {"include_dashboard": False} if settings.address is None else {}
-    if settings.address is None and isinstance(settings.count, int):
-        options["num_cpus"] = max(
-            1, math.ceil(settings.count * settings.cpus)
-        )  # however many the machine has
-    try:
-        ray.init(address=settings.address or "local", log_to_driver=False, logging_level="ERROR", **options)
-    except Exception as error:  # Ray has many
-        where = "a cluster on this machine" if settings.address is None else settings.address
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PlayingError(
-            f"worker=ray cannot reach {where} ({type(error).__name__}: {told}); see worker.address, and "
-            "`ray status` on its head"
-        ) from error
-    if settings.address is None:
-        _require_room(ray, settings)
-
-
-def _require_room(ray: ModuleType, settings: RaySettings) -> None:
-    """Refuse actors that the cluster of this machine alone, which does not grow, will never have room for."""
-    have = ray.cluster_resources()
-    for option, name, need in (("cpus", "CPU", settings.cpus), ("gpus", "GPU", settings.gpus)):
-        if need > have.get(name, 0.0):
-            ray.shutdown()
-            raise PlayingError(
-                f"worker.{option}={need:g} is more than this machine has ({have.get(name, 0.0):g}), so no worker could "
-                f"begin; lower worker.{option}, or name a cluster with worker.address"
-            )
 
 
 class Actor:
@@ -277,8 +247,8 @@ class Actor:
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
 
-    def _failed(self, error: Exception) -> PlayingError:
-        cause = getattr(error, "cause", None) or error
+    def _failed(self, error: Any) -> PlayingError:  # a RayTaskError
+        cause = error.cause
         told = (str(cause).strip().splitlines() or [""])[0]
         return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {told}")
 

@@ -1,0 +1,84 @@
+"""The cluster of Ray that a run uses: that of an address, or one of this machine."""
+
+from __future__ import annotations
+
+import math
+import socket
+from types import ModuleType
+from typing import Any
+
+from lit_agentrl.checks import require
+from lit_agentrl.rollout.workers.crew import PlayingError
+
+AUTO = "auto"
+_ANSWER_S = 10.0  # for a machine to answer
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of a cluster.
+
+    Raises:
+        ValueError: it is not ``HOST:PORT``.
+    """
+    host, _, port = address.rpartition(":")
+    require(
+        bool(host) and "/" not in host and port.isdigit(),
+        "address",
+        address,
+        "auto, or HOST:PORT of a cluster",
+    )
+    return host, int(port)
+
+
+def _require_answer(address: str) -> None:
+    """Look whether anybody listens there, which Ray takes minutes to find out."""
+    try:
+        socket.create_connection(host_and_port(address), _ANSWER_S).close()
+    except OSError as error:
+        raise PlayingError(
+            f"worker=ray cannot reach worker.address={address} ({error}); start a cluster there (ray start --head "
+            "--port=6379), and see `ray status` on its head"
+        ) from error
+
+
+def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: float, gpus: float) -> None:
+    """Have Ray use a cluster.
+
+    Args:
+        ray: the library.
+        address: of the cluster; None starts one of this machine alone.
+        count: workers that are wanted, if that is known.
+        cpus: of each.
+        gpus: of each.
+
+    Raises:
+        PlayingError: no cluster answers there, or none can be started, or a worker has no room in it.
+    """
+    if address is not None and address != AUTO:
+        _require_answer(address)
+    options: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    if address is None and isinstance(count, int):
+        options["num_cpus"] = max(1, math.ceil(count * cpus))  # however many the machine has
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
+    except Exception as error:  # Ray has many
+        where = "a cluster on this machine" if address is None else address
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise PlayingError(
+            f"worker=ray cannot reach {where} ({type(error).__name__}: {told}); see worker.address, and "
+            "`ray status` on its head"
+        ) from error
+    if address is None:
+        _require_room(ray, cpus, gpus)
+
+
+def _require_room(ray: ModuleType, cpus: float, gpus: float) -> None:
+    """Refuse actors that the cluster of this machine alone, which does not grow, will never have room for."""
+    have = ray.cluster_resources()
+    for option, name, need in (("cpus", "CPU", cpus), ("gpus", "GPU", gpus)):
+        if need > have.get(name, 0.0):
+            ray.shutdown()
+            raise PlayingError(
+                f"worker.{option}={need:g} is more than this machine has ({have.get(name, 0.0):g}), so no worker could "
+                f"begin; lower worker.{option}, or name a cluster with worker.address"
+            )
