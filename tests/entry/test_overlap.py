@@ -122,11 +122,11 @@ def test_who_plays() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": 0}, r"^threads=0 must be a whole number >= 1"),
+        ({"threads": 0}, r"^threads=0 must be a whole number from 1 to 1024"),
         ({"threads": 1.5}, r"^threads=1\.5 must be a whole number"),
         ({"patience": 0}, r"^patience=0 must be a number > 0, in seconds"),
         ({"share": 0}, r"^share=0 must be a whole number >= 1"),
-        ({"count": 0, "share": 1}, r"^count=0 must be a whole number >= 1"),
+        ({"count": 0, "share": 1}, r"^count=0 must be a whole number from 1 to 256"),
         ({"count": 2}, r"^count=2 needs shares to deal, .* set worker\.share"),
         ({"attempts": 0}, r"^attempts=0 must be a whole number >= 1"),
         ({"device": ["cpu", "gpu"]}, r"^device=gpu cannot be used here"),
@@ -145,7 +145,7 @@ def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> Non
 
 def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, tmp_path, "worker=process", "worker.threads=0")
-    assert error.endswith("worker.threads=0 must be a whole number >= 1")
+    assert error.endswith("worker.threads=0 must be a whole number from 1 to 1024")
     error = refused(capsys, tmp_path, "worker.count=2")
     assert error.endswith("worker=none has no option count; worker.count belongs to worker=process, ray")
     error = refused(capsys, tmp_path, "worker.threads=2")
