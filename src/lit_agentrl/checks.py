@@ -83,7 +83,12 @@ def shown(value: object) -> str:
         return f"{{{', '.join(f'{key}: {shown(item)}' for key, item in value.items())}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(shown, value))}]"
-    return str(value)
+    return one_line(str(value))
+
+
+def one_line(text: str) -> str:
+    """A text with its line breaks and other signs that nothing shows as they are written in code."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def require(condition: bool, option: str, value: object, valid: str) -> None:

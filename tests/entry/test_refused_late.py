@@ -39,6 +39,9 @@ CASES = [
         "-m seed=1,2 hydra/launcher=submitit_local hydra.launcher.nodes=3",
         "hydra.launcher.nodes=3 must be a whole number from 1 to 1",
     ),
+    ("~trainer", "trainer cannot be left out; valid: default"),
+    ("'prompt.style=com\npact'", "prompt.style=com\\npact cannot be read"),
+    ("-m hydra/sweeper=optuna +hydra.sweeper.search_space.lr.type=float", "give an option a range"),
     ("-m seed=range(1,100000000)", "this sweep would have 99999999 runs"),
     ("-m seed=range(1,5,0)", "seed=range(1,5,0) has no end"),
     ("-m seed=1,2 hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be"),
@@ -56,6 +59,11 @@ CASES = [
 def test_training(refused: Refused, in_empty_folder: Path, command: str, told: str) -> None:
     assert told in refused(f"env=bandit {command}" if "env=" not in command else command)
     assert not files(in_empty_folder)
+
+
+def test_an_override_that_is_no_text() -> None:
+    with pytest.raises(ValueError, match="None is not an override; write a text"):
+        parse([None])  # type: ignore[list-item]
 
 
 def test_contexts_longer_than_the_model_has_positions() -> None:

@@ -155,6 +155,8 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(
                 f"{text}: {key} takes a name, not {what}; valid: {', '.join(options_of(key, search))}"
             )
+        if override.is_delete() and key in all_groups(search) and key not in LISTS:
+            raise UserError(f"{text}: {key} cannot be left out; valid: {', '.join(options_of(key, search))}")
         if not (override.is_add() or override.is_force_add() or override.is_delete()):
             continue
         if not any(key == section or key.startswith(f"{section}.") for section in OPEN):

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from yaml import MarkedYAMLError
 
-from lit_agentrl.checks import shown, under
+from lit_agentrl.checks import one_line, shown, under
 
 WHERE = "add traceback=true to see where"
 # errors whose messages are written for users; by name, so that a typing error need not wait for torch
@@ -31,7 +31,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str, *, is_told: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.is_told = is_told
 
 

@@ -72,7 +72,7 @@ def as_names(overrides: Sequence[str]) -> list[str]:
     ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan']
     """
     return [
-        re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text) if text.startswith("debug=") else text
+        re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text) if str(text).startswith("debug=") else text
         for text in overrides
     ]
 
@@ -94,6 +94,10 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     Raises:
         UserError: one is not of the form ``key=value``.
     """
+    if strange := [text for text in overrides if not isinstance(text, str)]:  # of a notebook
+        raise UserError(
+            f"{strange[0]!r} is not an override; write a text such as 'env=sokoban', or env=\"sokoban\""
+        )
     parser = OverridesParser.create(loader)
     parsed: list[Override] = []
     for text in overrides:

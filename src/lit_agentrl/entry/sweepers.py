@@ -68,6 +68,12 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     with hydra_ready():
         loader = GlobalHydra.instance().config_loader()
     parsed = parse(overrides, loader)
+    for override in parsed:  # with which nothing can be composed
+        if override.key_or_group.startswith("hydra.sweeper.search_space"):
+            raise UserError(
+                f"{override.input_line} is how earlier versions wrote a search; give an option a range, such as "
+                "optim.lr=interval(1e-5,1e-3)"
+            )
     for override in parsed:
         plugin = _PLUGINS.get((override.key_or_group, str(override.value())))
         if plugin is not None and None in (find_spec(f"hydra_plugins.{plugin}"), find_spec("psutil")):
@@ -197,11 +203,6 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
             "Optuna, and the sweep goes on; leave it out"
         )
     _check_storage(node.storage)
-    if node.search_space:
-        raise UserError(
-            "hydra.sweeper.search_space is how earlier versions wrote a search; give an option a range, such as "
-            "optim.lr=interval(1e-5,1e-3)"
-        )
     searched = [override for override in swept if override.is_sweep_override()]
     if not searched and not node.custom_search_space:
         raise UserError(
