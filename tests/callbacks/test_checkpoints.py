@@ -247,7 +247,9 @@ def test_no_intact_checkpoint_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
         AtomicIO().load_checkpoint(path)
     path.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"^checkpoint .* is damaged and it has no intact predecessor; copy it"):
+    with pytest.raises(
+        CheckpointError, match=r"^checkpoint .* is damaged and it has no intact predecessor; copy it"
+    ):
         AtomicIO().load_checkpoint(path)
 
 
