@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_agentrl.callbacks.loggers import CSVLog
+from lit_agentrl.commands.levels import main as main_levels
+from lit_agentrl.entry.composition import CONFIG_DIR
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 from tests.entry.conftest import files
 from tests.entry.test_malformed import Refused, main_evaluate
@@ -52,6 +56,16 @@ CASES = [
         "-m seed=1,2 hydra/launcher=joblib hydra.launcher.prefer=cake",
         "hydra.launcher.prefer=cake must be processes",
     ),
+    ("rollout=8", "rollout is a section; set one of its options: rollout.prompts"),
+    (
+        "optim.optimizer._target_=torch.optim.LBFGS ~optim.optimizer.betas ~optim.optimizer.weight_decay",
+        "optimizer=LBFGS computes the loss several times a step",
+    ),
+    ("worker=ray worker.share=1 worker.address=127.0.0.1:9", "cannot reach worker.address=127.0.0.1:9"),
+    (
+        "-m hydra/sweeper=optuna hydra/sweeper/sampler=grid optim.lr=interval(1e-6,1e-3)",
+        "write optim.lr=choice(…), or choose sampler=tpe",
+    ),
 ]
 
 
@@ -83,11 +97,41 @@ def test_evaluations(refused: Refused, in_empty_folder: Path) -> None:
     )
 
 
-def test_a_variable_of_a_launcher(
-    refused: Refused, in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"RANK": "banana"}, "variable RANK=banana must be a whole number"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "variable RANK=5 must be less than WORLD_SIZE=2"),
+        ({"OMP_NUM_THREADS": "two"}, "variable OMP_NUM_THREADS=two must be a whole number >= 1"),
+    ],
+)
+def test_a_variable(
+    refused: Refused,
+    in_empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    told: str,
 ) -> None:
-    monkeypatch.setenv("RANK", "banana")
-    assert "variable RANK=banana must be a whole number" in refused("env=bandit")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert told in refused("env=bandit")
+
+
+def test_a_whole_command_in_one_word() -> None:
+    with pytest.raises(UserError, match="is no single option; write each by itself"):
+        parse(["python train.py algo=grpo"])
+
+
+def test_levels_of_a_shipped_game_under_a_name_of_ones_own(refused: Refused, in_empty_folder: Path) -> None:
+    Path("env").mkdir()
+    Path("env/mine.yaml").write_text((CONFIG_DIR / "env" / "bandit.yaml").read_text())
+    assert "env=bandit is a game of this package" in refused("--config-dir . env=mine", main_levels)
+
+
+def test_a_damaged_table_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_bytes(b"iteration,a\r\n1,\r2\r\n")
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged \(.*\); copy it anew"):
+        CSVLog(tmp_path).log_metrics({"a": 1.0}, 1)
 
 
 def test_a_sweep_of_evaluations(refused: Refused, in_empty_folder: Path) -> None:

@@ -144,7 +144,10 @@ class CSVLog(Logger):
         if self._is_loaded:
             return
         lines, is_torn = whole_lines(self.path)
-        header, *records = list(csv.reader(lines)) or [["iteration"]]
+        try:
+            header, *records = list(csv.reader(lines)) or [["iteration"]]
+        except csv.Error as error:
+            raise ValueError(f"{self.path} is damaged ({error}); copy it anew, or move it away") from error
         if header[0] != "iteration":
             raise ValueError(f"{self.path} is not a metrics file: its first column is {header[0]!r}")
         self._columns = header[1:]

@@ -16,6 +16,7 @@ from lit_agentrl.entry.errors import UserError, explain, report, was_interrupted
 from lit_agentrl.entry.jobs import Interrupted
 from lit_agentrl.entry.options import options_of
 from lit_agentrl.entry.overrides import program, split_arguments
+from lit_agentrl.entry.variables import check_environment
 
 
 def run_command(
@@ -34,7 +35,7 @@ def run_command(
         return
     threads.spin_briefly()
     try:
-        ranks.check_environment()
+        check_environment()
         num_failed = command(arguments)
     except (KeyboardInterrupt, SystemExit) as error:
         if not was_interrupted(error):

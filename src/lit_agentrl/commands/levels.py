@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.commands._running import run_command
-from lit_agentrl.entry.composition import search_path
+from lit_agentrl.entry.composition import CONFIG_DIR, search_path
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import program
 
@@ -51,11 +51,29 @@ def _levels(argv: list[str]) -> int:
     from lit_agentrl.entry.games import game_of
 
     tasks = [game_of(job, search) for job in jobs]
+    if search:
+        _require_own(tasks)
     print("| game | split | chance success | chance return | oracle success | oracle return |")
     print("|---|---|---|---|---|---|")
     for task in tasks:
         _measure(task, args.episodes, args.seed)
     return 0
+
+
+def _require_own(tasks: Sequence[Task]) -> None:
+    """Refuse to write the levels of a game of this package into it under names of the user's.
+
+    Raises:
+        UserError: naming what measures them.
+    """
+    from lit_agentrl.envs.levels import levels_file
+
+    for task in tasks:
+        if levels_file(task).is_relative_to(CONFIG_DIR.parent):
+            raise UserError(
+                f"env={task.name} is a game of this package under a name of yours, and its levels would be written "
+                "into the package; a run measures them at its start, so there is nothing to do"
+            )
 
 
 class _Parser(argparse.ArgumentParser):

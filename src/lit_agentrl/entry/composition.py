@@ -14,9 +14,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from yaml import YAMLError
 
+from lit_agentrl.checks import shown
 from lit_agentrl.entry.constants import MEANT, REMOVED
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
 from lit_agentrl.entry.groups import all_groups, options_of
@@ -114,6 +115,11 @@ def check_sections(cfg: DictConfig, name: str) -> None:
     Raises:
         UserError: an unknown key, or a missing section.
     """
+    for section, options in _sections(name).items():
+        if isinstance(given := cfg.get(section, {}), str | bool | int | float | list | ListConfig):
+            raise UserError(
+                f"{section}={shown(given)}: {section} is a section; set one of its options: {', '.join(options)}"
+            )
     for section, known in _known_keys(name).items():
         given = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
         prefix = f"{section}." if section else ""
@@ -131,6 +137,21 @@ def _known_keys(name: str) -> dict[str, frozenset[str]]:
         base = compose(config_name=name)
     sections = ("", *CLOSED)
     return {s: frozenset(str(key) for key in (OmegaConf.select(base, s) if s else base)) for s in sections}
+
+
+@cache
+def _sections(name: str) -> dict[str, list[str]]:
+    """The sections of the whole config that are no group, each with its options."""
+    with hydra_ready():
+        base = compose(config_name=name, return_hydra_config=True)
+    chosen = {"hydra", *(str(group).partition("/")[0] for group in base.hydra.runtime.choices)}
+    plain = OmegaConf.to_container(base, resolve=False)
+    assert isinstance(plain, dict)
+    return {
+        str(key): [f"{key!s}.{option}" for option in node if not option.startswith("_")]
+        for key, node in plain.items()
+        if isinstance(node, dict) and str(key) not in chosen
+    }
 
 
 def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:

@@ -108,6 +108,10 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
         try:
             parsed += parser.parse_overrides([_FOLDER.sub(r"run='\1'", text)])
         except OverrideParseException as error:
+            if re.search(r"\s", text.partition("=")[0]):
+                raise UserError(
+                    f"{text} is no single option; write each by itself, such as algo=grpo env=sokoban"
+                ) from error
             reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or first_line(error)
             raise UserError(
                 f"{text} cannot be read ({reason.splitlines()[0]}); close every bracket and quote special "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
 WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
-_RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,9 @@ class Job:
         return cfg
 
 
-def check_environment() -> None:
-    """Refuse variables of a launcher that Lightning and torch could not read.
-
-    Raises:
-        UserError: one is no number, naming it.
-    """
-    for name in (*_RANKS, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
-        if not (value := os.environ.get(name, "0")).strip().isdecimal():
-            raise UserError(
-                f"the environment variable {name}={value} must be a whole number, as torchrun and srun set it; unset it"
-            )
-
-
 def is_first() -> bool:
     """Whether this process speaks for the run: it composes, prints and writes."""
-    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
 def is_telling() -> bool:

@@ -213,6 +213,13 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
             raise UserError(
                 f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)"
             )
+        if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
+            override.value(), IntervalSweep
+        ):
+            raise UserError(
+                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has no end of "
+                f"them; write {override.key_or_group}=choice(…), or choose sampler=tpe"
+            )
     _, mode = _monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
     given = node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -119,6 +120,13 @@ class OptimSettings:
         Raises:
             ValueError: it does, naming the option, where leaving one out helps.
         """
+        made = self.optimizer.func if isinstance(self.optimizer, partial) else self.optimizer
+        closure = inspect.signature(made.step).parameters.get("closure") if hasattr(made, "step") else None
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ValueError(
+                f"optimizer={made.__name__} computes the loss several times a step, and episodes give their gradient "
+                "once; choose another, such as optim.optimizer._target_=torch.optim.AdamW"
+            )
         if (reason := self._refusal(self.optimizer)) is None:
             return
         if not isinstance(self.optimizer, partial):
@@ -126,7 +134,7 @@ class OptimSettings:
                 f"optimizer={shown(self.optimizer)} is no optimizer; name the class of one, such as "
                 "optim.optimizer._target_=torch.optim.Adam"
             )
-        made, given = self.optimizer.func, self.optimizer.keywords
+        given = self.optimizer.keywords
         name = getattr(made, "__name__", type(made).__name__)
         for option, value in given.items():
             rest = {other: kept for other, kept in given.items() if other != option}

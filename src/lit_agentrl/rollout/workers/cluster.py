@@ -30,8 +30,12 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _require_answer(address: str) -> None:
-    """Look whether anybody listens there, which Ray takes minutes to find out."""
+def require_answer(address: str) -> None:
+    """Look whether anybody listens there, which Ray takes minutes to find out.
+
+    Raises:
+        PlayingError: nobody does.
+    """
     try:
         socket.create_connection(host_and_port(address), _ANSWER_S).close()
     except OSError as error:
@@ -55,7 +59,7 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
         PlayingError: no cluster answers there, or none can be started, or a worker has no room in it.
     """
     if address is not None and address != AUTO:
-        _require_answer(address)
+        require_answer(address)
     options: dict[str, Any] = {"include_dashboard": False} if address is None else {}
     if address is None and isinstance(count, int):
         options["num_cpus"] = max(1, math.ceil(count * cpus))  # however many the machine has
