@@ -49,6 +49,10 @@ SWEEP = [pytest.mark.slow, pytest.mark.sweep]
 )
 def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
     cfg = config(f"algo={algo}", "rollout.overlap=true")
+    if build_algorithm(cfg)[1].takes_trials:
+        with pytest.raises(ValueError, match="set rollout.overlap=false"):
+            build_parts(cfg, task_loader())
+        return
     algorithm = build_parts(cfg, task_loader()).algorithm
     if not isinstance(algorithm, Algorithm):  # a loss of groups, whose log-probs may be those of any policy
         assert "correction" not in cfg.algo and algorithm.unit == "group_B"
