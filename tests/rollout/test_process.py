@@ -292,3 +292,11 @@ def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None
     finally:
         made.stop()
     assert (tmp_path / "log").read_text() == "closed\n" * 4  # one for each episode that can be under way
+
+
+def test_a_wave_leaves_nothing_in_the_engine() -> None:
+    """Groups are larger than the room, so that an episode ends while others of its group have not begun."""
+    one = Scheduler(rules(), rules().open_engine(tiny_network()))
+    one.play(wave())
+    other = Scheduler(rules(), rules().open_engine(tiny_network()))
+    assert one.play(wave(1)) == other.play(wave(1))

@@ -112,7 +112,9 @@ class Admission:
     def may_branch(self, index: int) -> bool:
         """Whether another episode may yet begin from this one."""
         group, _ = self._places[index]
-        return bool(self._waiting.get(group)) or any(self._places[i][0] == group for i, _ in self._ready)
+        if group not in self._growths:
+            return False
+        return bool(self._waiting[group]) or any(self._places[i][0] == group for i, _ in self._ready)
 
     def require_all(self) -> None:
         """Nothing is played any more: every member must have begun.

@@ -63,9 +63,7 @@ class Scheduler:
         self._engine = engine
         self._on_reply = on_reply
         self._desk = Desk(rules.tasks, rules.probes)
-        self._unread: dict[
-            int, list[int]
-        ] = {}  # what the engine is to read first of an episode with a parent
+        self._unread: dict[int, list[int]] = {}  # what is read first of an episode with a parent
         self._due: dict[int, int] = {}  # by the clock, when the game of an episode must have answered
         self._skipped = 0
         self._admission = Admission((), None, self._draw(Wave("train", 0, SamplingParams(), ())), 1)
