@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Structure
+from lit_agentrl.rollout.structures.base import BRANCHES
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -105,7 +103,7 @@ class _Group:
         return branch
 
 
-class EntropyBranch(Structure):
+class EntropyBranch(Refill):
     """``P_k = base + slope (H_k - H_0) / log V`` is the chance to branch before reply k: ARPO, arXiv 2507.19849.
 
     ``H_k`` is the entropy of the first ``tokens`` of reply k, after the observation; 0 is the first reply.  An episode
@@ -127,6 +125,7 @@ class EntropyBranch(Structure):
     """
 
     needs = frozenset({"fork", "entropies"})
+    gives = Refill.gives | {BRANCHES}
 
     def __init__(
         self,
@@ -148,8 +147,7 @@ class EntropyBranch(Structure):
         if threshold is not None:
             require_number("threshold", threshold, "a finite number, or null to draw")
         require_one_of("entropy", entropy, ("mean", "sum"))
-        self._refill = Refill(max_waves)
-        self.gives = self._refill.gives | {BRANCHES}
+        super().__init__(max_waves)
         self._initial = initial
         self._rule = AtEntropy(initial or 1, base, slope, tokens, copies, threshold, entropy)
 
@@ -159,12 +157,3 @@ class EntropyBranch(Structure):
             initial <= members, "initial", initial, f"at most rollout.members={members}, the budget of leaves"
         )
         return replace(self._rule, initial=initial)
-
-    def prompts(self, wanted: int, factor: float) -> int:
-        return self._refill.prompts(wanted, factor)
-
-    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        return self._refill.plan(prompts, members)
-
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        return self._refill.after_wave(so_far)

@@ -13,11 +13,11 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MORE_GROUPS, SoFar, Structure
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
-class Hint(Structure):
+class Hint(Refill):
     """Plays a group that no member solves again, told more and more of the solution.
 
     GHPO, arXiv 2507.10628, by its released code: the whole group is played again with the first of ``shares`` of the
@@ -34,7 +34,6 @@ class Hint(Structure):
         ValueError: shares that do not grow within (0, 1], or a start below 0.
     """
 
-    gives = frozenset({MORE_GROUPS})
     curves = ("hinted_share", "hint_solved_share", "hint")
 
     def __init__(
@@ -49,7 +48,7 @@ class Hint(Structure):
                 f"shares={shares} must be growing numbers above 0 and at most 1, such as [0.25,0.5,0.75]"
             )
         self._shares, self._start = numbers, start
-        self._refill = Refill(max_waves)
+        super().__init__(max_waves)
 
     def check_game(self, task: Task) -> None:
         with closing(task.make("train")) as env:
@@ -60,13 +59,10 @@ class Hint(Structure):
                     "algo/structure=refill"
                 )
 
-    def prompts(self, wanted: int, factor: float) -> int:
-        return self._refill.prompts(wanted, factor)
-
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         unsolved = self._unsolved(so_far)
         if not int(sum_over_ranks(torch.tensor(len(unsolved)))):  # ranks draw further prompts together
-            return self._refill.after_wave(so_far)
+            return super().after_wave(so_far)
         return [
             EpisodeSpec(
                 e.iteration, e.group, e.member + so_far.members, e.task, e.instance_seed, so_far.waves,

@@ -12,12 +12,11 @@ from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.pack import trajectory_id
-from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MORE_GROUPS, SoFar, Structure
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
-class Replay(Structure):
+class Replay(Refill):
     """Keeps the last successes of each instance, and puts one into a group of it in which all fail.
 
     ARPO-replay (arXiv 2505.16282), by its released code: a group fails where the population standard deviation of its
@@ -38,7 +37,6 @@ class Replay(Structure):
         ValueError: a value out of range.
     """
 
-    gives = frozenset({MORE_GROUPS})
     curves = ("replaced_share", "kept_instances")
     wants_repeats = True
     is_off_policy = True
@@ -60,14 +58,8 @@ class Replay(Structure):
         require_number("max_mean", max_mean, "in (0, 1]", lambda value: 0 < value <= 1)
         self._size, self._instances = size, instances
         self._min_score, self._max_std, self._max_mean = min_score, max_std, max_mean
-        self._refill = Refill(max_waves)
+        super().__init__(max_waves)
         self._kept: dict[str, list[Episode]] = {}  # the instance that gained one last stands last
-
-    def prompts(self, wanted: int, factor: float) -> int:
-        return self._refill.prompts(wanted, factor)
-
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        return self._refill.after_wave(so_far)
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         replaced = self._replaced(so_far)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MORE_GROUPS, WHOLE_CONTEXT, SoFar, Structure, members_of
+from lit_agentrl.rollout.structures.base import WHOLE_CONTEXT, SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
-class Retry(Structure):
+class Retry(Refill):
     """Unary feedback: after a reply that does not solve its game the policy hears so, and tries the instance again.
 
     UFO, arXiv 2507.14295: a question becomes an episode of at most ``tries`` answers, and a success ends it.
@@ -28,7 +28,6 @@ class Retry(Structure):
         ValueError: fewer than two tries, or a feedback without a word.
     """
 
-    gives = frozenset({MORE_GROUPS})
     needs = frozenset({WHOLE_CONTEXT})
     curves = ("tries", "first_success")
 
@@ -47,7 +46,7 @@ class Retry(Structure):
             "a text that is not blank",
         )
         self._tries, self._feedback = tries, feedback
-        self._refill = Refill(max_waves)
+        super().__init__(max_waves)
 
     def check_game(self, task: Task) -> None:
         if task.max_turns != 1:
@@ -56,14 +55,9 @@ class Retry(Structure):
                 "or algo/structure=refill"
             )
 
-    def prompts(self, wanted: int, factor: float) -> int:
-        return self._refill.prompts(wanted, factor)
-
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        return self._tried(members_of(prompts, members))
-
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        return self._tried(self._refill.after_wave(so_far))
+        specs = super().plan(prompts, members)
+        return [replace(spec, tries=self._tries, feedback=self._feedback) for spec in specs]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         played = [episode for episode in so_far.sampled if not episode.failed]
@@ -71,6 +65,3 @@ class Retry(Structure):
             "tries": (sum(len(episode.turns) for episode in played), len(played)),
             "first_success": (sum(e.success and len(e.turns) == 1 for e in played), len(played)),
         }
-
-    def _tried(self, specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
-        return [replace(spec, tries=self._tries, feedback=self._feedback) for spec in specs]

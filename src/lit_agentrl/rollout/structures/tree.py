@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_agentrl import seeds
-from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Structure
+from lit_agentrl.rollout.structures.base import BRANCHES, SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -64,7 +62,7 @@ class _Group:
         return found
 
 
-class Trees(Structure):
+class Trees(Refill):
     """``trees`` episodes of each prompt, each of which is expanded in ``rounds``: Tree-GRPO, arXiv 2509.21240.
 
     A node is what the policy reads before a turn; the opening is one, the end of an episode is none.  In a round
@@ -84,6 +82,7 @@ class Trees(Structure):
     """
 
     needs = frozenset({"fork"})
+    gives = Refill.gives | {BRANCHES}
 
     def __init__(
         self,
@@ -101,8 +100,7 @@ class Trees(Structure):
         if leaves is not None:
             require_whole("leaves", leaves, 1, self._size, ", which a tree has, or null for all")
         self._trees, self._rounds, self._expansions, self._leaves = trees, rounds, expansions, leaves
-        self._refill = Refill(max_waves)
-        self.gives = self._refill.gives | {BRANCHES}
+        super().__init__(max_waves)
 
     def branching(self, members: int) -> Branching | None:
         trees = members // self._size if self._trees is None else self._trees
@@ -113,15 +111,6 @@ class Trees(Structure):
                 f"which do not make rollout.members={members}; set rollout.members={wanted}, or other trees"
             )
         return Rounds(trees, self._rounds, self._expansions) if self._rounds else None
-
-    def prompts(self, wanted: int, factor: float) -> int:
-        return self._refill.prompts(wanted, factor)
-
-    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        return self._refill.plan(prompts, members)
-
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        return self._refill.after_wave(so_far)
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         if self._leaves is None:
