@@ -201,3 +201,22 @@ class ServedEngine(Protocol):
         Raises:
             ServerError: it does not answer.
         """
+
+
+def require_fork(parent: int, child: int, at: int, *, length: int | None, is_new: bool) -> None:
+    """Check what `Engine.fork` is asked for.
+
+    Args:
+        parent: episode that is gone on from.
+        child: episode that goes on.
+        at: tokens that are taken over.
+        length: tokens of the parent; None: the engine holds none.
+        is_new: whether the engine does not hold the child.
+
+    Raises:
+        ValueError: it cannot be done.
+    """
+    if length is None or not is_new:
+        raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
+    if not 0 < at <= length:
+        raise ValueError(f"fork at {at}: episode {parent} has {length} tokens")

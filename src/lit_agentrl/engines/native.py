@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.attention import NAME
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.cache import SlotCache
 from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.prefixes import common_prefixes
@@ -145,10 +145,9 @@ class NativeEngine:
         if self._slower:
             return self._slower.fork(parent, child, at)
         rows, source = self._rows, self._rows.slot_of.get(parent)
-        if source is None or child in rows.slot_of:
-            raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
-        if not 0 < at <= rows.total_S[source]:
-            raise ValueError(f"fork at {at}: episode {parent} has {rows.total_S[source]} tokens")
+        length = None if source is None else int(rows.total_S[source])
+        require_fork(parent, child, at, length=length, is_new=child not in rows.slot_of)
+        assert source is not None
         if rows.num_live >= rows.num_slots:
             raise ValueError("fork needs a free slot; raise engine.num_slots")
         slot, known = rows.open(child), min(at, int(rows.known_S[source]))

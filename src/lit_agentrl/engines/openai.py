@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.answers import Answer, read_chat, read_scores, read_tokens
-from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.http import ServerError
 from lit_agentrl.engines.pushing import Pusher
 from lit_agentrl.engines.settings import ServerSettings
@@ -166,12 +166,9 @@ class OpenAIEngine:
 
     def fork(self, parent: int, child: int, at: int) -> None:
         """Start ``child`` from the first ``at`` tokens of ``parent``; the server's prefix cache saves reading them."""
-        history = self._history.get(parent)
-        if self._is_chat or history is None or child in self._history:
-            raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
-        if not 0 < at <= len(history):
-            raise ValueError(f"fork at {at}: episode {parent} has {len(history)} tokens")
-        self._history[child] = history[:at]
+        length = len(self._history[parent]) if parent in self._history and not self._is_chat else None
+        require_fork(parent, child, at, length=length, is_new=child not in self._history)
+        self._history[child] = self._history[parent][:at]
 
     def close(self, episode: int) -> None:
         self._history.pop(episode, None)

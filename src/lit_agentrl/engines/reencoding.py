@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.engines.base import TurnRequest, TurnResult
+from lit_agentrl.engines.base import TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopTable
@@ -81,12 +81,9 @@ class ReencodingEngine:
             return self._answer(alike)
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        history = self._history.get(parent)
-        if history is None or child in self._history:
-            raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
-        if not 0 < at <= len(history):
-            raise ValueError(f"fork at {at}: episode {parent} has {len(history)} tokens")
-        self._history[child] = history[:at]
+        length = len(self._history[parent]) if parent in self._history else None
+        require_fork(parent, child, at, length=length, is_new=child not in self._history)
+        self._history[child] = self._history[parent][:at]
 
     def close(self, episode: int) -> None:
         self._history.pop(episode, None)

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult
+from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.engines.stops import StopRule, StopTable
 from lit_agentrl.engines.support import require_positions
@@ -158,12 +158,9 @@ class VLLMEngine:
 
     def fork(self, parent: int, child: int, at: int) -> None:
         """Start ``child`` from the first ``at`` tokens of ``parent``; the prefix cache saves reading them."""
-        history = self._history.get(parent)
-        if history is None or child in self._history:
-            raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
-        if not 0 < at <= len(history):
-            raise ValueError(f"fork at {at}: episode {parent} has {len(history)} tokens")
-        self._history[child] = history[:at]
+        length = len(self._history[parent]) if parent in self._history else None
+        require_fork(parent, child, at, length=length, is_new=child not in self._history)
+        self._history[child] = self._history[parent][:at]
 
     def close(self, episode: int) -> None:
         self._history.pop(episode, None)
