@@ -6,9 +6,11 @@ import math
 from itertools import permutations
 
 import pytest
+import torch
 
 from lit_agentrl.rewards.delta import Delta
 from lit_agentrl.rewards.top_lambda import TopLambda
+from lit_agentrl.rl.advantages import group_mean_std
 from tests.rewards.conftest import episode, golden, sized, turn
 
 
@@ -61,6 +63,21 @@ def test_delta_at_an_iteration():
     }
     assert [sum(row) for row in apply(part, golden(), 2)] == [3, 0, 0, 3, 3, 0]
     assert part.curves(golden(), iteration=2) == {"phase": 2.0}
+
+
+def test_advantages_before_and_after_the_switch_by_hand():
+    """Dense 4, 1, 2, 1 points: mean 2, deviation sqrt(2).  Binary 1, 0, 0, 0: mean 1/4, deviation 1/2."""
+    members = [
+        sized(2, group=7, member=m, reward=r, success=m == 0) for m, r in enumerate((4.0, 1.0, 2.0, 1.0))
+    ]
+    part = Delta(at_iteration=1)
+    for iteration, by_hand in ((0, [2**0.5, -(0.5**0.5), 0.0, -(0.5**0.5)]), (1, [1.5, -0.5, -0.5, -0.5])):
+        returns = torch.tensor([math.fsum(row) for row in apply(part, members, iteration)])
+        found = group_mean_std(
+            return_B=returns, group_B=torch.full((4,), 7), trajectory_B=torch.arange(4),
+            is_action_BT=torch.ones(4, 1, dtype=torch.bool),
+        )  # fmt: skip
+        assert found.advantage_BT[:, 0].tolist() == pytest.approx(by_hand, abs=1e-5)
 
 
 def test_delta_when_enough_groups_have_a_success():

@@ -32,6 +32,7 @@ LOSSES = [
     ),
     (GRPO, ratios.token, partial(HIGHER, low=0.2, high=0.28), aggregation.token_mean, 0.108407),
     (GRPO, ratios.token, partial(HIGHER, low=0.15, high=0.25), aggregation.token_mean, 0.116551),
+    (GRPO, ratios.token, partial(HIGHER, low=0.2, high=0.3), SEQ, -0.016102),  # DELTA
     (GRPO, ratios.token, partial(clipping.dual, cap=1.3), aggregation.token_mean, 0.106526),
     (GRPO, ratios.sequence, partial(HIGHER, low=3e-4, high=4e-4), SEQ, -0.000213),
     (GRPO, ratios.sequence, partial(HIGHER, low=0.05, high=0.05), SEQ, -0.024806),

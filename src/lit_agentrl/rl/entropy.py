@@ -65,8 +65,8 @@ class AdaptiveBonus:
 
     def __post_init__(self) -> None:
         """Checks the constants."""
-        for name in ("target", "delta", "max_coef"):
-            require_number(name, getattr(self, name), "finite and > 0", lambda value: value > 0)
+        for name, given in dict(target=self.target, delta=self.delta, max_coef=self.max_coef).items():
+            require_number(name, given, "finite and > 0", lambda value: value > 0)
         require(self.max_coef >= self.delta, "max_coef", self.max_coef, f">= delta={self.delta}")
         require(0 <= self.coef <= self.max_coef, "coef", self.coef, f"in [0, max_coef={self.max_coef}]")
 
