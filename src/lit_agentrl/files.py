@@ -28,8 +28,8 @@ def _naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def write_atomic(path: str | Path, text: str) -> None:
-    """Replace the file by ``text``: a reader, or a run killed half-way, sees the old or the new, whole.
+def write_atomic(path: str | Path, text: str | bytes) -> None:
+    """Replace the file by ``text`` (as UTF-8): a reader, or a run killed half-way, sees the old or the new, whole.
 
     Raises:
         OSError: the folder is not writable or full; the old file is untouched.
@@ -38,8 +38,8 @@ def write_atomic(path: str | Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     temporary.unlink(missing_ok=True)  # never through a link that lies there
-    with _naming(path), open(temporary, "x", encoding="utf-8", newline="") as file:
-        file.write(text)
+    with _naming(path), open(temporary, "xb") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,9 +12,8 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import named
-from lit_agentrl.data.prompts import PromptStream
+from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import foretell, open_engine, reach
 from lit_agentrl.entry.assembly import check_prompts, check_thinking
@@ -28,6 +27,7 @@ from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
+from lit_agentrl.episode import Episode
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import Rules
@@ -57,36 +57,85 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     """
     temperatures = as_list(cfg.temperature)
     check_options(cfg, temperatures)
-    saved = _composed(cfg, described)
-    load_task = find_games(cfg, saved, task_loader())
-    check_targets(
-        OmegaConf.masked_copy(
-            saved, ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
-        )
-    )
-    settings = made(saved, "rollout", RolloutSettings)
-    games = build_games(saved, load_task)
-    name, rules, engine, sync = _opened(saved, games, settings)
     is_kept = can_keep(FOLDER)
     records: list[dict[str, Any]] = []
-    with ExitStack() as opened:
-        opened.callback(engine.stop)
-        scheduler = opened.enter_context(closing(Scheduler(rules, engine)))
+    with closing(opened_model(cfg, described)) as model:
+        games, settings = model.games, model.settings
         for value in temperatures:
-            evaluation = Evaluation(
-                cfg.split,
-                eval_params(settings, float(value), "evaluate"),
-                cfg.members,
-                settings.max_failed_share,
-            )
-            _play(evaluation, games, int(cfg.seed), _player(scheduler, sync))
+            params = eval_params(settings, float(value), "evaluate")
+            evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+            model.play(evaluation, games.test)
             for spec in games.test:
                 task = games.tasks[spec.task]
                 outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
                 levels = asdict(lookup(task, cfg.split))
                 records.append(record_of(cfg, task.name, float(value), outcomes, levels))
-    stage = str(saved.engine.get("model") or name)
-    return _scores(cfg, saved, stage, records, sync.used(), is_kept)
+    stage = str(model.saved.engine.get("model") or model.name)
+    return _scores(cfg, model.saved, stage, records, model.sync.used(), is_kept)
+
+
+@dataclass
+class OpenedModel:
+    """A model that plays.
+
+    Attributes:
+        saved: the config that describes it.
+        settings: limits of episodes.
+        games: that it plays.
+        policy: tokenizer, and network if there is one here.
+        sync: asks the engine what it was asked for.
+    """
+
+    saved: DictConfig
+    settings: RolloutSettings
+    games: Games
+    policy: Any
+    sync: WeightSync
+    _engine: Engine
+    _scheduler: Scheduler
+
+    @property
+    def name(self) -> str:
+        name: str = self.policy.name
+        return name
+
+    def play(self, evaluation: Evaluation, specs: Sequence[EvalSpec]) -> list[Episode]:
+        """The episodes of an evaluation, which gets their outcomes."""
+        stream = PromptStream(
+            prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=specs
+        )
+        episodes: list[Episode] = []
+        for number, loader in enumerate(stream.test_dataloader()):
+            for batch in loader:
+                evaluation.collect(batch, self._played, 0, is_first=number == 0)
+                episodes += batch.episodes
+        return episodes
+
+    def _played(self, wave: Wave, version: int) -> Played:
+        self.sync.load(None, version)
+        self.sync.probed(wave.params)
+        return Played(self._scheduler.play(wave))
+
+    def close(self) -> None:
+        """Close its games and its engine."""
+        self._scheduler.close()
+        self._engine.stop()
+
+
+def opened_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
+    """The model that these options describe, ready to play the games of ``cfg.env`` with ``cfg.seed``.
+
+    Raises:
+        ValueError: an option makes no sense.
+    """
+    saved = _composed(cfg, described)
+    load_task = find_games(cfg, saved, task_loader())
+    sections = ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
+    check_targets(OmegaConf.masked_copy(saved, sections))
+    settings = made(saved, "rollout", RolloutSettings)
+    games = build_games(saved, load_task)
+    policy, rules, engine, sync = _opened(saved, games, settings)
+    return OpenedModel(saved, settings, games, policy, sync, engine, Scheduler(rules, engine))
 
 
 def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
@@ -106,8 +155,8 @@ def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
 
 def _opened(
     saved: DictConfig, games: Games, settings: RolloutSettings
-) -> tuple[str, Rules, Engine, WeightSync]:
-    """What plays: the model's name, rules, an engine around its network, if it has one here, and its weights."""
+) -> tuple[Any, Rules, Engine, WeightSync]:
+    """What plays: the model, rules, an engine around its network, if it has one here, and its weights."""
     bound_caches()
     make = engine_of(saved)
     foretell(make, _ASKED)
@@ -137,24 +186,7 @@ def _opened(
         raise UserError(
             "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
         )
-    return policy.name, rules, engine, WeightSync(engine, network, rules, given["forward_context"])
-
-
-def _player(scheduler: Scheduler, sync: WeightSync) -> Callable[[Wave, int], Played]:
-    def play(wave: Wave, version: int) -> Played:
-        sync.load(None, version)
-        sync.probed(wave.params)
-        return Played(scheduler.play(wave))
-
-    return play
-
-
-def _play(evaluation: Evaluation, games: Games, seed: int, play: Callable[[Wave, int], Played]) -> None:
-    stream = PromptStream(prompts=1, task_weights=games.weights, seed=seed, val=(), test=games.test)
-    for number, loader in enumerate(stream.test_dataloader()):
-        for batch in loader:
-            assert isinstance(batch, StepBatch)
-            evaluation.collect(batch, play, 0, is_first=number == 0)
+    return policy, rules, engine, WeightSync(engine, network, rules, given["forward_context"])
 
 
 def _scores(
@@ -168,7 +200,7 @@ def _scores(
     played = "-".join(dict.fromkeys(record["env"] for record in records))
     plain = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
     written: dict[str, Any] = {
-        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": _described(saved)},
+        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": described_model(saved)},
         "results": records,
         **({"engine": used} if used else {}),
     }
@@ -176,7 +208,7 @@ def _scores(
     return Scores(records, path, table_of(stage, cfg, records, used))
 
 
-def _described(saved: DictConfig) -> Any:
+def described_model(saved: DictConfig) -> Any:
     """What played, as it is recorded; keys of servers are named there, and stand nowhere."""
     sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
     return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

@@ -15,6 +15,7 @@ from lit_agentrl.entry.trust import TRUST_RUN, is_trusted
 
 # sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
 _OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
+_OF_ANY = ("evaluate", "collect")  # what is done with any model, of a run or not
 
 
 def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -35,9 +36,9 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     check_overrides(overrides, is_multirun=False)
     for override in take_variant(parse(overrides), cfg):
         key = override.key_or_group
-        if key not in keys and key.startswith(_OF_MODEL) and name == "evaluate":
+        if key not in keys and key.startswith(_OF_MODEL) and name in _OF_ANY:
             raise UserError(
-                f"{override.input_line} describes a model, and run= names one already; leave run= out to evaluate it"
+                f"{override.input_line} describes a model, and run= names one already; leave run= out to {name} it"
             )
         if key not in keys or override.is_add() or override.is_delete():
             hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
@@ -47,14 +48,16 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
         raise UserError(
             "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
         )
+    if missing := OmegaConf.missing_keys(cfg):
+        raise UserError(f"{min(missing)} has no value; {name} --help says what it is")
     return cfg
 
 
-def options_of_model(overrides: Sequence[str]) -> tuple[DictConfig, list[str]] | None:
-    """The options of ``conf/evaluate.yaml``, and those that describe a model; None where a run is named instead.
+def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[DictConfig, list[str]] | None:
+    """The options of ``conf/NAME.yaml``, and those that describe a model; None where a run is named instead.
 
     Raises:
-        UserError: an option that belongs to neither, or to an evaluation of a run alone.
+        UserError: an option that belongs to neither, or to what is done with a run alone.
     """
     parsed = parse(overrides)
     keys = [each.key_or_group for each in parsed]
@@ -67,9 +70,9 @@ def options_of_model(overrides: Sequence[str]) -> tuple[DictConfig, list[str]] |
             raise UserError(
                 f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
             )
-    cfg = options_of("evaluate", [*own, "run=null"])
-    for name in ("run", "checkpoint", TRUST_RUN):
-        cfg.pop(name)
+    cfg = options_of(name, [*own, "run=null"])
+    for of_run in ("run", "checkpoint", TRUST_RUN):
+        cfg.pop(of_run)
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
 
 

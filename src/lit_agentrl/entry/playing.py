@@ -54,7 +54,7 @@ class Playthrough:
         return as_text(self)
 
 
-class _Keep(Callback):
+class Keep(Callback):
     """Whole episodes of a test, of which reports keep the outcomes alone."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
     require_idle("run", folder)
     checkpoint = find_checkpoint(cfg, folder)
-    keep = _Keep()
+    keep = Keep()
     run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
     settings = run.rollouts.settings
     params = eval_params(settings, float(cfg.temperature), "play")
@@ -115,8 +115,17 @@ def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     """
     checkpoint = find_checkpoint(cfg, folder)
     module = rebuilt(cfg, saved, load_task).module
+    load_weights(module, checkpoint)
+    return module.policy
+
+
+def load_weights(module: LightningModule, checkpoint: Path | None) -> None:
+    """Put those of a checkpoint into a module, as Lightning does; None: they stay.
+
+    Raises:
+        CheckpointError: it is not intact.
+    """
     if checkpoint is not None:
         state = AtomicIO().load_checkpoint(checkpoint, weights_only=True)
-        module.on_load_checkpoint(state)  # as Lightning does: adapters are put beside their base
+        module.on_load_checkpoint(state)  # adapters are put beside their base
         module.load_state_dict(state["state_dict"])
-    return module.policy

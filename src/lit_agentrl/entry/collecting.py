@@ -1,0 +1,227 @@
+"""Recording episodes to train on: what plays is a run's policy, or any model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl import __version__
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.entry import screen
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt, record_of
+from lit_agentrl.entry.games import Games, TaskLoader
+from lit_agentrl.entry.model_evaluation import described_model, opened_model
+from lit_agentrl.entry.overrides import VARIANT
+from lit_agentrl.entry.ownership import owned, require_idle
+from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.playing import Keep, load_weights
+from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.settings import MOST
+
+# sections of a config that say what was played, and how
+_DESCRIBED = (
+    "env",
+    "prompt",
+    "dialect",
+    "context",
+    "worlds",
+    "rollout.max_reply_tokens",
+    "rollout.max_context_tokens",
+)
+_OPTIONS = ("split", "episodes", "members", "first", "shard", "temperature", "seed")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a folder of episodes came to; ``lines`` say it to people, one for each game."""
+
+    folder: EpisodeFolder
+    lines: tuple[str, ...]
+
+
+def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Collected:
+    """Record episodes of a run's policy.
+
+    Args:
+        cfg: the options of ``conf/collect.yaml``.
+        saved: the run's own config, aimed at ``folder``.
+        load_task: finds the config of a game by name.
+        folder: the run folder.
+
+    Raises:
+        ValueError: an option out of range, a checkpoint that is not there, a run that goes on, a folder of something
+            else, or too many episodes failed.
+    """
+    check_options(cfg)
+    require_idle("run", folder)
+    checkpoint, keep = find_checkpoint(cfg, folder), Keep()
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
+    load_weights(run.module, checkpoint)
+    settings = run.rollouts.settings
+    params = eval_params(settings, float(cfg.temperature), "collect")
+
+    def record(spec: EvalSpec) -> list[Episode]:
+        keep.episodes = []
+        run.rollouts.test = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+        run.stream.test = [spec]
+        run.trainer.test(run.module, run.stream, verbose=False)
+        return keep.episodes
+
+    stage = "start" if checkpoint is None else checkpoint.stem
+    policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
+    return _collect(cfg, _described(cfg, saved, policy), run.games, record)
+
+
+def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
+    """Record episodes of a model that no run has trained.
+
+    Args:
+        cfg: the options of ``conf/collect.yaml``, without a run.
+        described: options of ``conf/train.yaml`` that say which model plays, through which engine, how.
+
+    Raises:
+        ValueError: as of `collect_run`.
+    """
+    check_options(cfg)
+    with closing(opened_model(cfg, described)) as model:
+        params = eval_params(model.settings, float(cfg.temperature), "collect")
+
+        def record(spec: EvalSpec) -> list[Episode]:
+            found = Evaluation(cfg.split, params, cfg.members, model.settings.max_failed_share)
+            return model.play(found, [spec])
+
+        policy = {"name": model.name, "stage": "start", **_identity(model.policy)}
+        if model.policy.network is None:
+            policy["described"] = described_model(model.saved)
+        return _collect(cfg, _described(cfg, model.saved, policy), model.games, record)
+
+
+def check_options(cfg: DictConfig) -> None:
+    """Refuse options of ``conf/collect.yaml`` that are out of range.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    require_one_of("split", cfg.split, SPLITS)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require_whole("first", cfg.first, 0)
+    for name in ("episodes", "members", "shard"):
+        require_whole(name, cfg[name], 1, MOST)
+    require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
+    require(isinstance(cfg.out, str) and bool(cfg.out.strip()), "out", cfg.out, "the name of a folder")
+    if cfg.members > 1 and cfg.temperature == 0:
+        raise UserError(
+            f"members={cfg.members} with temperature=0 would record the same episode again; use members=1"
+        )
+
+
+def _identity(policy: Any) -> dict[str, Any]:
+    """By which a policy, and the ids that it speaks, are known again; None of weights that are not here."""
+    return {
+        "fingerprint": None if policy.network is None else fingerprint(policy.network),
+        "tokenizer": tokenizer_fingerprint(policy.tokenizer),
+    }
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """SHA-256 of what maps texts to ids."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """What the episodes of a folder are of: it is continued by a command of which all this is the same."""
+    parts = OmegaConf.to_container(
+        OmegaConf.masked_copy(saved, [n for n in _DESCRIBED if "." not in n]), resolve=True
+    )
+    assert isinstance(parts, dict)
+    limits = {name: OmegaConf.select(saved, name) for name in _DESCRIBED if "." in name}
+    games = saved.test.envs
+    return {
+        "lit_agentrl": __version__,
+        "policy": dict(policy),
+        **{str(name): section for name, section in parts.items()},
+        **limits,
+        "games": None if games is None else list(games),
+        "variant": list(cfg.get(VARIANT) or ()),
+        **{name: cfg[name] for name in _OPTIONS},
+    }
+
+
+def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: Any) -> Collected:
+    """Play the shards that are not there yet."""
+    path = Path(str(cfg.out))
+    plan = list(_plan(cfg, games))
+    is_there = open_folder(path)  # refused before anything is made in it
+    with owned(path):
+        folder = is_there or EpisodeFolder(path, described, planned=len(plan))
+        if is_there is None:
+            folder.write_manifest()
+        elif difference := _difference(folder.described, described):
+            raise UserError(
+                f"out={path} holds episodes of another command: {difference}; name another folder"
+            )
+        done = len(folder.shards)
+        outcomes = [episode.outcome for episode in folder.read()]
+        if done and not folder.is_complete:
+            screen.note(f"{path}: going on after {len(outcomes)} episodes")
+        for name, spec in plan[done:]:
+            game = games.tasks[spec.task].name
+            screen.doing(
+                f"playing {screen.episodes_of([game], spec.prompts * cfg.members)}, from instance {spec.first}"
+            )
+            episodes = record(spec)
+            folder = folder.add(name, episodes)
+            outcomes += [episode.outcome for episode in episodes]
+    levels = {games.tasks[spec.task].name: lookup(games.tasks[spec.task], cfg.split) for spec in games.test}
+    return Collected(folder, tuple(_line(cfg, name, levels[name], outcomes) for name in levels))
+
+
+def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
+    """The name of each shard, and what is played for it: the same whatever was there before."""
+    for spec in games.test:
+        for start in range(0, cfg.episodes, cfg.shard):
+            number = min(cfg.shard, cfg.episodes - start)
+            name = f"{games.tasks[spec.task].name}-{cfg.first + start:07d}"
+            yield name, EvalSpec(spec.task, prompts=number, first=cfg.first + start)
+
+
+def _difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:
+    """The first thing in which two descriptions differ; empty where none does."""
+    for name in sorted({*there, *asked}, key=str):
+        one, other, place = there.get(name), asked.get(name), f"{at}{name}"
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if found := _difference(one, other, f"{place}."):
+                return found
+        elif one != other:
+            return f"{place} is {shown(one)} there, and {shown(other)} here"
+    return ""
+
+
+def _line(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
+    mine = [each for each in outcomes if each.task_name == game]
+    known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
+    record = record_of(
+        OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), mine, known
+    )
+    score = record["success"]
+    told = ["–" if value is None else f"{value:.3f}" for value in known.values()]
+    interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
+    failed = f", {record['failed']} failed" if record["failed"] else ""
+    return (
+        f"{game}: success {score['mean']:.3f}{interval} (chance {told[0]}, oracle {told[1]}), "
+        f"n = {score['n']} instances, {len(mine)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
+        f"in {cfg.out}"
+    )

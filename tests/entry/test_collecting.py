@@ -1,0 +1,111 @@
+"""`lit-agentrl collect`: a folder of episodes, of a run or of a model, that a kill does not change."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.commands.collect import main as main_collect
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
+from lit_agentrl.text.ledger import check_ledger
+from tests.entry.conftest import Refused, contents
+
+PLAYED = "model=nano env=bandit episodes=3 members=2 shard=2 rollout.max_reply_tokens=8"
+
+
+def folder(path: str | Path) -> EpisodeFolder:
+    found = open_folder(Path(path))
+    assert found is not None
+    return found
+
+
+def shards(path: str) -> dict[str, bytes]:
+    return {name.rpartition("/")[2]: data for name, data in contents(Path(path)).items()}
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("collected") / "there"
+    main_collect(shlex.split(f"{PLAYED} out={place}"))
+    return place
+
+
+def test_a_folder_holds_whole_episodes_and_says_of_what(collected: Path) -> None:
+    found = folder(collected)
+    episodes = list(found.read())
+    assert found.is_complete and [shard.episodes for shard in found.shards] == [4, 2]
+    assert [(e.group, e.member) for e in episodes] == [(g, m) for g in range(3) for m in range(2)]
+    for episode in episodes:
+        check_ledger(episode)
+        assert episode.opening and all(turn.message or not k for k, turn in enumerate(episode.turns))
+    described = found.described
+    assert described["policy"]["name"] == "nano" and len(described["policy"]["fingerprint"]) == 64
+    assert described["env"]["name"] == "bandit" and described["rollout.max_reply_tokens"] == 8
+
+
+def test_what_a_kill_left_is_continued_to_the_same_bytes(
+    collected: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_collect(shlex.split(f"{PLAYED} out=there"))
+    closing = capsys.readouterr().out.splitlines()[-1]
+    assert shards("there") == shards(str(collected))
+    assert "bandit: success " in closing and "oracle" in closing and "n = 3 instances, 6 episodes" in closing
+    found = folder("there")  # as if killed after the first shard, in the middle of the second
+    EpisodeFolder(found.path, found.described, found.shards[:1], found.planned).write_manifest()
+    (found.path / found.shards[1].file).rename(found.path / f"{found.shards[1].file}.tmp")
+    main_collect(shlex.split(f"{PLAYED} out=there"))
+    printed = capsys.readouterr().out
+    assert "going on after 4 episodes" in printed and printed.count("playing") == 1
+    assert printed.splitlines()[-1] == closing and shards("there") == shards(str(collected))
+    main_collect(shlex.split(f"{PLAYED} out=there"))  # it is complete: nothing is played
+    assert capsys.readouterr().out.splitlines() == [closing]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (f"{PLAYED} seed=1 out={{}}", "episodes of another command: seed is 0 there, and 1 here"),
+        (f"{PLAYED} out=file", "file is no folder (it has no manifest.json)"),
+        (f"{PLAYED} out=other", "other is a folder of something else"),
+        (PLAYED, "out has no value; collect --help"),
+        ("model=nano env=bandit members=2 temperature=0 out=x", "would record the same episode again"),
+        ("model=nano env=bandit episodes=0 out=x", "episodes=0 must be a whole number from 1"),
+        ("model=nano env=bandit shard=half out=x", "shard=half must be a whole number"),
+        ("model=nano env=bandit split=all out=x", "split=all must be one of train, val, test"),
+        ("model=nano out=x", "env has no value"),
+        ("out=x", "run has no value"),
+        ("run=nowhere out=x", "run=nowhere is not a folder"),
+        ("model=nano env=bandit out=x checkpoint=best", "checkpoint would be ignored"),
+        ("model=nano env=bandit out=x episode=4", "unknown option episode=4; did you mean episodes"),
+    ],
+)
+def test_what_cannot_be_collected_is_one_line(
+    options: str, said: str, collected: Path, in_empty_folder: Path, refused: Refused
+) -> None:
+    Path("file").write_text("mine")
+    Path("other").mkdir()
+    Path("other/notes.txt").write_text("mine")
+    before = contents(in_empty_folder)
+    assert said in refused(options.format(collected), main_collect)
+    assert contents(in_empty_folder) == before and not Path("x").exists()
+
+
+def test_the_policy_of_a_run_is_recorded(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run_copy / "checkpoints" / "last.ckpt"
+    state = AtomicIO().load_checkpoint(file, weights_only=True)
+    state["state_dict"]["network.lm_head.weight"][5] += 1  # as if it had learnt
+    AtomicIO().save_checkpoint(state, file)
+    for name in ("last", "start"):
+        main_collect(shlex.split(f"run={run_copy} checkpoint={name} episodes=1 members=2 out={name}"))
+        assert "n = 1 instances, 2 episodes" in capsys.readouterr().out
+    last, start = (folder(name).described["policy"] for name in ("last", "start"))
+    assert last["fingerprint"] != start["fingerprint"] and (last["stage"], start["stage"]) == (
+        "last",
+        "start",
+    )
+    assert len(list(folder("last").read())) == 2
+    assert json.loads((Path("last") / "manifest.json").read_text())["planned"] == 1
