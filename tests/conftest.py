@@ -27,11 +27,11 @@ settings.load_profile("repeatable")
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def thinned(cases: Iterable[Any]) -> list[Any]:
-    """Parameters of a test of many alike: every third one in the default suite, the others among the slow sweeps."""
+def thinned(cases: Iterable[Any], one_in: int = 3) -> list[Any]:
+    """Parameters of a test of many alike: one in so many in the default suite, the others among the slow sweeps."""
     rare = (pytest.mark.slow, pytest.mark.sweep)
     return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=rare if number % 3 else ())
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=rare if number % one_in else ())
         for number, case in enumerate(cases)
     ]
 

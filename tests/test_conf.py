@@ -39,6 +39,7 @@ from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
+from tests.conftest import thinned
 
 OPENING: dict[str, Any] = {
     "name": "sokoban", "rules": "", "actions": Actions("names", ("Up",)), "observation": "P _", "max_turns": 5,
@@ -232,7 +233,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 
 
 @pytest.mark.parametrize(
-    ("group", "option"), [(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names]
+    ("group", "option"), thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names])
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
     axis = group.removeprefix("algo/") if is_axis(group) else ""
@@ -247,7 +248,7 @@ def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path
     assert not list(tmp_path.iterdir()), "making things must not write"
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", thinned(PAPERS))
 def test_the_settings_of_a_paper(name: str) -> None:
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
@@ -290,6 +291,8 @@ def test_every_algorithm_says_how_it_is_run(name: str) -> None:
     assert set(told) == {"here", "paper", "experiment"} and all(told["paper"]) and name in PAPERS
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> None:
     found = set()
     for of_axes in (False, True):

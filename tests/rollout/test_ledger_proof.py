@@ -20,7 +20,7 @@ from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.text.prompts import Prompt
-from tests.conftest import load_task_yaml, tiny_policy
+from tests.conftest import load_task_yaml, thinned, tiny_policy
 
 CONTEXTS = {  # with a limit on a row that truncates some episodes
     "full": (FULL, 300),
@@ -55,7 +55,7 @@ class Spy(NativeEngine):
         return results
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("context", thinned(CONTEXTS))
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("force_think", [False, True])
 def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(

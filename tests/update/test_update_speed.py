@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.update.microbatches import split_by_tokens, split_packed
 from lit_agentrl.update.settings import UpdateSettings
+from tests.conftest import thinned
 from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, build, float64, gradient, off_policy, step
 
@@ -58,20 +59,22 @@ def plain(mix: str) -> torch.Tensor:
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize(
     "how",
-    [
-        {"packing": "shared"},
-        {"packing": "shared", "tokens_per_microbatch": 60},
-        {"packing": "shared", "tokens_per_microbatch": 1},
-        {"packing": True},
-        {"packing": True, "tokens_per_microbatch": 60},
-        {"packing": True, "tokens_per_microbatch": 1},
-        {"logits_chunk": 7},
-        {"logits_chunk": None},
-        {"packing": False, "tokens_per_microbatch": 60},
-        {"packing": False, "checkpoint_activations": True, "tokens_per_microbatch": 60},
-        {"checkpoint_activations": True, "tokens_per_microbatch": 60},
-        {"checkpoint_activations": True, "packing": True, "logits_chunk": 5, "tokens_per_microbatch": 60},
-    ],
+    thinned(
+        [
+            {"packing": "shared"},
+            {"packing": "shared", "tokens_per_microbatch": 60},
+            {"packing": "shared", "tokens_per_microbatch": 1},
+            {"packing": True},
+            {"packing": True, "tokens_per_microbatch": 60},
+            {"packing": True, "tokens_per_microbatch": 1},
+            {"logits_chunk": 7},
+            {"logits_chunk": None},
+            {"packing": False, "tokens_per_microbatch": 60},
+            {"packing": False, "checkpoint_activations": True, "tokens_per_microbatch": 60},
+            {"checkpoint_activations": True, "tokens_per_microbatch": 60},
+            {"checkpoint_activations": True, "packing": True, "logits_chunk": 5, "tokens_per_microbatch": 60},
+        ]
+    ),
     ids=lambda how: " ".join(f"{k}={v}" for k, v in how.items()),
 )
 def test_the_gradient_stays(mix: str, how: dict[str, Any]) -> None:
