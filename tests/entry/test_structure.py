@@ -59,7 +59,7 @@ def test_what_fits(options: tuple[str, ...], name: str) -> None:
         ),
         (
             ("algo=tree_grpo", INDEPENDENT),
-            r"of tree_grpo needs episodes that branch, .* use that, or algo/structure=tree or branch",
+            r"of tree_grpo needs episodes that branch, .* use it, or algo/structure=tree, branch or mcts",
         ),
         (
             ("algo.structure.max_waves=3",),

@@ -67,7 +67,7 @@ def check_structure(
     if BRANCHES not in structure.gives and (algorithm.needs("tree_B") or algorithm.needs("node_BT")):
         raise ValueError(
             f"algo.advantage of {algorithm.name} needs episodes that branch, and those of algo.structure={name} are "
-            "independent: it would be algo/advantage=group_mean_std, so use that, or algo/structure=tree or branch"
+            "independent: it would be algo/advantage=group_mean_std, so use it, or algo/structure=tree, branch or mcts"
         )
     if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
         raise ValueError(
