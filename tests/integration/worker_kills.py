@@ -30,9 +30,10 @@ START_S = 8.0  # in which new workers are hit, which is about what one takes to 
 BASE = {**BASE, "trainer.max_epochs": str(ITERATIONS), "rollout.prompts": "4", "rollout.members": "8"}
 ENVS = {"bandit": "env=bandit", "lake": "env=frozen_lake env.max_turns=5"}
 ALIKE = "worker.share=1"
+STARTS = "worker.start_patience=30 worker.attempts=100"
 WORKERS = {
-    "process": f"worker=process worker.count=2 {ALIKE} worker.patience=5 worker.attempts=100",
-    "ray": f"worker=ray worker.count=2 {ALIKE} worker.patience=10 worker.attempts=100",
+    "process": f"worker=process worker.count=2 {ALIKE} worker.patience=5 {STARTS}",
+    "ray": f"worker=ray worker.count=2 {ALIKE} worker.patience=10 {STARTS}",
 }
 TITLES = {"process": b"spawn_main", "ray": b"ray::PlayingActor"}
 SETTINGS = [(worker, env) for env in ENVS for worker in WORKERS]
@@ -108,7 +109,7 @@ class Hunt:
         self._running, self._folder, self._title = running, folder, title
         # how far into which iteration, whom and how
         self._plan = [
-            (iteration, draws.random(), draws.random(), _how(draws, iteration))
+            (iteration, draws.random(), draws.random(), draws.choice(["SIGKILL", "SIGKILL", "SIGSTOP"]))
             for iteration in sorted(draws.sample(range(1, ITERATIONS), number))
         ]
 
@@ -124,8 +125,7 @@ class Hunt:
             while not found and self._reaches(iteration):  # all were being replaced
                 found = self._workers()
             if found:
-                # the oldest one hangs: one that hangs while it starts is given five minutes, which shows nothing more
-                number = found[0 if how == "SIGSTOP" else int(whom * len(found))]
+                number = found[int(whom * len(found))]
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.Signals[how])
                     self.hits.append(f"{how} in iteration {1 + self._rows()}")
@@ -160,19 +160,7 @@ class Hunt:
                 state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
                 if self._title in Path(f"/proc/{number}/cmdline").read_bytes() and state not in "TZ":
                     found.append(number)
-        return sorted(found, key=_begun)
-
-
-def _begun(number: int) -> int:
-    """When a process was started."""
-    with suppress(OSError):
-        return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19])
-    return 0
-
-
-def _how(draws: random.Random, iteration: int) -> str:
-    drawn = draws.choice(["SIGKILL", "SIGKILL", "SIGSTOP"])
-    return "SIGKILL" if iteration == 1 else drawn
+        return sorted(found)
 
 
 def arguments(env: str, worker: str, folder: Path) -> list[str]:

@@ -200,6 +200,23 @@ def test_processes_that_die_or_hang_are_replaced() -> None:
     assert not _is_running(killed) and not _is_running(stopped)
 
 
+@pytest.mark.slow
+def test_processes_that_are_stopped_while_they_start_are_replaced() -> None:
+    made = process(start_patience=15.0, attempts=3, count=2, share=1)
+    while len(made.seats) < 2:
+        time.sleep(0.01)
+    stopped = [seat.pid for seat in made.seats if isinstance(seat, Process)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    made.load(named_weights(tiny_network()), version=5)
+    found = play(made, wave())
+    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyDoors())
+    assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
+    assert found.counts["shares"] == found.counts["attempts"] == 2 and found.counts["restarts"] >= 1
+    made.stop()
+    assert not any(map(_is_running, stopped))
+
+
 PARENT = """
 import os, signal, torch
 from tests.rollout.test_process import Hanging, process, the_process, wave

@@ -112,7 +112,9 @@ class Seat:
 
 def pool(crew: Any, *, count: int, share: int | None = 2, **options: Any) -> Pool:
     crew.places = count
-    given = {"patience": 60.0, "attempts": 1000, "threads": 1, "seed": RULES.seed, **options}
+    given = {
+        "patience": 60.0, "start_patience": 60.0, "attempts": 1000, "threads": 1, "seed": RULES.seed, **options
+    }  # fmt: skip
     return Pool(crew, share=share, **given)
 
 
@@ -196,6 +198,31 @@ def test_a_worker_that_hangs_is_replaced() -> None:
     (expected,) = here(wave(2))
     found = play(made, wave(2))
     assert found.episodes == expected.episodes and found.counts["restarts"] == 1
+    made.stop()
+
+
+class Slow(Seat):
+    """Does not start before it is killed."""
+
+    def is_ready(self, seconds: float) -> bool:
+        time.sleep(0.01)
+        return bool(self.why)
+
+
+def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
+    """Also where all of them hang, and more often than shares may be lost: they may have waited for room."""
+    crew = Crew(random.Random(0))
+
+    def opened(number: int) -> Seat:
+        crew.opened += 1
+        return (Slow if crew.opened <= 4 else Seat)(crew, number)
+
+    crew.open = opened  # type: ignore[method-assign]
+    made = pool(crew, count=2, start_patience=0.03, attempts=1)
+    made.load(named_weights(tiny_network()), 7)
+    (expected,) = here(wave(2))
+    found = play(made, wave(2))
+    assert found.episodes == expected.episodes and 2 <= found.counts["restarts"] <= 4
     made.stop()
 
 

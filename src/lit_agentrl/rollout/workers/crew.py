@@ -42,7 +42,7 @@ class Seat(Protocol):
         """Wait for it to start, for so long at most.
 
         Raises:
-            LostWorker: it died, or takes too long.
+            LostWorker: it died.
             PlayingError: it failed in a way that would come again.
         """
 

@@ -45,16 +45,17 @@ class Pool:
         seed: of the run.
         threads: that it keeps busy while the trainer trains.
         patience: seconds without a sign of life after which a worker counts as hung.
+        start_patience: seconds in which a worker must have started, or another one takes its place.
         attempts: times that a share may be lost before the run ends.
     """
 
     def __init__(
         self, crew: Crew, *, share: int | None, seed: int, threads: int, patience: float,
-        attempts: int,
+        start_patience: float, attempts: int,
     ) -> None:  # fmt: skip
         self.threads = threads
         self._crew, self._share, self._seed = crew, share, seed
-        self._patience, self._attempts = patience, attempts
+        self._patience, self._start_patience, self._attempts = patience, start_patience, attempts
         self._version = self._load = 0
         self._job: _Job | None = None
         self._error: BaseException | None = None
@@ -62,9 +63,8 @@ class Pool:
         self._restarts = 0
         self._seats: dict[int, Seat] = {}
         self._busy: set[int] = set()
-        self._silent: dict[
-            int, tuple[int, float]
-        ] = {}  # signs of a worker, and for how long they are the same
+        # signs of a worker, and for how long they are the same
+        self._silent: dict[int, tuple[int, float]] = {}
         self._changed = threading.Condition()
         self._talks: list[threading.Thread] = []
         self._grow()
@@ -163,9 +163,8 @@ class Pool:
                 job = self._job
                 assert job is not None
                 if not seat.is_alive:  # it died with nothing to do, which costs no share an attempt
-                    self._give_back(
-                        job, share, number
-                    )  # others may be free long before the next one has started
+                    # others may be free long before the next one has started
+                    self._give_back(job, share, number)
                     seat = self._replaced(number, seat)
                     continue
                 try:
@@ -189,13 +188,16 @@ class Pool:
         while True:
             seat = self._opened(number)
             try:
-                while not self._ends and not seat.is_ready(_SLICE_S):
-                    pass
-                return seat
+                if self._starts(seat):
+                    return seat
+                seat.kill("did not start")
+                seat.close()
+                self._count_restart()  # no failure: it may have waited for room; `take` ends the run if none can begin
             except LostWorker as lost:
                 seat.close()
                 if self._ends:
                     return seat
+                self._count_restart()
                 failures += 1
                 if failures >= self._attempts:
                     raise PlayingError(
@@ -204,6 +206,19 @@ class Pool:
             except PlayingError:
                 seat.close()
                 raise
+
+    def _starts(self, seat: Seat) -> bool:
+        """Wait until a worker has started, or the pool ends; False if it takes too long."""
+        waited = 0.0
+        while not self._ends:
+            before = time.monotonic()
+            if seat.is_ready(_SLICE_S):
+                break
+            # bounded: a machine that was suspended has not waited
+            waited += min(time.monotonic() - before, 2 * _SLICE_S)
+            if waited >= self._start_patience:
+                return False
+        return True
 
     def _opened(self, number: int) -> Seat:
         seat = self._crew.open(number)
@@ -216,9 +231,12 @@ class Pool:
 
     def _replaced(self, number: int, seat: Seat) -> Seat:
         seat.close()
+        self._count_restart()
+        return seat if self._is_over else self._ready(number)
+
+    def _count_restart(self) -> None:
         with self._changed:
             self._restarts += 1
-        return seat if self._is_over else self._ready(number)
 
     def _next(self, number: int) -> Share | None:
         """A share that waits to be played; None at the end."""

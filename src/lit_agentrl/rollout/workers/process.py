@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
 
-_START_S = 300.0  # it imports much
 _STOP_S = 5.0  # after which a process that will not end is killed
 
 
@@ -157,7 +155,6 @@ class Process:
         self._ticks = shared_bytes(8).view(torch.int64)
         self._ticks[0] = -1
         self._why = ""
-        self._started = time.monotonic()
         # a fork would inherit torch's threads in no usable state
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -185,8 +182,6 @@ class Process:
     def is_ready(self, seconds: float) -> bool:
         if self.signs < 0 and self._connection.poll(seconds):  # nobody has asked: it failed, or has ended
             self._heard()
-        if self.signs < 0 and time.monotonic() - self._started > _START_S:
-            self.kill(f"did not start within {_START_S:g} s")
         return self.signs >= 0
 
     def play(self, share: Share, load: int, version: int) -> Played:

@@ -14,6 +14,7 @@ from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.shares import check_shares
 
 _PATIENCE_S = 600.0
+_START_S = 300.0  # a new process imports much
 _MOST = 256  # processes of one machine
 
 
@@ -27,6 +28,7 @@ class PoolSettings(WorkerSettings):
         threads: of torch in each worker; None for 1 where there are shares, else for the trainer's, or half of them
             where it plays ahead.
         patience: seconds without a finished reply after which a worker counts as hung; None for 600.
+        start_patience: seconds in which a new worker must have started, or it is replaced; None for 300.
         attempts: times that the same episodes may be lost with their worker before the run ends.
 
     Raises:
@@ -37,6 +39,7 @@ class PoolSettings(WorkerSettings):
     share: int | None = None
     threads: int | None = None
     patience: float | None = None
+    start_patience: float | None = None
     attempts: int = 3
 
     def __post_init__(self) -> None:
@@ -52,8 +55,9 @@ class PoolSettings(WorkerSettings):
         """Check what is alike for all kinds of workers."""
         check_shares(self.share, self.threads)
         require_whole("attempts", self.attempts, 1)
-        if self.patience is not None:
-            require_number("patience", self.patience, "a number > 0, in seconds", lambda s: s > 0)
+        for name, seconds in (("patience", self.patience), ("start_patience", self.start_patience)):
+            if seconds is not None:
+                require_number(name, seconds, "a number > 0, in seconds", lambda s: s > 0)
 
     def threads_of_worker(self, *, is_ahead: bool) -> int:
         """Threads with which a share is played: where there are shares, a number of the config alone."""
@@ -70,7 +74,8 @@ class PoolSettings(WorkerSettings):
             crew, share=self.share, seed=rules.seed,
             # what training leaves to them: it changes the bits of training, so their number must not matter
             threads=threads if self.share is None else half_the_threads(),
-            patience=self.patience or _PATIENCE_S, attempts=self.attempts,
+            patience=self.patience or _PATIENCE_S, start_patience=self.start_patience or _START_S,
+            attempts=self.attempts,
         )  # fmt: skip
 
 
