@@ -35,6 +35,8 @@ class StrategyDoors:
         in_use: (network, device) is entered around the use of a frozen network, which lies on the device within.
         gathered: (network) is entered around generation, within which there is no collective.
         whole_network: (network) as it was before it was cut up, on rank 0, None elsewhere; all ranks must call it.
+        whole_copy: (network) the same on every rank, in the precision that it computes in: what a worker of a rank is
+            given; all ranks must call it.
         deal: says which rank trains on each unit; see `minibatches`.  None: rows stay where they were played.
         block_backward_sync: is entered for all but the last backward of a step.
         clip_gradient_norm: (parameters, limit) scales gradients down in place, and gives their norm before.
@@ -49,6 +51,7 @@ class StrategyDoors:
     in_use: Callable[[nn.Module, torch.device], Context] = _moved
     gathered: Callable[[nn.Module], Context] = nullcontext
     whole_network: Callable[[nn.Module], nn.Module | None] = lambda network: network
+    whole_copy: Callable[[nn.Module], Any] = lambda network: network
     deal: Deal | None = None
     block_backward_sync: Callable[[], Context] = nullcontext
     clip_gradient_norm: Callable[..., Tensor] = nn.utils.clip_grad_norm_

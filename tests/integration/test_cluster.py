@@ -54,8 +54,11 @@ def test_workers_of_two_nodes_play_what_the_trainer_would(cluster: Any, tmp_path
         assert_equal_runs(alone, played(tmp_path / f"ray{count}", 3, *of(cluster, count)))
 
 
-def test_two_training_processes_have_workers_of_their_own(cluster: Any, tmp_path: Path) -> None:
-    both = ("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_training_processes_have_workers_of_their_own(
+    strategy: str, cluster: Any, tmp_path: Path
+) -> None:
+    both = (f"strategy={strategy}", "trainer.devices=2", "trainer.accelerator=cpu")
     alone = played(tmp_path / "none", 3, *both)
     assert_equal_runs(alone, played(tmp_path / "ray", 3, *both, *of(cluster, 1)))
 

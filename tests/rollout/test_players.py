@@ -75,7 +75,18 @@ def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() 
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_worker_needs_whole_weights() -> None:
-    made, sharded = players(Settings(), []), StrategyDoors(is_sharded=True)
-    with pytest.raises(ValueError, match=r"shards them; use strategy=single or ddp, or worker=none"):
-        made.open(Network(), torch.no_grad, sharded)  # type: ignore[arg-type]
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_worker_is_given_whole_weights(is_ahead: bool) -> None:
+    """Of a strategy that shards them, by a door that all ranks go through."""
+    settings, whole = Settings(), Network()
+    made = Players(Player(lambda spec, k: "").rules, settings, wave if is_ahead else None)
+    doors = StrategyDoors(is_sharded=True, whole_copy=lambda network: whole)
+    made.open(Network(), torch.no_grad, doors)  # type: ignore[arg-type]
+    made.start(last=3, iteration=0, state=None)
+    for value in (3.0, 4.0):
+        whole.moving.data.fill_(value)
+        if is_ahead:
+            made.update_begins(None, int(value), 0, torch.device("cpu"))
+        found: Any = made.play_training(wave(1), int(value)).episodes
+        assert found == [(1, value, int(value))]
+    made.close()

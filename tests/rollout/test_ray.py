@@ -132,6 +132,22 @@ def test_an_address_where_nobody_listens_is_told_at_once() -> None:
             connect(ModuleType("ray"), address, count=1, cpus=1, gpus=0)
 
 
+def test_a_cluster_that_does_not_let_one_in_may_ask_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    library = ModuleType("ray")
+
+    def init(**options: Any) -> None:
+        raise ConnectionError("Failed to connect\nand more lines")
+
+    library.init = init  # type: ignore[attr-defined]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(
+            PlayingError, match=r"Failed to connect\); .* with a token, set RAY_AUTH_MODE=token$"
+        ):
+            connect(library, address, count=1, cpus=1, gpus=0)
+
+
 def of_actors() -> list[int]:
     """The processes of this machine in which actors of this test live."""
     found = []

@@ -14,8 +14,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.models.policy import named_weights
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, progress_of
+from lit_agentrl.strategies.fsdp import DTYPES, FSDP
 from tests.conftest import tiny_network
 from tests.strategies.ranks import Check, assert_passed, start
 
@@ -106,6 +109,27 @@ def tied_weights_stay_one(folder: Path) -> None:
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5, msg=name)
 
 
+def a_copy_is_whole_everywhere(folder: Path) -> None:
+    """What a worker of each rank is given: tied weights once, in the precision that gathered ones compute in."""
+    plain = tiny_network()
+    plain.config.tie_word_embeddings = True
+    plain.tie_weights()
+    with_copies = {dtype: FSDP(compute_dtype=dtype) for dtype in DTYPES}
+    for dtype, strategy in with_copies.items():
+        network = copy.deepcopy(plain)
+        strategy._hollow[id(network)] = sharding.hollow(network)
+        cut(network)
+        full = strategy.doors.whole_copy(network)
+        assert not sharding.units_of(full) and full is not network
+        found, expected = named_weights(full), named_weights(plain)
+        assert found.keys() == expected.keys()
+        for name, parameter in plain.named_parameters():
+            kind = DTYPES[dtype] or torch.float32
+            assert torch.equal(found[name], parameter.detach().to(kind)) and found[name].dtype == kind
+    network = copy.deepcopy(plain)
+    assert StrategyDoors().whole_copy(network) is network
+
+
 def checkpoint_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     state = {"state_dict": sharding.state_of(network), "optimizer_states": [optimizer.state_dict()]}
     return {**state, "epoch": 3, "nested": {"list": [1, torch.arange(3)]}}
@@ -171,6 +195,7 @@ CHECKS = [
     as_one_process_trains,
     without_collectives,
     tied_weights_stay_one,
+    a_copy_is_whole_everywhere,
     folders_are_whole,
     failures_are_shared,
 ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import sum_over_ranks
-from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played, Worker, play
 
@@ -20,18 +19,18 @@ class PlayNow:
 
     Args:
         worker: plays.
-        network: the trainer's.
+        weights: gives those of the trainer's network, whole; all ranks call it.
     """
 
-    def __init__(self, worker: Worker, network: nn.Module) -> None:
+    def __init__(self, worker: Worker, weights: Callable[[], Mapping[str, Tensor]]) -> None:
         self._worker = worker
-        self._network = network
+        self._weights = weights
         self._version: int | None = None  # of the weights that the worker has
 
     def play(self, wave: Wave, version: int) -> Played:
         """The episodes; ``version`` is that of the network's weights, which are sent once."""
         if version != self._version:
-            self._worker.load(named_weights(self._network), version)
+            self._worker.load(self._weights(), version)
             self._version = version
         return play(self._worker, wave)
 
@@ -49,22 +48,29 @@ class PlayAhead:
 
     Args:
         worker: plays, in the background.
-        network: the trainer's.
+        weights: gives those of the trainer's network, whole; all ranks call it.
         wave_of: the first wave of an iteration.
         last: number of iterations of the run; None for no end.
+        shares_cores: whether the trainer computes on the CPU, as the worker may.
     """
 
     def __init__(
-        self, worker: Worker, network: nn.Module, wave_of: Callable[[int], Wave], *, last: int | None
+        self,
+        worker: Worker,
+        weights: Callable[[], Mapping[str, Tensor]],
+        wave_of: Callable[[int], Wave],
+        *,
+        last: int | None,
+        shares_cores: bool = True,
     ) -> None:
         self._worker = worker
-        self._network = network
+        self._weights = weights
         self._wave_of = wave_of
         self._last = last
         self._version: int | None = None  # of the weights that are played with; None before there are any
         self._submitted: Wave | None = None
         self._threads_before = self._threads_of_training = torch.get_num_threads()
-        if next(network.parameters()).device.type == "cpu":
+        if shares_cores:
             self._threads_of_training = max(1, self._threads_before - worker.threads)
 
     def take(self, wave: Wave) -> Played | None:
@@ -84,7 +90,7 @@ class PlayAhead:
 
     def go_on(self, version: int, iteration: int) -> None:
         """All of an iteration has been played: begin with the next, and leave cores to it."""
-        self._begin(named_weights(self._network), version, iteration + 1)
+        self._begin(self._weights(), version, iteration + 1)
         # whether or not there is a next: bits must not differ
         torch.set_num_threads(self._threads_of_training)
 
@@ -101,15 +107,15 @@ class PlayAhead:
         """The weights that the next iteration is played with; None before there are any."""
         if self._version is None:
             return None
-        moved = self._worker.differing(named_weights(self._network))
+        moved = self._worker.differing(self._weights())
         return {"version": self._version, "weights": moved}
 
     def resume(self, state: dict[str, Any], iteration: int) -> None:
         """Begin with what the interrupted run was playing: this iteration, the next to be trained on."""
-        weights = named_weights(self._network) | state["weights"]
+        weights = {**self._weights(), **state["weights"]}
         self._begin(weights, state["version"], iteration)
 
-    def _begin(self, weights: dict[str, torch.Tensor], version: int, iteration: int) -> None:
+    def _begin(self, weights: Mapping[str, Tensor], version: int, iteration: int) -> None:
         self._worker.load(weights, version)
         self._version = version
         if self._last is None or iteration < self._last:

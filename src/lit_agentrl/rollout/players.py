@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import StrategyDoors, world_size
 from lit_agentrl.episode import Source
+from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout import interrupt
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
 from lit_agentrl.rollout.rules import ForwardContext, Rules
@@ -44,14 +46,9 @@ class Players:
         """Make the engine of this process around the trainer's network.
 
         Raises:
-            ValueError: a worker is to be given weights of which this process has a part alone.
+            ValueError: a worker is to play with an engine of which there is one.
         """
         self.close()
-        if self._worker.place == "rank" and doors.is_sharded:
-            raise ValueError(
-                "worker: one that plays for the trainer needs all weights in each process, and the strategy shards "
-                "them; use strategy=single or ddp, or worker=none rollout.overlap=false"
-            )
         self._network, self._context, self._doors = network, forward_context, doors
         self._here = Inline(self._rules, network, forward_context, doors)
         if self._worker.place == "here" or not self._here.capabilities.is_server:
@@ -75,13 +72,21 @@ class Players:
         if self._worker.place == "here":
             return
         is_ahead = self._first_wave is not None
-        worker = self._worker.open(self._rules, self._network, self._context, is_ahead=is_ahead)
+        device = next(self._network.parameters()).device
+        network = self._doors.whole_copy(self._network).to(device)
+        worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         if self._first_wave is None:
-            self._now = PlayNow(worker, self._network)
+            self._now = PlayNow(worker, self._weights)
             return
-        self._ahead = PlayAhead(worker, self._network, self._first_wave, last=last)
+        self._ahead = PlayAhead(
+            worker, self._weights, self._first_wave, last=last, shares_cores=device.type == "cpu"
+        )
         if state is not None and iteration > 0:
             self._ahead.resume(state, iteration)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Gathered completely, before anything is sent."""
+        return named_weights(self._doors.whole_copy(self._network))
 
     def play(self, wave: Wave, version: int) -> Played:
         """Episodes of an evaluation; ``version`` is that of the network's weights."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_one_of
 from lit_agentrl.distributed import StrategyDoors
@@ -143,7 +144,8 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     def doors(self) -> StrategyDoors:
         return replace(
             super().doors, is_sharded=True, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
-            whole_network=self.whole_network, clip_gradient_norm=self.clip_gradient_norm,
+            whole_network=self.whole_network, whole_copy=self.whole_copy,
+            clip_gradient_norm=self.clip_gradient_norm,
         )  # fmt: skip
 
     def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
@@ -182,6 +184,16 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         A collective.  It lies on the CPU, in the precision that weights are stored in.
         """
         return sharding.filled(self._hollow[id(network)], network, keep=self.is_global_zero)
+
+    def whole_copy(self, network: nn.Module) -> PreTrainedModel:
+        """As `whole_network` on every rank, with parameters in the precision that gathered ones compute in."""
+        full = sharding.filled(self._hollow[id(network)], network, keep=True)
+        assert isinstance(full, PreTrainedModel)
+        full.tie_weights()  # which lie in one place again, but are one parameter only now
+        if self.precision.param_dtype is not None:
+            for parameter in full.parameters():
+                parameter.data = parameter.data.to(self.precision.param_dtype)
+        return full
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Whole weights, on rank 0, or each rank's shares; in a network's own names either way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ from lit_agentrl.checks import require
 from lit_agentrl.rollout.workers.crew import PlayingError
 
 AUTO = "auto"
+_AUTH = "RAY_AUTH_MODE"
 _ANSWER_S = 10.0  # for a machine to answer
 
 
@@ -68,9 +70,12 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
     except Exception as error:  # Ray has many
         where = "a cluster on this machine" if address is None else address
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        # with an address of its own Ray sends a token only when it is told to
+        token = address not in (None, AUTO) and os.environ.get(_AUTH) is None
+        hint = f"; where that cluster was started with a token, set {_AUTH}=token" if token else ""
         raise PlayingError(
             f"worker=ray cannot reach {where} ({type(error).__name__}: {told}); see worker.address, and "
-            "`ray status` on its head"
+            f"`ray status` on its head{hint}"
         ) from error
     if address is None:
         _require_room(ray, cpus, gpus)
