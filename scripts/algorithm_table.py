@@ -1,4 +1,4 @@
-"""Writes the table of named algorithms in ``docs/algorithms.md`` from the files under ``conf/algo``.
+"""Writes the tables of named algorithms in ``docs/`` from the files under ``conf/algo``.
 
 python scripts/algorithm_table.py
 """
@@ -12,9 +12,12 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "algorithms.md"
-BEGIN, END = "<!-- table: scripts/algorithm_table.py -->\n", "<!-- end of table -->\n"
-IDLE = ("none", "fixed", "refill")
+PAGES = [ROOT / "docs" / name for name in ("algorithms.md", "comparisons.md")]
+# a marker names the file that the algorithms of the table start from
+TABLE = re.compile(
+    r"(<!-- table: scripts/algorithm_table.py (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL
+)
+IDLE = ("none", "fixed", "refill", "reverse_kl")
 
 
 def choices(file: Path) -> dict[str, str]:
@@ -56,26 +59,34 @@ def row(file: Path, axes: Sequence[str]) -> str:
     return f"| `{file.stem}` | {' | '.join(cells)} | {source} |"
 
 
-def table() -> str:
-    """The whole table."""
+def base_of(file: Path) -> str:
+    """The base that an algorithm's axes are of, through the algorithms that it starts from."""
+    for entry in yaml.safe_load(file.read_text())["defaults"]:
+        if isinstance(entry, str) and entry != "_self_":
+            return entry if entry.startswith("_") else base_of(file.with_name(f"{entry}.yaml"))
+    return "_base"
+
+
+def table(base: str) -> str:
+    """The whole table of the algorithms that start from a base."""
     folder = ROOT / "src/lit_agentrl/conf/algo"
-    files = sorted(folder.glob("[!_]*.yaml"))
+    files = [file for file in sorted(folder.glob("[!_]*.yaml")) if base_of(file) == base]
+    beside = () if base == "_base" else ("filter", "reward")
     # axes that no named algorithm uses would be empty columns
     axes = [
         axis
-        for axis in choices(folder / "_base.yaml")
-        if any(choices(file).get(axis, "none") not in IDLE for file in files)
+        for axis in choices(folder / f"{base}.yaml")
+        if axis not in beside and any(choices(file).get(axis, "none") not in IDLE for file in files)
     ]
     head = f"| `algo=` | {' | '.join(axes)} | paper |\n|{'---|' * (len(axes) + 2)}\n"
     return head + "\n".join(row(file, axes) for file in files) + "\n"
 
 
 def updated(page: str) -> str:
-    """The page with the current table between its markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{table()}{END}{after}"
+    """The page with the current tables between their markers."""
+    return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(updated(page.read_text()))

@@ -60,7 +60,7 @@ class TrajectoryBatch:
     is declared here and filled in ``rollout/pack.py``; whatever else handles columns reads the declarations.
     """
 
-    tokens_BT: Tensor = column(torch.int64, toy=1, says="ids")
+    tokens_BT: Tensor = column(torch.int64, toy=[[1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 2, 2]], says="ids")
     is_real_BT: Tensor = column(torch.bool, toy=1, says="not padding")
     is_action_BT: Tensor = column(torch.bool, toy=[0, 1, 1], says="sampled by the policy")
     turn_BT: Tensor = column(
@@ -104,7 +104,7 @@ class TrajectoryBatch:
         torch.bool, says="a limit cut off a reply of the trajectory, or left no room for the next message"
     )
     state_key_BK: Tensor = column(
-        torch.int64, toy=[[0], [1], [2], [3]], says="hash of the game's state before each turn of the row"
+        torch.int64, toy=[[0], [0], [1], [1]], says="hash of the game's state before each turn of the row"
     )
 
     @classmethod

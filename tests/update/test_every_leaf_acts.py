@@ -30,7 +30,7 @@ from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import config_of, fresh, ragged
-from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, composed, hosted
+from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, composed, host_of, hosted
 from tests.update.bare import build, float64, off_policy, step
 
 pytestmark = [pytest.mark.slow, pytest.mark.sweep]
@@ -203,7 +203,7 @@ def idle_of_mix(config: DictConfig, node_path: str) -> list[str]:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_every_axis(option):
     axis = option.split("=")[0]
-    config = hosted(config_of("grpo"), option)
+    config = hosted(config_of(host_of(axis)), option)
     for change in SCALES.get(option, ()):
         key, _, value = change.partition("=")
         OmegaConf.update(config.algo, key, float(value))

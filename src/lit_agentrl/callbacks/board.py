@@ -119,9 +119,11 @@ def learning_curve(
         summary: its closing scores.
         levels: success to compare with, such as ``chance`` and ``oracle``.
     """
-    from lit_agentrl.report.drawing import as_pixels, pixels
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    figure, canvas = pixels((5.5, 3.4), dpi=140)
+    figure = Figure(figsize=(5.5, 3.4), dpi=140, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
     axes.plot(*_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
     axes.plot(*_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
@@ -139,7 +141,8 @@ def learning_curve(
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return as_pixels(canvas)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:

@@ -1,7 +1,7 @@
 """Reading from signatures which tensors a part of an algorithm needs, and calling it with exactly those.
 
-Parameters that end in ``_BT``, ``_B`` or ``_BK`` are tensors of one closed vocabulary; all others are
-constants, set by YAML.  Signatures are read through ``functools.partial``.
+Parameters that end in ``_BT``, ``_B`` or ``_BK``, or in ``_P`` of pairs and ``_S`` of trajectories, are tensors of one
+closed vocabulary; all others are constants, set by YAML.  Signatures are read through ``functools.partial``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lit_agentrl.checks import named, shown
 
-_SUFFIXES = ("_BT", "_B", "_BK")
+_SUFFIXES = ("_BT", "_B", "_BK", "_P", "_S")
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:

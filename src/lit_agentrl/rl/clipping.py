@@ -36,6 +36,16 @@ def none(*, ratio_BT: Tensor, advantage_BT: Tensor) -> Clipped:
     return Clipped(-ratio_BT * advantage_BT.detach(), never_BT, never_BT)
 
 
+def log_prob(*, logp_BT: Tensor, advantage_BT: Tensor) -> Clipped:
+    """``-A logp``: imitation, whose value is the NLL (nats) where A is 1.
+
+    The gradient is that of `none` at a ratio of 1.  It flows through ``logp_BT``, whatever algo/ratio is.
+    """
+    check_shapes(logp_BT=logp_BT, advantage_BT=advantage_BT)
+    never_BT = torch.zeros_like(logp_BT, dtype=torch.bool)
+    return Clipped(-advantage_BT.detach() * logp_BT, never_BT, never_BT)
+
+
 def symmetric(
     *,
     ratio_BT: Tensor,

@@ -114,7 +114,7 @@ class Objective(Protocol):
         """Columns made or replaced once an iteration from the rows of all ranks, without gradient.
 
         Columns with a meaning of their own: ``keep_B``, the rows to train on; ``is_kept_BT``, tokens that count;
-        ``return_BT`` and ``is_value_target_BT``, what a critic learns.
+        ``return_BT`` and ``is_value_target_BT``, what a critic learns.  A scalar is a metric, logged below ``train/``.
 
         Args:
             tensors: what `needs` names, ``is_action_BT``, ``return_B``, ``group_B`` and ``trajectory_B``.
@@ -171,7 +171,7 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     with torch.no_grad():
         given = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}
         found = _tried("prepare", objective.prepare, given)
-        tensors |= {name: t for name, t in found.items() if name != "keep_B"}
+        tensors |= {name: t for name, t in found.items() if name != "keep_B" and t.dim()}
         tensors |= _tried("count", objective.count, tensors)
     scores = {name: rows[name].clone().requires_grad_() for name in ("logp_BT", "entropy_BT")}
     with torch.enable_grad():

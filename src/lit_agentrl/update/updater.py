@@ -124,6 +124,7 @@ class Updater:
             count = everyone["is_action_BT"].sum().clamp(min=1)
             row["train/kept_token_share"] = float(found["is_kept_BT"].sum() / count)
         keep_B = found.pop("keep_B", None)
+        row |= {f"train/{name}": float(found.pop(name)) for name in list(found) if not found[name].dim()}
         width = tensors["is_action_BT"].shape[1]
         for name, column in found.items():
             tensors[name] = column[mine, :width] if name.endswith("_BT") else column[mine]

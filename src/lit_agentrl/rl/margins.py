@@ -1,0 +1,79 @@
+"""Margins: what is added to ``z = beta * (score of the chosen - score of the rejected)`` before the link.
+
+All take columns of pairs, (P,), by name, and return (P,): units of z.  ``gap_P`` is the difference of returns (points,
+>= 0), lengths are in sampled tokens, ``chosen_P`` and ``rejected_P`` are implicit rewards, ``beta * score``, which
+carry gradient.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require
+
+
+def none(*, z_P: Tensor) -> Tensor:
+    """No margin."""
+    return torch.zeros_like(z_P)
+
+
+def constant(*, z_P: Tensor, gamma: float = 1.0) -> Tensor:
+    """``-gamma``: SimPO, arXiv 2405.14734, equation 5.  Finite and > 0."""
+    require(0 < gamma < math.inf, "gamma", gamma, "finite and > 0; algo/margin=none has none")
+    return torch.full_like(z_P, -gamma)
+
+
+def score_gap(*, gap_P: Tensor, scale: float = 1.0) -> Tensor:
+    """``-scale * gap``: Llama 2's margin, arXiv 2307.09288, and Stable Alignment's, arXiv 2305.16960.
+
+    ``scale`` is per point, finite and > 0.
+    """
+    require(0 < scale < math.inf, "scale", scale, "finite and > 0; algo/margin=none has none")
+    return -scale * gap_P
+
+
+def log_gap(*, gap_P: Tensor, alpha: float = 1.0) -> Tensor:
+    """``-alpha * log(gap)``: ODPO, arXiv 2402.10571, equation 10; gaps below 1e-3 points count as 1e-3.
+
+    A gap below 1 point gives a negative offset.  ``alpha`` is finite and > 0.
+    """
+    require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
+    return -alpha * torch.log(gap_P.clamp(min=1e-3))
+
+
+def length(*, chosen_length_P: Tensor, rejected_length_P: Tensor, alpha: float = 0.01) -> Tensor:
+    """``alpha * (n_chosen - n_rejected)``: R-DPO, arXiv 2403.19159, equation 9.
+
+    Pairs whose chosen side is longer push less, so that length alone is not learnt.  ``alpha`` is per token, finite
+    and > 0.
+    """
+    require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
+    return alpha * (chosen_length_P - rejected_length_P)
+
+
+def falling_chosen(*, chosen_P: Tensor, lam: float = 5.0) -> Tensor:
+    """``-lam * max(0, -chosen reward)``: DPOP (Smaug), arXiv 2402.13228, equation 3.
+
+    Gradient flows: a chosen side whose log-prob has fallen below the reference is pulled up.  ``lam`` is finite, > 0.
+    """
+    require(0 < lam < math.inf, "lam", lam, "finite and > 0; algo/margin=none has none")
+    return -lam * (-chosen_P).clamp(min=0)
+
+
+def sequence_kl(
+    *, chosen_kl_P: Tensor, rejected_kl_P: Tensor, alpha: float = 0.5, stop_chosen: bool = True
+) -> Tensor:
+    """``-alpha * (KL_rejected - KL_chosen)``: TDPO, arXiv 2404.11999, equations 15 and 17.
+
+    Args:
+        chosen_kl_P: ``beta`` times the sum over sampled tokens of KL(reference || policy); carries gradient.
+        rejected_kl_P: the same of the other side.
+        alpha: weight, finite and > 0; TDPO 1 has 1.
+        stop_chosen: whether the KL of the chosen side carries no gradient, as in TDPO 2.
+    """
+    require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
+    require(isinstance(stop_chosen, bool), "stop_chosen", stop_chosen, "true or false")
+    return -alpha * (rejected_kl_P - (chosen_kl_P.detach() if stop_chosen else chosen_kl_P))

@@ -1,0 +1,220 @@
+"""An objective of pairs: pairing x score x reference x divergence x margin x link x smoothing, and an NLL beside it.
+
+A pair is two units of sampled tokens of a group, whose returns say which is better.  It does not matter where the group
+comes from: rollouts of a prompt, or a recorded pair, which is a group of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import named, require
+from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
+from lit_agentrl.rl.links import certain
+from lit_agentrl.rl.margins import none
+from lit_agentrl.rl.objective import Objective, Requirements, Tensors
+from lit_agentrl.rl.pairing import Pairs
+from lit_agentrl.rl.penalties import cleaned, policy_metrics
+from lit_agentrl.rl.scores import reverse_kl
+
+_SIDES = ("chosen", "rejected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NLL:
+    """``coef * (-log p)`` of the best unit of each group that has a pair: it holds its log-prob up.
+
+    Attributes:
+        coef: weight, > 0.
+        per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, 0.2) and
+            iterative RPO (arXiv 2404.19733, 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
+    """
+
+    coef: float
+    per: Literal["unit", "token"] = "unit"
+
+    def __post_init__(self) -> None:
+        """Checks the constants."""
+        is_valid = 0 < self.coef < math.inf
+        require(is_valid, "coef", self.coef, "finite and > 0; algo/nll=none switches the term off")
+        require(self.per in ("unit", "token"), "per", self.per, "unit or token")
+
+    def summed(self, nll_U: Tensor, length_U: Tensor) -> Tensor:
+        """What is to be divided by `PreferenceLoss.count`'s number; gradient through ``nll_U`` (nats)."""
+        return (nll_U / length_U if self.per == "unit" else nll_U).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceLoss(Objective):
+    """``weight/P sum over pairs of link(z)``, ``z = beta * (s(chosen) - s(rejected)) + margin``, and `NLL` beside it.
+
+    ``s`` is the divergence of the score of ``logp - reference`` over sampled tokens, and over nothing else: what an
+    environment says between them is not learnt.
+
+    Attributes:
+        name: for messages.
+        pairing: returns `Pairs`; see ``pairing.py``.
+        score: one number for each side from its tokens; see ``scores.py``.
+        reference: gives (B, T), the log-probs that are taken off; see ``scores.py``.
+        divergence: of the score; see ``scores.py``.
+        margin: returns what is added to z; see ``margins.py``.
+        link: returns the loss of each pair; see ``links.py``.
+        smoothing: of labels that may be wrong; see ``links.py``.
+        nll: or None.
+        beta: units of z per nat, > 0.
+        weight: of the pairs beside the NLL, > 0.
+        over: ``pairs``: P counts the pairs of a minibatch, on all ranks; ``groups``: the groups, or states, that have
+            one, so that those with many pairs count for more.
+
+    Raises:
+        ValueError: at construction, if parts make no sense together; :meth:`try_out` sees the others.
+    """
+
+    unit: ClassVar[str | None] = "group_B"
+    name: str
+    pairing: Callable[..., Pairs]
+    score: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    link: Callable[..., Tensor]
+    divergence: Callable[..., Tensor] = reverse_kl
+    margin: Callable[..., Tensor] = none
+    smoothing: Callable[..., Tensor] = certain
+    nll: NLL | None = None
+    beta: float = 0.1
+    weight: float = 1.0
+    over: Literal["pairs", "groups"] = "pairs"
+
+    def __post_init__(self) -> None:
+        """Checks constants, and that a margin of KL has a reference."""
+        for option in ("beta", "weight"):
+            value = getattr(self, option)
+            require(0 < value < math.inf, option, value, "finite and > 0")
+        require(self.over in ("pairs", "groups"), "over", self.over, "pairs or groups")
+        if "chosen_kl_P" in tensor_names(self.margin) and "logp_BT" in tensor_names(self.reference):
+            raise ValueError(
+                "margin takes the KL to a reference, and algo/reference=none has none: use algo/reference=frozen"
+            )
+
+    @property
+    def requirements(self) -> Requirements:
+        return Requirements(min_members=2)
+
+    def needs(self, tensor: str) -> bool:
+        """Whether the pairing or the reference takes it."""
+        return any(tensor in tensor_names(part) for part in (self.pairing, self.reference))
+
+    def try_out(self, rows: Mapping[str, Tensor]) -> None:
+        """Runs every part once on a toy batch, each with its name in front of what it says."""
+        try_out("pairing", self.pairing, Pairs, rows)
+        try_out("reference", self.reference, Tensor, rows, "BT")
+        clean = cleaned(with_computed(rows))
+        with torch.no_grad():
+            pairs = bind(self.pairing, clean)
+            columns = self._sides(clean, pairs)
+            for axis in ("margin", "link"):
+                try_out(axis, getattr(self, axis), Tensor, {**rows, **columns})
+            self._losses(columns)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Keeps the rows of pairs; ``pairless_share`` of groups have none."""
+        pairs = bind(self.pairing, tensors)
+        units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
+        is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
+        is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
+        row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
+        keep_B[row_A[is_paired_N[units.unit_A]]] = True
+        scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
+        groups, paired = (len(torch.unique(g_B)) for g_B in (scored_B, tensors["group_B"][keep_B]))
+        return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - paired / max(groups, 1))}
+
+    def count(self, tensors: Tensors) -> Tensors:
+        """Pairs, groups that have one, and tokens of the best of each."""
+        pairs = bind(self.pairing, tensors)
+        best_U = pairs.best()
+        return {
+            "num_pairs": torch.tensor(len(pairs.chosen_P), device=best_U.device),
+            "num_sets": torch.tensor(len(best_U), device=best_U.device),
+            "num_best_tokens": pairs.units.length_N[best_U].sum(),
+        }
+
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """The share of the pairs of these groups."""
+        clean = cleaned(tensors)
+        pairs = bind(self.pairing, clean)
+        columns = self._sides(clean, pairs)
+        number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
+        loss = self.weight * self._losses(columns).sum() / number.clamp(min=1)
+        if self.nll is not None:
+            units, best_U = pairs.units, pairs.best()
+            nll_U = -units.sum(units.read(clean["logp_BT"]))[best_U]
+            number = tensors["num_sets" if self.nll.per == "unit" else "num_best_tokens"]
+            loss = loss + self.nll.coef * self.nll.summed(nll_U, units.length_N[best_U]) / number.clamp(min=1)
+        idle = clean["logp_BT"].sum() * 0  # where there is no pair
+        return loss.to(idle.dtype) + idle, pair_metrics(columns) | policy_metrics(clean)
+
+    def _sides(self, clean: Tensors, pairs: Pairs) -> Tensors:
+        """Columns of pairs, all but z; float64."""
+        units, sides = pairs.units, {"chosen": pairs.chosen_P, "rejected": pairs.rejected_P}
+        logp_A = units.read(clean["logp_BT"])
+        x_A = logp_A - units.read(bind(self.reference, clean))
+        old_A = units.read(clean.get("old_logp_BT", clean["logp_BT"]))
+        has_reference = "logp_BT" not in tensor_names(self.reference)
+        summed = {
+            "logp": units.sum(logp_A),
+            "moved": units.sum((x_A if has_reference else logp_A - old_A).detach()),
+            "kl": self.beta * units.sum(torch.expm1(x_A.clamp(max=20)) - x_A),
+            "length": units.length_N,
+        }
+        columns = {"gap_P": pairs.gap_P}
+        for (side, side_P), other_P in zip(sides.items(), reversed(sides.values()), strict=True):
+            with named("score"):
+                score_P = self.score(x_A, units=units, side_S=side_P, other_S=other_P)
+            with named("divergence"):
+                columns[f"{side}_P"] = self.beta * self.divergence(score_P)
+            columns |= {f"{side}_{name}_P": value_N[side_P] for name, value_N in summed.items()}
+        columns["z_P"] = columns["chosen_P"] - columns["rejected_P"]
+        return columns
+
+    def _losses(self, columns: Tensors) -> Tensor:
+        """The loss of each pair."""
+        columns = columns | {"z_P": columns["z_P"] + bind(self.margin, columns)}
+        turned = {"chosen": "rejected", "rejected": "chosen"}
+        flipped = {
+            "_".join(turned.get(part, part) for part in name.split("_")): value
+            for name, value in columns.items()
+        }
+        flipped["z_P"] = -columns["z_P"]
+        with named("smoothing"):
+            losses_P: Tensor = self.smoothing(bind(self.link, columns), bind(self.link, flipped))
+        return losses_P
+
+
+@torch.no_grad()
+def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
+    """What a loss of pairs is watched by; each ``[sum over pairs, pairs]``.
+
+    Implicit rewards and their margin, the share of pairs that these rank rightly beside the share in which the shorter
+    side is the chosen one, and of both sides the log-prob (nats) and how far it has moved.
+    """
+    one, other = columns["chosen_length_P"], columns["rejected_length_P"]
+    margin_P = columns["chosen_P"] - columns["rejected_P"]
+    values = {
+        "reward_chosen": columns["chosen_P"],
+        "reward_rejected": columns["rejected_P"],
+        "reward_margin": margin_P,
+        "reward_accuracy": (margin_P > 0).double(),
+        "shorter_wins": (one < other).double() + 0.5 * (one == other).double(),
+    }
+    values |= {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
+    count = margin_P.new_tensor(float(len(margin_P)))
+    return {name: torch.stack([value_P.sum(), count]) for name, value_P in values.items()}
+
+
+def no_nll() -> None:
+    """No NLL beside the loss of pairs."""

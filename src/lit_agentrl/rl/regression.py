@@ -1,0 +1,101 @@
+"""Squared errors per trajectory between a log-ratio and what the group says of its return: SPPO and QRPO.
+
+``D_i = sum over sampled tokens of (logp - that of the reference)``, nats.  Both are losses of `GroupLoss`: the sum over
+groups of the mean over their N scored trajectories.  Trajectories may have several rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require
+from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum
+
+
+def sppo_loss(
+    *,
+    logp_BT: Tensor,
+    old_logp_BT: Tensor,
+    advantage_BT: Tensor,
+    is_action_BT: Tensor,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    eta: float = 10.0,
+) -> Tensor:
+    """``1/N sum_i (D_i - eta A_i)^2``: SPPO, arXiv 2405.00675, equation 4.4, a scalar.
+
+    ``A_i = win rate - 1/2``, of ``algo/advantage=win_rate``; the reference is the policy that played.
+
+    Args:
+        logp_BT: nats; carries gradient.
+        old_logp_BT: nats, of the policy that played.
+        advantage_BT: ``A_i`` at each sampled token.
+        is_action_BT: sampled tokens.
+        return_B: points; NaN leaves the trajectory out.
+        group_B: groups must be complete.
+        trajectory_B: rows of one trajectory share a number.
+        eta: nats, finite and > 0.
+    """
+    require(0 < eta < math.inf, "eta", eta, "finite and > 0")
+    return _squared_errors(
+        logp_BT - old_logp_BT.detach(), advantage_BT, slope=1.0, scale=eta, shift=0.0, is_action_BT=is_action_BT,
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B,
+    )  # fmt: skip
+
+
+def qrpo_loss(
+    *,
+    logp_BT: Tensor,
+    ref_logp_BT: Tensor,
+    advantage_BT: Tensor,
+    is_action_BT: Tensor,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    beta: float = 0.1,
+    transform: Literal["identity", "log"] = "identity",
+) -> Tensor:
+    """``1/N sum_i (r(q_i) - beta log Z - beta D_i)^2``: QRPO, arXiv 2507.08068, a scalar.
+
+    ``q_i`` is the quantile of the return, of ``algo/advantage=quantile``.  ``identity``: ``r = q``, ``Z = beta (e^(1 /
+    beta) - 1)``; ``log``: ``r = log q``, ``Z = beta / (1 + beta)``.
+
+    ``advantage_BT`` is ``q_i`` at each sampled token, in (0, 1]; ``beta`` is per nat, finite and > 0; others are as
+    of `sppo_loss`.  Gradient flows through ``logp_BT``.
+    """
+    require(0 < beta < math.inf, "beta", beta, "finite and > 0")
+    require(transform in ("identity", "log"), "transform", transform, "identity or log")
+    if transform == "log":
+        log_z, advantage_BT = math.log(beta / (1 + beta)), torch.log(advantage_BT.clamp(min=1e-6))
+    else:
+        log_z = math.log(beta) + 1 / beta + math.log1p(-math.exp(-1 / beta))
+    return _squared_errors(
+        logp_BT - ref_logp_BT.detach(), advantage_BT, slope=beta, scale=1.0, shift=-beta * log_z,
+        is_action_BT=is_action_BT, return_B=return_B, group_B=group_B, trajectory_B=trajectory_B,
+    )  # fmt: skip
+
+
+def _squared_errors(
+    ratio_BT: Tensor, goal_BT: Tensor, *, slope: float, scale: float, shift: float, is_action_BT: Tensor,
+    return_B: Tensor, group_B: Tensor, trajectory_B: Tensor,
+) -> Tensor:  # fmt: skip
+    """``sum over groups of 1/N sum_i (scale goal_i + shift - slope D_i)^2``; goals are means over sampled tokens."""
+    check_shapes(ratio_BT=ratio_BT, goal_BT=goal_BT, is_action_BT=is_action_BT, return_B=return_B)
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_scored_B = found.index_B >= 0
+
+    def of_trajectories(x_BT: Tensor) -> Tensor:
+        """Sums over the sampled tokens of each scored trajectory, float64."""
+        x_B = torch.where(is_action_BT, x_BT, torch.zeros_like(x_BT)).double().sum(1)
+        return segment_sum(x_B[is_scored_B], found.index_B[is_scored_B], len(found.return_S))
+
+    length_S = of_trajectories(torch.ones_like(ratio_BT))
+    goal_S = of_trajectories(goal_BT.detach()) / length_S.clamp(min=1)
+    error_S = torch.where(length_S > 0, scale * goal_S + shift - slope * of_trajectories(ratio_BT), 0.0)
+    size = segment_sum((length_S > 0).double(), found.group_S, found.num_groups)
+    return (error_S.square() / size.clamp(min=1)[found.group_S]).sum().to(ratio_BT.dtype)
