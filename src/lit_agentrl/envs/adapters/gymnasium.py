@@ -1,0 +1,156 @@
+"""Games of gymnasium with numbered actions, in text; the toy-text games in words of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.adapters.base import Replayed
+from lit_agentrl.envs.adapters.toy_text import TOLD, Told
+from lit_agentrl.envs.base import Outcome
+
+_DIGITS = 4
+
+
+class Gymnasium(Replayed):
+    """A game that gymnasium knows by an id, with actions by name.
+
+    Taxi, Blackjack, CliffWalking and FrozenLake are told in words, with best play.  Any other game with numbered
+    actions shows its observation as numbers; success is then a last reward of ``success_reward`` or more.
+
+    What is random after the reset is drawn from the member's own noise, in place of the game's generator.
+
+    Args:
+        id: such as ``Taxi-v4``; no module is imported by name.
+        options: arguments of the game, such as ``{is_rainy: true}``.
+        actions: names in the order of gymnasium's numbers; None: those that are known, else the numbers.
+        success_reward: least last reward of a game that counts as solved; None: as the game is known, else above 0.
+        split: ``train``, ``val`` or ``test``.
+
+    Raises:
+        ValueError: an id that gymnasium does not know, or a game whose actions are not numbered.
+    """
+
+    foreign = ("_game", "_told")
+
+    def __init__(
+        self,
+        *,
+        id: str = "Taxi-v4",
+        options: Mapping[str, Any] | None = None,
+        actions: Sequence[str] | None = None,
+        success_reward: float | None = None,
+        split: str = "train",
+    ) -> None:
+        super().__init__(split=split)
+        require(isinstance(id, str) and ":" not in id, "id", id, "the id of a game, without a module")
+        self._id, self._options = id, dict(options or {})
+        self._success_reward = success_reward
+        self._open()
+        count = int(self._game.action_space.n)
+        names = self._told.actions if actions is None else tuple(str(name) for name in actions)
+        require(len(names) == count, "actions", list(names), f"{count} names, one for each action of {id}")
+        self._names = list(names)
+        self.max_solution, self.instances = self._told.max_solution, self._told.instances
+        self._seen: Any = None
+
+    @property
+    def rules(self) -> str:
+        return self._told.rules
+
+    @property
+    def system_text(self) -> str:
+        return f"You are playing {self._told.title}.\n{self.rules}"
+
+    def action_names(self) -> list[str]:
+        return list(self._names)
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """Best play of a toy-text game; None for others."""
+        require_whole("horizon", horizon, 1)
+        plan = self._told.best(horizon) if self._is_running else None
+        return None if plan is None else [self._names[action] for action in plan]
+
+    def _open(self) -> None:
+        try:
+            game: Any = gymnasium.make(self._id, disable_env_checker=True, **self._options).unwrapped
+        except (gymnasium.error.Error, TypeError) as error:
+            what = " ".join(str(error).split())
+            raise ValueError(
+                f"id={self._id} with options={json.dumps(self._options, default=str)} cannot be made ({what}); "
+                "choose a game that gymnasium.make knows"
+            ) from error
+        space = game.action_space
+        is_numbered = isinstance(space, gymnasium.spaces.Discrete) and space.start == 0
+        require(is_numbered, "id", self._id, "a game whose actions are numbered from 0 (Discrete)")
+        name = self._id.rpartition("-v")[0]
+        if name.startswith("FrozenLake") and self._options.get("map_name", "") is None:
+            raise ValueError("options.map_name=None draws a map by chance; name one, or play env=frozen_lake")
+        self._game, self._told = game, TOLD.get(name, Numbers)(game)
+        if isinstance(self._told, Numbers):
+            self._told.title, self._told.actions = name, tuple(str(action) for action in range(space.n))
+
+    def _begin(self, number: int) -> None:
+        self._seen, _ = self._game.reset(seed=number)
+
+    def _content(self) -> str:
+        return f"{self._id} {self._told.content(self._seen)}"
+
+    def _observe(self) -> str:
+        return self._told.see(self._seen)
+
+    def _act(self, action: str) -> Outcome:
+        self._game.np_random = self._noise
+        self._seen, reward, is_over, _, _ = self._game.step(self._names.index(action))
+        least, reward = self._success_reward, float(reward)
+        is_solved = self._told.is_solved(reward) if least is None else reward >= least
+        return Outcome({"game": reward}, terminated=bool(is_over), success=bool(is_over) and is_solved)
+
+    def close(self) -> None:
+        self._game.close()
+
+
+class Numbers(Told):
+    """Any other game: its observation as numbers."""
+
+    title = ""
+    actions: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> str:
+        space = " ".join(str(self.game.observation_space).split())
+        return f"The game shows numbers: {space}.\nActions: {', '.join(self.actions)}."
+
+    def see(self, observation: Any) -> str:
+        return json.dumps(_plain(observation))
+
+    def content(self, observation: Any) -> str:
+        """The observation and all plain attributes of the game, of which some may be hidden."""
+        simple = (int, float, str, list, tuple, np.ndarray, np.generic)
+        hidden = {name: value for name, value in vars(self.game).items() if isinstance(value, simple)}
+        return json.dumps([_exact(observation), _exact(hidden)], default=str)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of JSON, rounded."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, list):
+        return _plain(value)
+    return round(value, _DIGITS) if isinstance(value, float) else value
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _exact(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(each) for each in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -1,0 +1,248 @@
+"""What the toy-text games of gymnasium are in words: names of actions, what is seen, what counts, best play."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_TINY = 1e-6  # of two ways that earn the same, the one that reaches the end
+
+
+class Told(ABC):
+    """How a game of gymnasium is told.
+
+    Attributes:
+        title: its name for the policy.
+        actions: names, in the order of gymnasium's numbers.
+        max_solution: most actions of best play; 1 where it is not bounded.
+        instances: 1 where every game begins alike, else None.
+    """
+
+    title: str
+    actions: tuple[str, ...]
+    max_solution: int = 1
+    instances: int | None = None
+
+    def __init__(self, game: Any) -> None:
+        self.game = game
+
+    @property
+    @abstractmethod
+    def rules(self) -> str:
+        """Goal, symbols and rewards."""
+
+    @abstractmethod
+    def see(self, observation: Any) -> str:
+        """The observation in words."""
+
+    @abstractmethod
+    def content(self, observation: Any) -> str:
+        """Everything that the future depends on, also what is hidden."""
+
+    def is_solved(self, reward: float) -> bool:
+        """Whether a game that ended with this reward was won."""
+        return reward > 0
+
+    def best(self, horizon: int) -> Sequence[int] | None:
+        """Best play, as far as it is known, with so many actions left."""
+        return None
+
+
+class Table(Told):
+    """A game whose transitions gymnasium lists in ``P``: ``{state: {action: [(p, next, reward, ends)]}}``."""
+
+    def content(self, observation: Any) -> str:
+        return str(int(observation))
+
+    def best(self, horizon: int) -> Sequence[int] | None:
+        """The greatest expected return within the horizon; the plan follows the likeliest outcomes."""
+        values, state, plan = self._values(horizon), int(self.game.s), list[int]()
+        while len(plan) < horizon:
+            plan.append(int(values[horizon - 1 - len(plan)][state].argmax()))
+            _, state, _, ends = max(self.game.P[state][plan[-1]], key=lambda outcome: outcome[0])
+            if ends:
+                break
+        return plan
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        size, width = len(self.game.P), len(self.actions)
+        most = max(len(outcomes) for row in self.game.P.values() for outcomes in row.values())
+        chance, after, reward, ends = np.zeros((4, size, width, most))
+        for state, row in self.game.P.items():
+            for action, outcomes in row.items():
+                for index, (share, follows, points, is_end) in enumerate(outcomes):
+                    cell = state, action, index
+                    chance[cell], after[cell], ends[cell] = share, follows, is_end
+                    reward[cell] = points + _TINY * (is_end and self.is_solved(points))
+        return chance, after.astype(int), reward, ends
+
+    def _values(self, horizon: int) -> list[np.ndarray]:
+        """Values of actions by state with 1, 2, … actions left."""
+        known: list[np.ndarray] = self.__dict__.setdefault("known", [])
+        chance, after, reward, ends = self._arrays
+        while len(known) < horizon:
+            later = known[-1].max(axis=1) if known else np.zeros(len(after))
+            known.append((chance * (reward + (1 - ends) * later[after])).sum(axis=2))
+        return known
+
+
+class Taxi(Table):
+    """Taxi: a passenger waits at one of four places and wants to another."""
+
+    title, actions = "Taxi", ("South", "North", "East", "West", "Pickup", "Dropoff")
+    max_solution = 18
+    places = ("red", "green", "yellow", "blue")
+
+    @property
+    def rules(self) -> str:
+        return (
+            "Drive to the passenger, pick the passenger up, drive to the destination and drop the passenger off.\n"
+            "Symbols: T taxi, R red, G green, Y yellow, B blue, | a wall between two squares, : an open side.\n"
+            f"Actions: {', '.join(self.actions)}. A move into a wall leaves the taxi where it is.\n"
+            "Rewards: -1 for an action, -10 for picking up or dropping off where that cannot be, 20 at the end."
+        )
+
+    def see(self, observation: Any) -> str:
+        row, column, passenger, destination = (int(value) for value in self.game.decode(int(observation)))
+        board = [[cell.decode() for cell in line] for line in self.game.desc]
+        board[row + 1][2 * column + 1] = "T"
+        where = "in the taxi" if passenger == 4 else f"at {self.places[passenger]}"
+        lines = ["".join(line) for line in board]
+        return "\n".join([*lines, f"passenger : {where}", f"destination : {self.places[destination]}"])
+
+    def content(self, observation: Any) -> str:
+        return f"{int(observation)} {bool(self.game.fickle_step)}"
+
+    def best(self, horizon: int) -> Sequence[int] | None:
+        return None if self.game.fickle_passenger else super().best(horizon)  # which the table does not tell
+
+
+class CliffWalking(Table):
+    """CliffWalking: along a cliff to the other side."""
+
+    title, actions = "CliffWalking", ("Up", "Right", "Down", "Left")
+    max_solution, instances = 13, 1
+
+    @property
+    def rules(self) -> str:
+        slips = " You often slip to one of the two sides of where you meant to go." * self.game.is_slippery
+        return (
+            f"Walk to the goal and stay off the cliff, from which you are put back to the start.{slips}\n"
+            f"Symbols: P player, _ ground, C cliff, G goal. Actions: {', '.join(self.actions)}.\n"
+            "Rewards: -1 for an action, -100 for one onto the cliff."
+        )
+
+    def see(self, observation: Any) -> str:
+        rows, columns = self.game.shape
+        board = [["_"] * columns for _ in range(rows)]
+        board[-1][1:] = ["C"] * (columns - 2) + ["G"]
+        row, column = divmod(int(observation), columns)
+        board[row][column] = "P"
+        return "\n".join(" ".join(line) for line in board)
+
+    def is_solved(self, reward: float) -> bool:
+        return True  # only the goal ends the game
+
+
+class FrozenLake(Table):
+    """FrozenLake: the map of gymnasium, with its one start."""
+
+    title, actions, instances = "FrozenLake", ("Left", "Down", "Right", "Up"), 1
+
+    @property
+    def rules(self) -> str:
+        return (
+            "Walk over the ice to the goal; a hole ends the game. On slippery ice a move may go to a side.\n"
+            f"Symbols: P player, S start, F ice, H hole, G goal. Actions: {', '.join(self.actions)}.\n"
+            "Rewards: 1 at the goal."
+        )
+
+    def see(self, observation: Any) -> str:
+        board = [[cell.decode() for cell in line] for line in self.game.desc]
+        row, column = divmod(int(observation), len(board[0]))
+        board[row][column] = "P"
+        return "\n".join(" ".join(line) for line in board)
+
+
+class Blackjack(Told):
+    """Blackjack, with cards that are put back; best play knows no more than the player sees."""
+
+    title, actions = "Blackjack", ("Stick", "Hit")
+
+    @property
+    def rules(self) -> str:
+        return (
+            "Come nearer to 21 than the dealer without going over it. Hit takes a card. Stick ends your turn; then "
+            "the dealer takes cards up to 17. An ace counts 11 where that does not go over 21 (usable), else 1.\n"
+            f"Actions: {', '.join(self.actions)}.\nRewards: 1 for a win, 0 for a draw, -1 for a loss."
+        )
+
+    def see(self, observation: Any) -> str:
+        total, dealer, usable = (int(value) for value in observation)
+        return f"your sum : {total}\nusable ace : {'yes' if usable else 'no'}\ndealer shows : {dealer}"
+
+    def content(self, observation: Any) -> str:
+        return f"{[int(card) for card in self.game.player]} {[int(card) for card in self.game.dealer]}"
+
+    def best(self, horizon: int) -> Sequence[int] | None:
+        cards = [int(card) for card in self.game.player]
+        has_ace = 1 in cards
+        hit, stick = _hit(sum(cards), has_ace, int(self.game.dealer[0]), horizon), 0.0
+        stick = _stick(_total(sum(cards), has_ace), int(self.game.dealer[0]))
+        return [int(hit > stick)]
+
+
+CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
+
+
+def _total(hard: int, has_ace: bool) -> int:
+    return hard + 10 if has_ace and hard + 10 <= 21 else hard
+
+
+@functools.cache
+def _dealer(hard: int, has_ace: bool) -> dict[int, float]:
+    """Chances of the dealer's last total; 0: over 21."""
+    total = _total(hard, has_ace)
+    if total >= 17:
+        return {total if total <= 21 else 0: 1.0}
+    found: dict[int, float] = {}
+    for card, share in CARDS.items():
+        for last, chance in _dealer(hard + card, has_ace or card == 1).items():
+            found[last] = found.get(last, 0.0) + share * chance
+    return found
+
+
+def _stick(total: int, shown: int) -> float:
+    """Points to expect of standing on a total."""
+    chances = _dealer(shown, shown == 1).items()
+    return sum(chance * ((total > last) - (total < last)) for last, chance in chances)
+
+
+@functools.cache
+def _hit(hard: int, has_ace: bool, shown: int, left: int) -> float:
+    """Points to expect of one more card, and best play after it; what is not ended in time loses."""
+    if left <= 1:
+        return -1.0
+    value = 0.0
+    for card, share in CARDS.items():
+        own, ace = hard + card, has_ace or card == 1
+        if own > 21:
+            value -= share
+        else:
+            value += share * max(_stick(_total(own, ace), shown), _hit(own, ace, shown, left - 1))
+    return value
+
+
+TOLD: dict[str, type[Told]] = {
+    "Taxi": Taxi,
+    "CliffWalking": CliffWalking,
+    "CliffWalkingSlippery": CliffWalking,
+    "FrozenLake": FrozenLake,
+    "FrozenLake8x8": FrozenLake,
+    "Blackjack": Blackjack,
+}
