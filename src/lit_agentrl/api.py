@@ -231,15 +231,22 @@ def _own_errors() -> Iterator[None]:
     with jobs.apart(), _own_interrupts():
         try:
             yield
-        except (UserError, RunError):
-            raise
+        except (UserError, RunError) as error:
+            if (told := _in_python(str(error))) == str(error):
+                raise
+            raise type(error)(told) from error
         except SystemExit as error:
             if was_interrupted(error):
                 raise KeyboardInterrupt from error
             raise RunError(f"something ended the program with code {error.code}") from error
         except Exception as error:
             kind = UserError if isinstance(error, ValueError) else RunError
-            raise kind(explain(error).removesuffix(f" ({WHERE})")) from error
+            raise kind(_in_python(explain(error).removesuffix(f" ({WHERE})"))) from error
+
+
+def _in_python(message: str) -> str:
+    """With options as they are written here, where they have another name on a command line."""
+    return message.replace("hydra.run.dir=", "folder=")
 
 
 @contextmanager

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from lit_agentrl.api import compose
 from lit_agentrl.callbacks.loggers import CSVLog
 from lit_agentrl.commands.levels import main as main_levels
 from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
-from tests.entry.conftest import files
+from lit_agentrl.rollout.workers import cluster
+from lit_agentrl.rollout.workers.crew import PlayingError
+from tests.entry.conftest import SMALL, files
 from tests.entry.test_malformed import Refused, main_evaluate
 
 CASES = [
@@ -66,7 +70,61 @@ CASES = [
         "-m hydra/sweeper=optuna hydra/sweeper/sampler=grid optim.lr=interval(1e-6,1e-3)",
         "write optim.lr=choice(…), or choose sampler=tpe",
     ),
+    ("logger=wandb logger.wandb.tags=blue", "logger.wandb.tags=blue must be a list, such as [a, b]"),
+    ("rollout.prompts=[2]", "rollout.prompts=[2] must be a whole number"),
+    ("rollout.overlap={a: 1}", "rollout.overlap={a: 1} must be true or false"),
+    ("rollout=null", "rollout=null: rollout is a section; set one of its options: rollout.prompts"),
+    ("'rollout={a: 1}'", "unknown option rollout.a; valid: rollout.prompts"),
+    ("val.envs=-1", "val.envs=-1 must be the name of a game, or a list of them"),
+    ("traceback=maybe", "traceback=maybe must be true or false"),
+    ("optim.lr=1e-320", "optim.lr=1e-320 must be finite, > 0, from 1e-30 to 1e30"),
 ]
+LATER = [  # found when the parts of the run are made, in a folder that is taken back
+    ("logger=wandb logger.wandb.project=a/b", "logger.wandb.project=a/b must be a name of at most 128 signs"),
+    ("logger=wandb 'logger.wandb.tags=[\"\"]'", "logger.wandb.tags=[] must be a list of texts of 1 to 64 signs"),
+    ("logger.tensorboard.save_dir=../elsewhere", "would write outside of it"),
+]
+
+
+@pytest.mark.parametrize(("command", "told"), LATER, ids=[case[0] for case in LATER])
+def test_nothing_is_left_behind(refused: Refused, in_empty_folder: Path, command: str, told: str) -> None:
+    """Not even the folder of the date."""
+    assert told in refused(f"{SMALL} {command}")
+    assert not list(in_empty_folder.iterdir())
+
+
+def test_answers_that_an_episode_cannot_hold(refused: Refused, in_empty_folder: Path) -> None:
+    rows = [f'{{"question": "what is {i}?", "answer": "{i}"}}\n' for i in range(100)]
+    Path("q.jsonl").write_text("".join(rows))
+    command = "env=dataset env.game.path=q.jsonl env.game.tries=3"
+    assert "env.game.tries=3 has no effect: an episode ends before" in refused(command)
+    Path("q.jsonl").write_text("")
+    assert "env.game.path=q.jsonl is empty; write one row a line" in refused(
+        "env=dataset env.game.path=q.jsonl"
+    )
+
+
+def test_the_python_interface_names_its_own_options(in_empty_folder: Path) -> None:
+    Path("file").touch()
+    with pytest.raises(
+        UserError, match="^folder=file cannot be created: .* choose another with folder=FOLDER"
+    ):
+        compose(env="bandit", folder="file")
+
+
+def test_options_of_a_game_that_is_played_keep_their_names(refused: Refused, run_copy: Path) -> None:
+    assert refused("run=run env=sokoban env.game.size=2", main_evaluate).startswith(
+        "error: env.game.size=2 must be a whole number >= 5"
+    )
+
+
+def test_something_else_than_a_head_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a proxy, which takes every connection."""
+    asked = subprocess.CompletedProcess([], 1, "", "much\nRPC error: status: 404\n")
+    monkeypatch.setattr(cluster, "require_answer", lambda address: None)
+    monkeypatch.setattr(cluster.subprocess, "run", lambda *_, **__: asked)
+    with pytest.raises(PlayingError, match=r"worker.address=h:1 is no head of a cluster of Ray \(RPC error"):
+        cluster.require_head("h:1")
 
 
 @pytest.mark.parametrize(("command", "told"), CASES, ids=[case[0][:80] for case in CASES])
@@ -102,6 +160,10 @@ def test_evaluations(refused: Refused, in_empty_folder: Path) -> None:
     [
         ({"RANK": "banana"}, "variable RANK=banana must be a whole number"),
         ({"RANK": "5", "WORLD_SIZE": "2"}, "variable RANK=5 must be less than WORLD_SIZE=2"),
+        ({"LOCAL_RANK": "0"}, "variable LOCAL_RANK=0 names one of several processes"),
+        ({"WORLD_SIZE": "2"}, "variable WORLD_SIZE=2 names one of several processes"),
+        ({"NODE_RANK": "1"}, "variable NODE_RANK=1 needs MASTER_ADDR and MASTER_PORT"),
+        ({"MASTER_PORT": "http"}, "variable MASTER_PORT=http must be a whole number from 1 to 65535"),
         ({"OMP_NUM_THREADS": "two"}, "variable OMP_NUM_THREADS=two must be a whole number >= 1"),
     ],
 )

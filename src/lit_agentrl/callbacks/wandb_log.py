@@ -14,9 +14,11 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_agentrl.checks import require
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics
 
+_NO_PROJECT = "/\\#?%:"  # which W&B refuses when the run begins
 _CACHES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")  # else below the home directory
 
 
@@ -39,7 +41,7 @@ class WandbLog(Logger):
         tags: of the run there.
 
     Raises:
-        ValueError: ``wandb`` is not installed.
+        ValueError: ``wandb`` is not installed, or would refuse a name.
     """
 
     def __init__(
@@ -49,6 +51,16 @@ class WandbLog(Logger):
         super().__init__()
         if importlib.util.find_spec("wandb") is None:
             raise ValueError("needs the package wandb; install it with: pip install 'lit-agentrl[wandb]'")
+        is_project = project is None or (0 < len(project) <= 128 and not set(project) & set(_NO_PROJECT))
+        require(
+            is_project, "project", project, f"a name of at most 128 signs without {' '.join(_NO_PROJECT)}"
+        )
+        for option, value in (("name", name), ("group", group)):
+            require(
+                value is None or 0 < len(value) <= 128, option, value, "a text of 1 to 128 signs, or null"
+            )
+        for tag in tags:
+            require(0 < len(tag) <= 64, "tags", list(tags), "a list of texts of 1 to 64 signs each")
         self._home = Path(save_dir).absolute()
         self._options: dict[str, Any] = {
             "project": project,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.checks import require
 from lit_agentrl.entry import composition, run_folder, screen, sweepers
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import as_names, check_overrides, flag_values
@@ -109,6 +110,7 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
     Raises:
         UserError: naming the option.
     """
+    require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
     check_targets(cfg)
 

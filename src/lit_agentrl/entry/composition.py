@@ -112,7 +112,8 @@ def check_sections(cfg: DictConfig, name: str) -> None:
         UserError: an unknown key, or a missing section.
     """
     for section, options in _sections(name).items():
-        if isinstance(given := cfg.get(section, {}), str | bool | int | float | list | ListConfig):
+        given = cfg.get(section) if section in cfg else {}
+        if given is None or isinstance(given, str | bool | int | float | list | ListConfig):
             raise UserError(
                 f"{section}={shown(given)}: {section} is a section; set one of its options: {', '.join(options)}"
             )

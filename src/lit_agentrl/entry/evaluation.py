@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.table import Table
 
@@ -82,7 +82,8 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
-    run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals])
+    announces = Announces()
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
     games = [run.games.tasks[spec.task].name for spec in run.games.test]
@@ -90,7 +91,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     for number, temperature in enumerate(temperatures):
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
         played = screen.episodes_of(games, cfg.episodes * cfg.members)
-        screen.doing(f"playing {played}, split {cfg.split}, temperature {temperature:g}")
+        announces.text = f"playing {played}, split {cfg.split}, temperature {temperature:g}"
         run.rollouts.test = Evaluation(cfg.split, params, cfg.members, run.rollouts.settings.max_failed_share)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
@@ -109,6 +110,15 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     }  # fmt: skip
     path = keep(target_folder, name, written) if is_kept else None
     return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
+
+
+class Announces(Callback):
+    """Tells what is played, once the weights with which it is played are there."""
+
+    text = ""
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        screen.doing(self.text)
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:

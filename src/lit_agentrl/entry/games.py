@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from lit_agentrl.checks import blamed, named
+from lit_agentrl.checks import blamed, named, require
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.entry.composition import compose_job
 from lit_agentrl.entry.errors import UserError, explain
@@ -88,7 +88,9 @@ def game_names(option: str, given: Sequence[str] | str | None, default: Sequence
     Raises:
         ValueError: none, or one twice.
     """
-    names = default if given is None else [given] if isinstance(given, str) else list(given)
+    names = default if given is None else [given] if isinstance(given, str) else given
+    is_listed = isinstance(names, Sequence | ListConfig) and all(isinstance(name, str) for name in names)
+    require(is_listed, option, given, "the name of a game, or a list of them")
     if len(set(names)) != len(names) or not names:
         reason = "names a game twice" if names else "names no game; null stands for the games trained on"
         raise ValueError(f"{option}=[{','.join(map(str, names))}] {reason}")

@@ -33,6 +33,10 @@ def _is_truncated(cfg: DictConfig, parts: Parts) -> bool:
     return not allowed or parts.rollout.top_p < 1 or parts.rollout.top_k > 0
 
 
+def _tries_fit(cfg: DictConfig, parts: Parts) -> bool:
+    return bool(cfg.env.game.tries <= parts.games.tasks[0].action_budget)
+
+
 _NO_TEST = "test.episodes=0 plays no test; leave it out, or set test.episodes"
 RULES = (
     Rule(
@@ -57,6 +61,12 @@ RULES = (
         "reward.delta.at_iteration",
         lambda cfg, parts: (cfg.reward.delta.at_iteration or 0) < cfg.trainer.max_epochs,
         "the run ends before; give an iteration below trainer.max_epochs, or leave it out",
+    ),
+    Rule(
+        "env.game.tries",
+        _tries_fit,
+        "an episode ends before, with its env.max_turns replies or env.max_actions answers; raise both to as many, "
+        "or lower it",
     ),
     Rule(
         "env.hosting.restarts",

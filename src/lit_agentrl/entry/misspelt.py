@@ -64,12 +64,15 @@ def explain_composition(
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
     known = list(_keys(OmegaConf.to_container(base, resolve=False)))
     for override in parse(job):
-        if new := REMOVED.get(override.key_or_group):
-            return UserError(f"{override.key_or_group} is no option any more; write {new}")
-        if not override.is_add() and override.key_or_group not in [*known, *groups]:
-            return UserError(_unknown_key(override.key_or_group, known, base, search))
+        key = override.key_or_group
+        if new := REMOVED.get(key):
+            return UserError(f"{key} is no option any more; write {new}")
+        if not override.is_add() and key not in [*known, *groups]:
+            return UserError(_unknown_key(key, known, base, search))
+        if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
+            inner = explain(error).split("'")[3]
+            return UserError(_unknown_key(f"{key}.{inner}", known, base, search))
         if "Error merging override" in str(error) and str(override.input_line) in str(error):
-            key = override.key_or_group
             below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
                 told = f"is a section; set one of its options: {', '.join(below)}"

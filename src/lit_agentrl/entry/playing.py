@@ -14,7 +14,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.entry import screen
-from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
+from lit_agentrl.entry.evaluation import Announces, find_checkpoint, rebuilt
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
@@ -87,11 +87,12 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     require_idle("run", folder)
     checkpoint = find_checkpoint(cfg, folder)
     keep = Keep()
-    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
+    announces = Announces()
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep, announces])
     settings = run.rollouts.settings
     params = eval_params(settings, float(cfg.temperature), "play")
     game = run.games.tasks[run.games.test[0].task].name
-    screen.doing(f"playing {screen.episodes_of([game], cfg.episodes)}")
+    announces.text = f"playing {screen.episodes_of([game], cfg.episodes)}"
     run.rollouts.test = Evaluation(cfg.split, params, max_failed_share=settings.max_failed_share)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from threading import Timer
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
-WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
+WAIT_S = 120.0  # for the first process to compose the job, and for the others to fetch it
+TOLD_S = 5.0  # after which it is said for whom
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
 
@@ -140,7 +142,8 @@ def share(job: Job, num_nodes: int) -> None:
         store = _store(is_first=True)
         store.set("job", text)
         try:
-            store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
+            with _awaiting(f"the {others} other processes of the run"):
+                store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
         except RuntimeError as error:
             absent = others - store.add("readers", 0)
             raise UserError(
@@ -212,6 +215,21 @@ def release(*, is_awaited: bool) -> None:
     os.environ.pop(JOB, None)
 
 
+@contextmanager
+def _awaiting(whom: str) -> Iterator[None]:
+    """Say for whom this process waits, and how long, where they do not come at once."""
+    environ = os.environ
+    where = f"{environ.get('MASTER_ADDR', '127.0.0.1')}:{environ.get('MASTER_PORT', 'no port')}"
+    told = f"waiting for {whom} at {where} (MASTER_ADDR, MASTER_PORT), for {WAIT_S:g} seconds at most …"
+    timer = Timer(TOLD_S, print, (told,), {"flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _remedy() -> str:
     """For processes that do not come."""
     launched = processes_launched()
@@ -234,8 +252,9 @@ def receive() -> Job | None:
         UserError: the first one does not come.
     """
     try:
-        store = _store(is_first=False)
-        text = store.get("job").decode()
+        with _awaiting("the first process of the run"):
+            store = _store(is_first=False)
+            text = store.get("job").decode()
     except RuntimeError as error:
         raise UserError(f"the first process of the run gave no job: {_remedy()}") from error
     store.set(f"read{store.add('readers', 1)}", "1")

@@ -32,9 +32,17 @@ def begun(option: str, folder: Path) -> Iterator[None]:
         UserError: the folder holds something, is another's, or cannot be made.
     """
     require_new(option, folder)
-    with owned(folder):
-        require_new(option, folder)  # another may have begun there since
-        yield
+    place = folder.absolute()
+    new = [each for each in (place, *place.parents) if not each.exists()]  # such as outputs/DATE
+    try:
+        with owned(folder):
+            require_new(option, folder)  # another may have begun there since
+            yield
+    finally:
+        with suppress(OSError):  # the first that holds something stays, and all above it
+            for each in new:
+                if each.exists():
+                    each.rmdir()
 
 
 def require_new(option: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -17,6 +17,7 @@ from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, neares
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
+_LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 SET_ELSEWHERE = {  # arguments that the program gives, and the option that decides them
@@ -67,7 +68,7 @@ def check_targets(cfg: DictConfig) -> None:
             if name not in parameters and not takes_any:
                 raise UserError(f"unknown option {option}; {_valid_names(path, str(name), parameters)}")
             annotation = hints.get(str(name), Any)
-            if not isinstance(value, dict | list) and not _accepts(annotation, value):
+            if not _accepts(annotation, value):
                 raise UserError(f"{option}={shown(value)} must be {_describe(annotation)}")
 
 
@@ -118,23 +119,37 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _accepts(annotation: Any, value: Any) -> bool:
-    """Whether a scalar may be of that type; a type that YAML cannot write accepts everything."""
-    for member in _members(annotation):
-        if get_origin(member) is Literal:
-            if value in get_args(member):
-                return True
-        elif member in (int, float):
-            is_number = isinstance(value, int if member is int else int | float)
-            if is_number and not isinstance(value, bool) and not math.isnan(value):
-                return True
-        elif member not in _WORDS or isinstance(value, member):
-            return True
-    return False
+    """Whether a value may be of that type; a type that YAML cannot write accepts everything."""
+    if isinstance(value, Mapping) and "_target_" in value:  # what it makes is checked where it is made
+        return True
+    return any(_is_member(member, value) for member in _members(annotation))
+
+
+def _is_member(member: Any, value: Any) -> bool:
+    kind, inner = get_origin(member) or member, get_args(member)
+    if kind is Literal:
+        return value in inner
+    if kind in _LISTS:
+        each = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
+        return isinstance(value, list) and all(_accepts(of, item) for of in each for item in value)
+    if kind in _DICTS:
+        return isinstance(value, Mapping) and all(_accepts(inner[1], v) for v in value.values() if inner)
+    if member in (int, float):
+        is_number = isinstance(value, int if member is int else int | float)
+        return is_number and not isinstance(value, bool) and not math.isnan(value)
+    return member not in _WORDS or isinstance(value, member)
 
 
 def _describe(annotation: Any) -> str:
     words = []
     for member in _members(annotation):
-        literals = get_args(member) if get_origin(member) is Literal else ()
-        words += [shown(value) for value in literals] or [_WORDS[member]]
+        kind, inner = get_origin(member) or member, get_args(member)
+        if kind is Literal:
+            words += [shown(value) for value in inner]
+        elif kind in _LISTS:
+            words.append("a list, such as [" + ("a, b" if inner[:1] == (str,) else "1, 2") + "]")
+        elif kind in _DICTS:
+            words.append("entries, such as {NAME: VALUE}")
+        else:
+            words.append(_WORDS[member])
     return " or ".join(dict.fromkeys(words))

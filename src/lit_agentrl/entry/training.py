@@ -68,8 +68,6 @@ def train(
     at_start = list(
         filter(None, (bounds, never_repeated(run.structure, run.games, cfg.rollout.get("instances"))))
     )
-    for line in (*filter(None, [note]), *(f"warning: {each}" for each in at_start)):
-        screen.note(line)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
         folder,
@@ -93,6 +91,8 @@ def train(
         saves = _first(run, LastCheckpoint)
         record.require_not_lost(folder, saves.every if saves else 0)
     rewind(run.trainer, done)
+    for line in (*filter(None, [note]), *(f"warning: {each}" for each in at_start)):
+        screen.note(line)
     try:
         if can_continue:
             tracker.finish("stopped", error=KILLED)

@@ -30,8 +30,37 @@ def check_environment() -> None:
                 f"the environment variable {name}={rank} must be less than {of}={size}, as torchrun and srun set "
                 "them; unset both"
             )
+    _check_launched()
     given = os.environ.get("OMP_NUM_THREADS", "1")
     if not all(part.strip().isdecimal() and int(part) for part in given.split(",")):
         raise UserError(
             f"the environment variable OMP_NUM_THREADS={given} must be a whole number >= 1; unset it"
+        )
+
+
+def _check_launched() -> None:
+    """Refuse the variables of a launcher where none is: whoever reads them would wait for processes that never come.
+
+    Raises:
+        UserError: naming one.
+    """
+    environ = os.environ
+    if "TORCHELASTIC_RUN_ID" not in environ and "SLURM_NTASKS" not in environ:
+        at_most = {"RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+        for name, most in at_most.items():
+            if int(environ.get(name, "0")) > most or (name == "LOCAL_RANK" and name in environ):
+                raise UserError(
+                    f"the environment variable {name}={environ[name]} names one of several processes, and neither "
+                    "torchrun nor srun started them; unset it, or start the run with torchrun (one process alone "
+                    "starts the others itself: strategy=ddp trainer.devices=2)"
+                )
+    if int(environ.get("NODE_RANK", "0")) and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+        raise UserError(
+            f"the environment variable NODE_RANK={environ['NODE_RANK']} needs MASTER_ADDR and MASTER_PORT, where "
+            "the first machine is met; set them, or unset it"
+        )
+    port = environ.get("MASTER_PORT", "1")
+    if not (port.isdecimal() and 0 < int(port) < 65536):
+        raise UserError(
+            f"the environment variable MASTER_PORT={port} must be a whole number from 1 to 65535; unset it"
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.checks import named
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader, game_names, load_game
 from lit_agentrl.entry.overrides import VARIANT, parse
 from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.envs.base import Task
 
 
 def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> TaskLoader:
@@ -48,6 +51,10 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
             )
         OmegaConf.update(game, key, override.value(), force_add=True)
     check_targets(OmegaConf.create({"env": game}))
+    task = instantiate(game)
+    if isinstance(task, Task) and task.hosting.where == "inline":
+        with named("env"):
+            task.make(cfg.split).close()  # here the option has the name by which it was typed
     return lambda name: game if name == names[0] else load_task(name)
 
 

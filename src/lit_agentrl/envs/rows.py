@@ -81,6 +81,8 @@ def find_files(path: str | Mapping[str, str]) -> tuple[tuple[str, str, tuple[int
             )
         if file.suffix not in READERS:
             raise ValueError(f"{key}={short_path(file)} must be a file that ends in {' or '.join(READERS)}")
+        if file.is_file() and not file.stat().st_size:
+            raise ValueError(f"{key}={short_path(file)} is empty; write one row a line, or name another file")
         if not file.is_file():
             raise ValueError(f"{key}={short_path(file)} is no file that is there; looked for {file}")
         state = file.stat()

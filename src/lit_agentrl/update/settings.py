@@ -91,8 +91,8 @@ class OptimSettings:
     schedule_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # beyond, torch cannot compute a step in float32
-        require_number("lr", self.lr, "finite, > 0 and at most 1e30", lambda lr: 0 < lr <= 1e30)
+        # beyond, torch cannot compute a step in float32, and below, no weight would move
+        require_number("lr", self.lr, "finite, > 0, from 1e-30 to 1e30", lambda lr: 1e-30 <= lr <= 1e30)
         require_whole("warmup_iterations", self.warmup_iterations, 0)
         valid = [kind.value for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
         if self.schedule not in valid:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +16,7 @@ from lit_agentrl.rollout.workers.crew import PlayingError
 AUTO = "auto"
 _AUTH = "RAY_AUTH_MODE"
 _ANSWER_S = 10.0  # for a machine to answer
+_HEAD_S = 30.0  # for Ray to begin and ask
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -45,6 +48,34 @@ def require_answer(address: str) -> None:
             f"worker=ray cannot reach worker.address={address} ({error}); start a cluster there (ray start --head "
             "--port=6379), and see `ray status` on its head"
         ) from error
+
+
+def require_head(address: str) -> None:
+    """Look whether what listens there is the head of a cluster, in a process of its own: Ray asks for long, and logs.
+
+    Raises:
+        PlayingError: nobody does, or something else, such as a proxy.
+    """
+    require_answer(address)
+    asks = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
+    brief = {**os.environ, "RAY_gcs_server_request_timeout_seconds": f"{_ANSWER_S / 2:g}"}
+    try:
+        asked = subprocess.run(
+            [*asks, "--address", address],
+            capture_output=True,
+            text=True,
+            env=brief,
+            timeout=_HEAD_S,
+            check=False,
+        )
+        reason = "" if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["no answer"])[-1]
+    except subprocess.TimeoutExpired:
+        reason = f"no answer within {_HEAD_S:g} seconds"
+    if reason:
+        raise PlayingError(
+            f"worker=ray: what listens at worker.address={address} is no head of a cluster of Ray ({reason}); start "
+            "one there (ray start --head --port=6379), or name another address"
+        )
 
 
 def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: float, gpus: float) -> None:

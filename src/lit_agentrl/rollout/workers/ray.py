@@ -17,7 +17,7 @@ from lit_agentrl.distributed import world_size
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.actor import PlayingActor, sent
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.rollout.workers.cluster import AUTO, connect, host_and_port, require_answer
+from lit_agentrl.rollout.workers.cluster import AUTO, connect, host_and_port, require_head
 from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import packed
@@ -86,11 +86,11 @@ class RaySettings(PoolSettings):
         """See `WorkerSettings`; a cluster is asked for, too.
 
         Raises:
-            PlayingError: nobody listens at its address.
+            PlayingError: no cluster is at its address.
         """
         rules.require_picklable()
         if self.address not in (None, AUTO):
-            require_answer(self.address)
+            require_head(self.address)
 
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
