@@ -72,7 +72,7 @@ CASES = [
     ),
     ("logger=wandb logger.wandb.tags=blue", "logger.wandb.tags=blue must be a list, such as [a, b]"),
     ("rollout.prompts=[2]", "rollout.prompts=[2] must be a whole number"),
-    ("rollout.overlap={a: 1}", "rollout.overlap={a: 1} must be true or false"),
+    ("'rollout.overlap={a: 1}'", "rollout.overlap={a: 1} must be true or false"),
     ("rollout=null", "rollout=null: rollout is a section; set one of its options: rollout.prompts"),
     ("'rollout={a: 1}'", "unknown option rollout.a; valid: rollout.prompts"),
     ("val.envs=-1", "val.envs=-1 must be the name of a game, or a list of them"),
@@ -81,7 +81,10 @@ CASES = [
 ]
 LATER = [  # found when the parts of the run are made, in a folder that is taken back
     ("logger=wandb logger.wandb.project=a/b", "logger.wandb.project=a/b must be a name of at most 128 signs"),
-    ("logger=wandb 'logger.wandb.tags=[\"\"]'", "logger.wandb.tags=[] must be a list of texts of 1 to 64 signs"),
+    (
+        "logger=wandb 'logger.wandb.tags=[\"\"]'",
+        "logger.wandb.tags=[] must be a list of texts of 1 to 64 signs",
+    ),
     ("logger.tensorboard.save_dir=../elsewhere", "would write outside of it"),
 ]
 
