@@ -70,8 +70,7 @@ def explain_composition(
         if not override.is_add() and key not in [*known, *groups]:
             return UserError(_unknown_key(key, known, base, search))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
-            inner = explain(error).split("'")[3]
-            return UserError(_unknown_key(f"{key}.{inner}", known, base, search))
+            return UserError(_unknown_key(key + "." + explain(error).split("'")[3], known, base, search))
         if "Error merging override" in str(error) and str(override.input_line) in str(error):
             below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
@@ -107,7 +106,9 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     if head not in known:
         near = near or [MEANT[word] + key[len(head) :] for word in nearest(head, MEANT)[:1]]
-    near = near or nearest(key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0])], cutoff=0.8)
+    near = near or nearest(
+        key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
+    )
     listed = f"valid: {', '.join(prefix + k for k in children)}" if children else f"{group} has none"
     return f"unknown option {key}; {did_you_mean(near) or listed}"
 

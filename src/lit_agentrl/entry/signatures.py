@@ -137,7 +137,14 @@ def _is_member(member: Any, value: Any) -> bool:
     if member in (int, float):
         is_number = isinstance(value, int if member is int else int | float)
         return is_number and not isinstance(value, bool) and not math.isnan(value)
+    if _is_part(member):
+        return False
     return member not in _WORDS or isinstance(value, member)
+
+
+def _is_part(member: Any) -> bool:
+    """Whether it is a class of this package, of which a config makes an object, and writes none."""
+    return inspect.isclass(member) and member.__module__.startswith("lit_agentrl.")
 
 
 def _describe(annotation: Any) -> str:
@@ -150,6 +157,8 @@ def _describe(annotation: Any) -> str:
             words.append("a list, such as [" + ("a, b" if inner[:1] == (str,) else "1, 2") + "]")
         elif kind in _DICTS:
             words.append("entries, such as {NAME: VALUE}")
+        elif _is_part(member):
+            words.append(f"options of a {member.__name__}, with its _target_")
         else:
             words.append(_WORDS[member])
     return " or ".join(dict.fromkeys(words))

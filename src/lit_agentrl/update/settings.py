@@ -150,7 +150,7 @@ class OptimSettings:
                 made = optimizer([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], lr=self.lr)
             except Exception as error:  # of torch, or of an optimizer of one's own
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-                reason = reason or kind + " ".join(str(error).split())
+                reason = reason or kind + (str(error).splitlines() or [""])[0]
                 continue
             return (
                 None if isinstance(made, Optimizer) else f"a {type(made).__name__} is no Optimizer of torch"
