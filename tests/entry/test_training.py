@@ -19,12 +19,15 @@ from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines import vllm_setup
 from lit_agentrl.entry import training
+from lit_agentrl.entry.composition import load_option
 from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Outcome, Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.models.onednn import _CAPACITIES, _PREPARED
 from lit_agentrl.report import summary as reports
+from tests.entry.conftest import Refused
 
 SMALL = [
     "rollout.prompts=3", "rollout.members=4", "rollout.max_reply_tokens=24", "rollout.max_context_tokens=400",
@@ -167,6 +170,25 @@ def test_evaluate_needs_no_device_of_the_training(mixed_run: Path, tmp_path: Pat
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     main_evaluate([f"run={tmp_path}", "env=bandit", "episodes=2", "checkpoint=start"])
     assert len(list((tmp_path / "evaluations").iterdir())) == 1
+
+
+def test_a_run_is_evaluated_with_another_engine(
+    mixed_run: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was trained with vLLM, which is not here."""
+    shutil.copytree(mixed_run, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / ".hydra" / "config.yaml"
+    cfg = OmegaConf.load(config)
+    cfg.engine = {**load_option("engine", "vllm"), "num_slots": 3}
+    OmegaConf.save(cfg, config)
+    monkeypatch.setattr(vllm_setup, "find_spec", lambda name: None)
+    asked = f"run={tmp_path} env=bandit episodes=2"
+    assert "needs vLLM, which has" in (said := refused(asked, main_evaluate)) and "engine=native" in said
+    assert "engine=openai needs engine.url" in refused(f"{asked} engine=openai", main_evaluate)
+    assert "no option engine=nativ; valid:" in refused(f"{asked} engine=nativ", main_evaluate)
+    main_evaluate([*asked.split(), "engine=native"])
+    [file] = (tmp_path / "evaluations").glob("last_test_bandit_seed0*.json")
+    assert json.loads(file.read_text())["config"]["engine"] == "native"
 
 
 def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Path, tmp_path: Path) -> None:

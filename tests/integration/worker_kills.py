@@ -57,6 +57,7 @@ class Campaign:
     def _hit(self, number: int, folder: Path) -> dict[str, Any]:
         worker, env = SETTINGS[number % len(SETTINGS)]
         row: dict[str, Any] = {"number": number, "setting": f"{worker}, {env}", "fell": "", "problem": None}
+        running: Running | None = None
         try:
             reference = self._reference(env)
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,6 +73,8 @@ class Campaign:
             row["problem"] = difference(reference, folder)
         except AssertionError as error:
             row["problem"] = str(error)
+            if running is not None:
+                running.kill()
         if row["problem"] is None:
             shutil.rmtree(folder)
         return row

@@ -202,11 +202,25 @@ def test_a_worker_that_hangs_is_replaced() -> None:
 
 
 class Slow(Seat):
-    """Does not start before it is killed."""
+    """Takes its time to start."""
+
+    takes = 3600.0
+    waited = 0.0
 
     def is_ready(self, seconds: float) -> bool:
         time.sleep(0.01)
-        return bool(self.why)
+        self.waited += 0.01
+        return self.waited > self.takes or bool(self.why)
+
+
+def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
+    """Each further worker at a place is given twice as long."""
+    crew = Crew(random.Random(0))
+    crew.open = lambda number: (slow := Slow(crew, number), setattr(slow, "takes", 0.1))[0]  # type: ignore[method-assign]
+    made = pool(crew, count=1, start_patience=0.02)
+    made.load(named_weights(tiny_network()), 7)
+    assert play(made, wave(2)).counts["restarts"] >= 1
+    made.stop()
 
 
 def test_workers_that_do_not_start_are_replaced_and_counted() -> None:

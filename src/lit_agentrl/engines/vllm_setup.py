@@ -38,7 +38,7 @@ def require_vllm() -> str:
     if find_spec("vllm") is None:
         raise ValueError(
             "needs vLLM, which has an environment of its own; run `make engine-vllm`, and then "
-            ".venv-vllm/bin/lit-agentrl in place of lit-agentrl"
+            ".venv-vllm/bin/lit-agentrl in place of lit-agentrl; or use engine=native"
         )
     try:
         version = metadata.version("vllm")

@@ -18,6 +18,7 @@ from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.keeping import can_keep, keep
+from lit_agentrl.entry.making import other_engine
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
@@ -198,6 +199,8 @@ def rebuilt(
             saved.trainer.accelerator = "auto"
         saved.rollout.overlap = False
         saved.worker = load_option("worker", "none")
+        if cfg.get("engine") is not None:
+            saved.engine = other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)
 
 

@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.checks import blamed
 from lit_agentrl.engines.base import Engine
+from lit_agentrl.entry.composition import load_option
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.text.dialects.base import Dialect, Reply
 
@@ -83,6 +85,23 @@ def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
     if not callable(make):
         raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
     found: Callable[..., Engine] = make
+    return found
+
+
+def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
+    """The config of the engine that ``cfg.engine`` names, with as much room as a run's own where both say it.
+
+    Raises:
+        UserError: there is none of that name, or it needs to be told more.
+    """
+    found = load_option("engine", str(cfg.engine))
+    if missing := OmegaConf.missing_keys(found):
+        raise UserError(
+            f"engine={cfg.engine} needs {min(missing)}, which nothing here says; use engine=native or "
+            "vllm, or leave it out: null is the run's"
+        )
+    if "num_slots" in found and "num_slots" in saved.engine:
+        found.num_slots = saved.engine.num_slots
     return found
 
 

@@ -71,8 +71,8 @@ def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[
                 f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
             )
     cfg = options_of(name, [*own, "run=null"])
-    for of_run in ("run", "checkpoint", TRUST_RUN):
-        cfg.pop(of_run)
+    for of_run in ("run", "checkpoint", "engine", TRUST_RUN):
+        cfg.pop(of_run, None)
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
 
 

@@ -184,12 +184,13 @@ class Pool:
 
     def _ready(self, number: int) -> Seat:
         """A new worker that can be given a share, unless the pool ends: none is dealt to one that starts."""
-        failures = 0
+        failures, patience = 0, self._start_patience
         while True:
             seat = self._opened(number)
             try:
-                if self._starts(seat):
+                if self._starts(seat, patience):
                     return seat
+                patience *= 2  # a busy machine may need longer, and nobody would ever start
                 seat.kill("did not start")
                 seat.close()
                 self._count_restart()  # no failure: it may have waited for room; `take` ends the run if none can begin
@@ -207,7 +208,7 @@ class Pool:
                 seat.close()
                 raise
 
-    def _starts(self, seat: Seat) -> bool:
+    def _starts(self, seat: Seat, patience: float) -> bool:
         """Wait until a worker has started, or the pool ends; False if it takes too long."""
         waited = 0.0
         while not self._ends:
@@ -216,7 +217,7 @@ class Pool:
                 break
             # bounded: a machine that was suspended has not waited
             waited += min(time.monotonic() - before, 2 * _SLICE_S)
-            if waited >= self._start_patience:
+            if waited >= patience:
                 return False
         return True
 

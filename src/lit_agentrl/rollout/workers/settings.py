@@ -28,7 +28,8 @@ class PoolSettings(WorkerSettings):
         threads: of torch in each worker; None for 1 where there are shares, else for the trainer's, or half of them
             where it plays ahead.
         patience: seconds without a finished reply after which a worker counts as hung; None for 600.
-        start_patience: seconds in which a new worker must have started, or it is replaced; None for 300.
+        start_patience: seconds in which a new worker must have started, or it is replaced; None for 300.  The
+            next one at its place is given twice as long.
         attempts: times that the same episodes may be lost with their worker before the run ends.
 
     Raises:
