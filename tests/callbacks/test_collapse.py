@@ -63,3 +63,26 @@ def test_a_resumed_run_knows_what_was_told() -> None:
         after.load_state_dict(before.state_dict())
     after.on_validation_end(trainer(), evaluated(UNIFORM))
     assert summary == before.warnings and len(summary) == 1
+
+
+def test_both_sides_of_a_pair_that_fall_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = CollapseWatch()
+    for chosen, rejected in ((0.2, -3.0), (-3.0, 0.0), (-0.9, -1.1)):
+        watch.on_train_epoch_end(
+            trainer(), module(**{"train/moved_chosen": chosen, "train/moved_rejected": rejected})
+        )
+    assert not watch.warnings
+    fallen = module(**{"train/moved_chosen": -1.1, "train/moved_rejected": -1.3})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            watch.on_train_epoch_end(trainer(), fallen)
+        watch.on_train_epoch_end(trainer(), module(**{"rollout/entropy": UNIFORM}))
+    assert len(caplog.records) == 2
+    assert (
+        "after 5 iterations the log-probs of both sides of a pair have fallen, by 1.1 nats (chosen) and 1.3"
+        in (watch.warnings[0])
+    )
+    resumed = CollapseWatch()
+    resumed.load_state_dict(watch.state_dict())
+    resumed.on_train_epoch_end(trainer(), fallen)
+    assert len(resumed.warnings) == 2
