@@ -24,7 +24,7 @@ def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:
 
 def test_callbacks_in_their_order() -> None:
     found = parts("callbacks", "default")
-    assert list(found) == ["iteration_log", "transcripts", "progress", "best", "last"]
+    assert list(found) == ["collapse", "iteration_log", "transcripts", "progress", "best", "last"]
     assert found["best"].path == Path("run/checkpoints/best.ckpt")
     assert found["last"].path == Path("run/checkpoints/last.ckpt")
     assert found["transcripts"].folder == Path("run/transcripts")

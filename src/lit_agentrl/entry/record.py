@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -56,14 +57,14 @@ class RunRecord:
         seed: run seed.
         planned: iterations asked for.
         at_start: warnings of its start.
-        warnings: lines told while it runs; read when the summary is written.
+        warnings: lists of lines told while it runs; read when the summary is written.
         best: the callback that keeps the best checkpoint, if there is one.
         is_writing: whether this process writes the file; of several, only the first does.
     """
 
     def __init__(
         self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int,
-        at_start: Sequence[str] = (), warnings: Sequence[str] = (), best: BestCheckpoint | None = None,
+        at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
         is_writing: bool = True,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
@@ -127,7 +128,7 @@ class RunRecord:
             "version": reports.VERSION,
             "status": status,
             "error": error,
-            "warnings": [*self._at_start, *self._warnings],
+            "warnings": [*self._at_start, *chain.from_iterable(self._warnings)],
             **self._fixed,
             "games": list(self._games.values()),
             "monitored": _monitored(self._best),

@@ -12,6 +12,7 @@ from rich.console import Console
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.collapse import CollapseWatch
 from lit_agentrl.callbacks.iteration_log import Concludes, rewind
+from lit_agentrl.callbacks.monitor import CollapseMonitor
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, run_folder, screen, threads
 from lit_agentrl.entry.assembly import Run, build, plain
@@ -63,6 +64,7 @@ def train(
     note = add_correction(cfg)
     screen.doing("making the policy and trying the games")
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals, watch])
+    monitor = _first(run, CollapseMonitor)
     is_older = cfg.rollout.overlap or run.structure.is_off_policy
     bounds = bounds_that_never_act(run.module, is_ahead=is_older)
     at_start = list(
@@ -77,7 +79,7 @@ def train(
         seed=cfg.seed,
         planned=planned,
         at_start=at_start,
-        warnings=watch.warnings,
+        warnings=[watch.warnings, *([monitor.warnings] if monitor else [])],
         best=_first(run, BestCheckpoint),
         is_writing=is_first,
     )
@@ -111,7 +113,8 @@ def train(
         totals.close()  # loading the best checkpoint below would also load its older totals
         _measure_end(run, tracker)
         doors_of(run.trainer.strategy).finish()
-        result = tracker.finish("completed" if is_complete else "stopped")
+        is_lost = monitor is not None and monitor.has_stopped
+        result = tracker.finish("collapsed" if is_lost else "completed" if is_complete else "stopped")
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error

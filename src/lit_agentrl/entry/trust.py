@@ -31,6 +31,8 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
         *(f"lightning.pytorch.callbacks.{name}" for name in _OF_LIGHTNING),
     ),
     "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
+    "callbacks.*.rules.*": ("lit_agentrl.report.rules.Rule",),
+    "callbacks.*.rules.*.signal": ("lit_agentrl.report.signals.reward_gap",),
     "context": ("lit_agentrl.text.context.*",),
     "context.condense": ("lit_agentrl.text.condensers.*",),
     "critic": tuple(

@@ -1,0 +1,99 @@
+"""A collapse seen coming: rules about signals of an iteration, and what is done when one comes true."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import named, require_one_of
+from lit_agentrl.modules.contract import as_measured
+from lit_agentrl.report.rules import Alarm, Rule
+from lit_agentrl.report.signals import of_replies
+
+log = logging.getLogger(__name__)
+ACTIONS = ("warn", "stop")
+
+
+class CollapseMonitor(Callback):
+    """Tells when a run loses what it knows, and ends it if it is asked to; no other number of the run changes.
+
+    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`), and ``collapse/alarms`` in an iteration in
+    which rules came true.  It must be listed before the iteration log, which writes them, and before the checkpoints.
+
+    Args:
+        rules: by name; an entry that is null is left out.
+        action: ``warn``; or ``stop``, which ends the run with the status ``collapsed`` after the iteration.
+
+    Attributes:
+        warnings: a line for each alarm, with its evidence; those before a resumed run was interrupted, too.
+        has_stopped: whether it has ended the run.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule | None], action: str = "warn") -> None:
+        require_one_of("action", action, ACTIONS)
+        self.rules = {name: rule for name, rule in rules.items() if rule is not None}
+        self.action = action
+        self.warnings: list[str] = []
+        self.has_stopped = False
+        self._replies: dict[str, float] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rules have seen and told."""
+        seen = {name: rule.state_dict() for name, rule in self.rules.items()}
+        return {"rules": seen, "warnings": list(self.warnings), "has_stopped": self.has_stopped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse, in place; a rule that is new begins with nothing."""
+        self.warnings += [line for line in state_dict["warnings"] if line not in self.warnings]
+        self.has_stopped = state_dict["has_stopped"]
+        for name, seen in state_dict["rules"].items():
+            if name in self.rules:
+                with named(f"rules.{name}"):
+                    self.rules[name].load_state_dict(seen)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that it has ended stays so, unless it is continued with another action."""
+        self.has_stopped = self.has_stopped and self.action == "stop"
+        if self.has_stopped:
+            trainer.should_stop = True
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        """Look at the replies, which the batch alone holds."""
+        self._replies = of_replies([episode for episode in batch.episodes if not episode.hint])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the iteration: alike on all ranks, which have the same metrics."""
+        module = as_measured(pl_module)
+        module.row |= self._replies
+        self._replies = {}
+        row = dict(module.row)
+        alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
+        if not alarms:
+            return
+        module.row["collapse/alarms"] = float(len(alarms))
+        for alarm in alarms:
+            self.warnings.append(_told(alarm, self.rules[alarm.rule], trainer.current_epoch + 1))
+            if trainer.is_global_zero:
+                log.warning("warning: %s", self.warnings[-1])
+        if self.action == "stop":
+            self.has_stopped = trainer.should_stop = True
+
+
+def _told(alarm: Alarm, rule: Rule, iteration: int) -> str:
+    side = "below" if rule.above is None else "above"
+    beside = {"one": "", "first": f" of its first {rule.window}", "peak": " of its peak"}
+    beside |= {"median": f" of the median of the {rule.window} before"}
+    factor = rule.below if rule.above is None else rule.above
+    share = f" ({factor:g}{beside[rule.reference]})" if beside[rule.reference] else ""
+    recent = ", ".join(f"{value:.3g}" for value in alarm.recent)
+    times = f", {rule.patience} times in a row" if rule.patience > 1 else ""
+    return (
+        f"iteration {iteration}: collapse rule {alarm.rule}: {alarm.value:.3g} is {side} {alarm.bound:.3g}{share}"
+        f"{times}; last values {recent}"
+    )

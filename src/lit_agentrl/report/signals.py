@@ -1,0 +1,94 @@
+"""What a collapse can be seen by: each signal is a function of an iteration's row of metrics.
+
+`of_replies` adds to that row what only the replies themselves tell, under ``collapse/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lit_agentrl.distributed import gather_objects, sum_over_ranks
+from lit_agentrl.episode import Episode, Segment, Turn
+
+Row = Mapping[str, float]
+
+
+def reward_gap(row: Row) -> float | None:
+    """Return that training sees (with reward parts) less the share solved; None where nothing was played.
+
+    It grows where a policy learns what it is paid for instead of what is wanted.
+    """
+    points, success = row.get("reward/total", row.get("rollout/return_mean")), row.get("rollout/success")
+    return None if points is None or success is None else points - success
+
+
+def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What the replies of an iteration tell, over all ranks; what cannot be told is left out.  A collective.
+
+    ``collapse/entropy_think`` and ``…_answer``: nats a token.  ``collapse/distinct_within``: distinct share of the
+    pairs of tokens of a prompt's group, mean over groups.  ``collapse/similarity_within`` and ``…_across``: share of
+    their distinct pairs that two episodes have in common (Jaccard): neighbouring members of a group; the first members
+    of neighbouring groups.  ``collapse/template_share``: turns with the most frequent thought.
+
+    Args:
+        episodes: of this rank; failed ones are left out.
+    """
+    played = sorted(
+        (e for e in episodes if not e.failed and e.turns), key=lambda e: (e.wave, e.group, e.member)
+    )
+    groups: dict[tuple[int, int], list[list[int]]] = {}
+    for episode in played:
+        words = [pair for turn in episode.turns for pair in _pairs(turn.reply_tokens)]
+        groups.setdefault((episode.wave, episode.group), []).append(words)
+    sets = [[frozenset(words) for words in group] for group in groups.values()]
+    distinct = [
+        len(frozenset[int]().union(*own)) / number
+        for own, group in zip(sets, groups.values(), strict=True)
+        if (number := sum(map(len, group)))
+    ]
+    within = [_shared(a, b) for group in sets for a, b in zip(group, group[1:], strict=False)]
+    across = [_shared(a[0], b[0]) for a, b in zip(sets, sets[1:], strict=False)]
+    turns = [turn for episode in played for turn in episode.turns]
+    sums = {
+        "entropy_think": _entropies(turns, Segment.THINK), "entropy_answer": _entropies(turns, Segment.ANSWER),
+        "distinct_within": (sum(distinct), len(distinct)), "similarity_within": (sum(within), len(within)),
+        "similarity_across": (sum(across), len(across)),
+    }  # fmt: skip
+    table = sum_over_ranks(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
+    found = {f"collapse/{name}": total / n for name, (total, n) in zip(sums, table, strict=True) if n}
+    thoughts: Counter[str] = Counter()
+    for counted in gather_objects([Counter(filter(None, map(_thought, turns)))]):
+        thoughts.update(counted)
+    if thoughts:
+        found["collapse/template_share"] = thoughts.most_common(1)[0][1] / thoughts.total()
+    return found
+
+
+def _pairs(tokens: NDArray[np.int64]) -> list[int]:
+    """Neighbouring tokens as one number each."""
+    return [int(pair) for pair in (tokens[:-1] << 32) | tokens[1:]]
+
+
+def _shared(a: frozenset[int], b: frozenset[int]) -> float:
+    return len(a & b) / max(len(a | b), 1)
+
+
+def _entropies(turns: Sequence[Turn], segment: Segment) -> tuple[float, int]:
+    """Sum and number of the tokens of a segment; those of an engine that records none are left out."""
+    values = [
+        turn.reply_entropies[turn.reply_segments == segment] for turn in turns if len(turn.reply_entropies)
+    ]
+    known = np.concatenate(values) if values else np.zeros(0)
+    known = known[np.isfinite(known)]
+    return float(known.sum()), len(known)
+
+
+def _thought(turn: Turn) -> str:
+    tokens = turn.reply_tokens[turn.reply_segments == Segment.THINK]
+    return hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest() if len(tokens) else ""
