@@ -14,6 +14,11 @@ from lit_agentrl.commands.train import main as main_train
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
 ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))
 DEFAULT = 20  # iterations of 16 groups of 8 episodes
+# what learns from recorded data, whose online form stands for it, or from what this run does not play
+RECORDED = {
+    "sft", "rft", "dpo", "ipo", "simpo", "cpo", "orpo", "step_dpo", "dmpo", "tdpo", "spin", "dno", "rpo", "rrhf",
+    "stable_alignment", "kto", "qrpo",
+}  # fmt: skip
 ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter of the groups
 RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start
 SMALL = [
@@ -32,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - RECORDED))
 def test_the_better_arm_is_learnt(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     budget = ITERATIONS.get(name, DEFAULT)
@@ -47,4 +52,4 @@ def test_the_better_arm_is_learnt(name: str, tmp_path: Path) -> None:
 
 
 def test_budgets_are_of_algorithms_that_exist() -> None:
-    assert set(ITERATIONS) <= set(ALGORITHMS)
+    assert set(ITERATIONS) | RECORDED <= set(ALGORITHMS)
