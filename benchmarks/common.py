@@ -50,6 +50,12 @@ class Spread:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
 
 
+def last_of(options: Iterable[str]) -> list[str]:
+    """Each option of ``train.py`` once, which refuses one that is given twice, with the value that it has last."""
+    values = dict(option.split("=", 1) for option in options)
+    return [f"{name}={value}" for name, value in values.items()]
+
+
 def alternate(
     sides: Mapping[str, Side], *, repeats: int, warmups: int = 1, keep: Callable[[Round], bool] | None = None
 ) -> list[Round]:

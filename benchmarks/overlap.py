@@ -34,10 +34,11 @@ def side(overlap: bool, iterations: int, overrides: Sequence[str], number: int) 
     """Median seconds of an iteration: what the trainer waited for episodes, and its update."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        command = [
-            sys.executable, str(common.ROOT / "train.py"), *MIX, *QUICK, f"rollout.overlap={str(overlap).lower()}",
-            f"trainer.max_epochs={iterations + SKIPPED}", f"seed={max(number, 0)}", f"hydra.run.dir={run}", *overrides,
+        given = [
+            *MIX, *QUICK, f"rollout.overlap={str(overlap).lower()}", f"trainer.max_epochs={iterations + SKIPPED}",
+            f"seed={max(number, 0)}", f"hydra.run.dir={run}", *overrides,
         ]  # fmt: skip
+        command = [sys.executable, str(common.ROOT / "train.py"), *common.last_of(given)]
         path = os.pathsep.join([str(common.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
         if done.returncode:

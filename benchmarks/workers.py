@@ -73,10 +73,8 @@ def run(
     folder: Path, iterations: int, overrides: Sequence[str], log: Path | None = None
 ) -> list[dict[str, float]]:
     """Seconds of each iteration but the first, by what they went to."""
-    command = [
-        sys.executable, str(common.ROOT / "train.py"), *MIX, *QUICK, f"trainer.max_epochs={iterations + 1}",
-        f"hydra.run.dir={folder}", *overrides,
-    ]  # fmt: skip
+    options = [*MIX, *QUICK, f"trainer.max_epochs={iterations + 1}", f"hydra.run.dir={folder}", *overrides]
+    command = [sys.executable, str(common.ROOT / "train.py"), *common.last_of(options)]
     paths = [str(common.ROOT / "src"), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": str(CORES), "PYTHONPATH": os.pathsep.join(paths)}
     environment |= {} if log is None else {LOG: str(log)}

@@ -101,3 +101,10 @@ def test_a_disturbed_repetition_is_run_again_but_not_for_ever(common: ModuleType
         0.5,
     ]  # one was replaced by none better
     assert common.is_undisturbed({"ours": {"whole": 1.0}})  # where nothing is known of other programs
+
+
+def test_what_is_given_to_a_benchmark_takes_the_place_of_its_own_options(
+    common: ModuleType,
+) -> None:
+    found = common.last_of(["algo=grpo", "env=sokoban", "seed=0", "env=bandit", "algo.clip=a=b"])
+    assert found == ["algo=grpo", "env=bandit", "seed=0", "algo.clip=a=b"]

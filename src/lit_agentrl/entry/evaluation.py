@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.table import Table
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
@@ -18,7 +18,7 @@ from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.keeping import can_keep, keep
-from lit_agentrl.entry.making import other_engine
+from lit_agentrl.entry.making import as_list, other_engine
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
@@ -168,11 +168,6 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
         raise UserError(
             f"members={cfg.members} with temperature=0 would play the same episode again; use members=1"
         )
-
-
-def as_list(value: Any) -> list[Any]:
-    """One value may stand without brackets."""
-    return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
 def rebuilt(

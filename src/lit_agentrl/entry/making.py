@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.checks import blamed
@@ -24,6 +24,11 @@ _ACTIONS = {  # of each format: what can be done, and one of it
     "text": (Actions("text"), "Up"),
     "tools": (Actions("tools", tools=_TOOLS), '{"name": "go", "arguments": {}}'),
 }
+
+
+def as_list(value: Any) -> list[Any]:
+    """One value may stand without brackets."""
+    return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
 def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
