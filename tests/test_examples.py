@@ -32,6 +32,7 @@ from lit_agentrl.envs.levels import measure
 from lit_agentrl.episode import Episode, Segment
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import load_nano, named_weights
+from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.structures.refill import Refill
@@ -191,6 +192,7 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
         "own_env env=letters",
         "own_reward reward=progress",
         "own_structure algo/structure=second_try",
+        "own_structure algo/structure=last_turn",
         "own_worker worker=second_copy",
     ],
 )
@@ -228,6 +230,22 @@ def test_groups_that_failed_are_played_once_more() -> None:
     assert batch.trajectories is not None and batch.trajectories.group_B.tolist() == [30, 30, 31, 31, 31, 31]
     assert batch.trajectories.success_B.tolist() == [False, True, False, False, False, True]
     assert row["rollout/waves"] == len(waves) == 2
+
+
+def test_half_of_a_group_goes_on_from_last_turns() -> None:
+    """Members 0 and 2 of the first half fail, after three replies and one; 3 and 4 have their second chances."""
+    structure = instantiate(
+        OmegaConf.load(ROOT / "examples/own_structure/conf/algo/structure/last_turn.yaml")
+    )
+    growth = structure.branching(5).group(range(5), lambda *_: 0.0, 4)
+    assert growth.first() == [Branch(0), Branch(1), Branch(2)]
+    ends = {0: (3, False), 1: (2, True), 2: (1, False)}
+    found = []
+    for member in (2, 0, 1):  # the order does not matter
+        turns, is_solved = ends[member]
+        over = episode([turn() for _ in range(turns)], member=member, success=is_solved)
+        found += growth.after(over, is_over=True)
+    assert found == [Branch(3, 0, 2), Branch(4)]
 
 
 def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:

@@ -54,6 +54,23 @@ FURTHER = {
         for kind in ("process", "ray")
     },
 }
+ONE_TURN = "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.max_reply_tokens=40"
+HARD = "env=sokoban env.max_turns=2 env.game.lengths=uniform algo=ghpo rollout.members=2 rollout.max_reply_tokens=40"
+STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in every iteration
+    "branch": f"{LAKE} algo=arpo",
+    "tree, overlap": f"{LAKE} algo=tree_grpo rollout.overlap=true",
+    "mcts": f"{LAKE} algo/structure=mcts rollout.members=6",
+    "mcts, overlap": f"{LAKE} algo/structure=mcts rollout.members=6 rollout.overlap=true",
+    "replay": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none",
+    "replay, overlap": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none rollout.overlap=true",
+    "hint": HARD,
+    "hint, overlap": f"{HARD} rollout.overlap=true",
+    "retry": ONE_TURN,
+    "retry, overlap": f"{ONE_TURN} rollout.overlap=true",
+    "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
+    "forget, two processes": f"{LAKE} algo=eepo algo.structure.threshold=9 strategy=ddp trainer.devices=2",
+}
+OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES}
 # "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill; "driver": the first
 # process alone, after which none of those that it has started may stay
 MODES = (
@@ -69,6 +86,7 @@ KILLS = [
         for mode in ("driver", "checkpoint", "driver", "at random")
         for setting in list(FURTHER)[1:]
     ),
+    *((setting, mode) for mode in ("at random", "checkpoint", "at random") for setting in STRUCTURES),
 ]
 WRITES = {"log": " append ", "checkpoint": " checkpoints", "export": " hf"}
 TRIES = 8
@@ -210,11 +228,11 @@ def _is_begun(folder: Path) -> bool:
 
 def _forks(setting: str) -> bool:
     """Whether a run is one process that this one may fork."""
-    return "devices=2" not in {**SETTINGS, **FURTHER}[setting]
+    return "devices=2" not in OF_KIND[setting]
 
 
 def _command(setting: str, folder: Path) -> list[str]:
-    given = dict(option.split("=", 1) for option in {**SETTINGS, **FURTHER}[setting].split())
+    given = dict(option.split("=", 1) for option in OF_KIND[setting].split())
     return command(
         *(f"{name}={value}" for name, value in {**BASE, **given}.items()), f"hydra.run.dir={folder}"
     )
@@ -262,7 +280,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Of each setting: kills, how many ended equal, and what was killed."""
     modes = list(dict.fromkeys(mode for _, mode in KILLS))
     lines = [f"| setting | kills | equal | {' | '.join(modes)} |", "|---" * (3 + len(modes)) + "|"]
-    for setting in [*SETTINGS, *FURTHER, "all"]:
+    for setting in [*OF_KIND, "all"]:
         found = [row for row in rows if setting in (row["setting"], "all")]
         counts = collections.Counter(row["mode"] for row in found)
         equal = sum(row["problem"] is None for row in found)

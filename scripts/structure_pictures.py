@@ -1,0 +1,280 @@
+"""Pictures of rollout structures for docs/rollouts.md, drawn from the episodes of short runs.
+
+    python scripts/structure_pictures.py [NAME ...]
+
+Each is played by the embedded policy, recorded, and drawn as docs/images/structure_NAME.svg.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl.api import train
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.episode import Episode, Source
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+LAKE = "env=frozen_lake env.max_turns=4 rollout.prompts=4 rollout.members=8"
+HARD = "env=sokoban env.game.lengths=uniform env.max_turns=4 rollout.prompts=8 rollout.members=4"
+RUNS = {
+    "independent": f"{LAKE} algo/structure=independent",
+    "refill": f"{LAKE} rollout.members=4 filter=dynamic_sampling",
+    "greedy": f"{LAKE} algo=remax",
+    "branch": f"{LAKE} algo=arpo",
+    "tree": f"{LAKE} algo=tree_grpo",
+    "mcts": f"{LAKE} algo/structure=mcts",
+    "replay": f"{HARD} algo=arpo_replay rollout.instances=8 trainer.max_epochs=4",
+    "hint": f"{HARD} algo=ghpo",
+    "retry": "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.prompts=16 rollout.members=8",
+    "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
+}
+COLOURS = {"own": "#3f51b5", "other": "#ef6c00", "line": "#90a4ae", "text": "#263238", "note": "#546e7a"}
+LEFT, TOP, STEP, ROW, WIDTH = 150, 62, 90, 30, 640
+
+
+class Recorder(Callback):
+    """Keeps the batches of a run."""
+
+    batches: tuple[StepBatch, ...] = ()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        Recorder.batches += (batch,)
+
+
+@dataclass
+class Line:
+    """One episode in a picture: its replies from ``begin`` on, and the line above it that it leaves."""
+
+    label: str
+    turns: int
+    solved: bool
+    begin: int = 0
+    parent: int | None = None
+    colour: str = "own"
+    note: str = ""
+    block: int = 0  # lines of one block share their opening
+
+
+def record(name: str) -> tuple[StepBatch, ...]:
+    """The iterations of a short run with a structure."""
+    Recorder.batches = ()
+    with tempfile.TemporaryDirectory() as home:
+        conf = Path(home) / "conf" / "callbacks"
+        conf.mkdir(parents=True)
+        (conf / "recorder.yaml").write_text(
+            "defaults: [default, _self_]\nrecorder: {_target_: structure_pictures.Recorder}\n"
+        )
+        given = (
+            "trainer.max_epochs=1 val.episodes=2 test.episodes=0 callbacks=recorder trainer.accelerator=cpu"
+        )
+        options = dict(option.split("=", 1) for option in f"{given} {RUNS[name]}".split())
+        train(
+            *(f"{key}={value}" for key, value in options.items()),
+            config_dir=conf.parent,
+            folder=f"{home}/run",
+        )
+    return Recorder.batches
+
+
+def line(episode: Episode, **further: Any) -> Line:
+    turns = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
+    told = {"label": f"episode {episode.member}", "begin": episode.branch_turn, **further}
+    return Line(turns=turns, solved=episode.success, **told)
+
+
+def grown(episodes: Sequence[Episode]) -> list[Line]:
+    """A group with its branches below their parents, the latest first, so that no two lines cross."""
+    lines: list[Line] = []
+
+    def add(episode: Episode, parent: int | None, block: int) -> None:
+        colour = "own" if parent is None else "other"
+        lines.append(line(episode, parent=parent, block=block, colour=colour))
+        here = len(lines) - 1
+        children = [e for e in episodes if e.parent == episode.member]
+        for child in sorted(children, key=lambda e: (-e.branch_turn, e.member)):
+            add(child, here, block)
+
+    trees = sorted({e.tree_member for e in episodes})
+    roots = [e for e in episodes if e.parent is None]
+    for tree in trees:
+        for root in (e for e in roots if e.tree_member == tree):
+            add(root, None, 0 if len(roots) == len(trees) else tree)
+    return lines
+
+
+def of_branches(batches: Sequence[StepBatch]) -> list[Line]:
+    """The group with the most places to begin at."""
+    groups = _groups(batches[0].episodes)
+    return grown(max(groups, key=lambda group: len({(e.parent, e.branch_turn) for e in group})))
+
+
+def of_refill(batches: Sequence[StepBatch]) -> list[Line]:
+    """A group of each of the first two waves; of the first one that the filter dropped."""
+    groups = _groups(batches[0].episodes)
+    even = next(group for group in groups if len({e.success for e in group}) == 1)
+    more = next(group for group in groups if group[0].wave == 1)
+    return [
+        *(line(e, note="all alike: the filter drops the group" if e is even[0] else "") for e in even),
+        *(
+            line(
+                e, block=1, colour="other", note="so another prompt is played: wave 2" if e is more[0] else ""
+            )
+            for e in more
+        ),
+    ]
+
+
+def of_greedy(batches: Sequence[StepBatch]) -> list[Line]:
+    greedy = batches[0].greedy_episodes[0]
+    group = [e for e in batches[0].episodes if e.group == greedy.group]
+    return [
+        *map(line, group),
+        line(greedy, label="greedy", colour="other", note="the baseline, not trained on"),
+    ]
+
+
+def of_replay(batches: Sequence[StepBatch]) -> list[Line]:
+    """A group in which all fail, and the success that stands in for its first row."""
+    for batch in batches:
+        assert batch.trajectories is not None
+        rows = batch.trajectories
+        for group in rows.group_B[rows.source_B == Source.REPLAY].tolist():
+            failed = [e for e in batch.episodes if e.group == group]
+            seed = failed[0].instance_seed
+            kept = [e for b in batches for e in b.episodes if e.instance_seed == seed and e.success]
+            then = min(kept, key=lambda e: e.iteration)
+            stored = line(
+                then, label=f"episode {then.member}", colour="other", block=1,
+                note=f"kept of iteration {then.iteration + 1}: trained on in its place",
+            )  # fmt: skip
+            told = f"iteration {batch.iteration + 1}: all fail, and this row is replaced"
+            return [*(line(e, note=told if e is failed[0] else "") for e in failed), stored]
+    raise ValueError("no group was replaced; play longer")
+
+
+def of_hint(batches: Sequence[StepBatch]) -> list[Line]:
+    """The group with the most tries."""
+    group = max(_groups(batches[0].episodes), key=lambda group: (any(e.success for e in group), len(group)))
+    size, shown = 4, []
+    for e in group:
+        is_first = e.member % size == 0
+        note = f"told {e.hint:.0%} of a solution" if e.hint else "no hint: all fail"
+        shown.append(
+            line(
+                e, block=e.member // size, colour="other" if e.hint else "own", note=note if is_first else ""
+            )
+        )
+    return shown
+
+
+def of_retry(batches: Sequence[StepBatch]) -> list[Line]:
+    """A group; a reply is a try."""
+    group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
+    note = "each reply is a try at the same instance, told only that the last one was wrong"
+    return [line(e, note=note if e is group[0] else "") for e in group]
+
+
+def of_forget(batches: Sequence[StepBatch]) -> list[Line]:
+    group = _groups(batches[0].episodes)[0]
+    moved = [e for e in group if e.source == Source.TRIAL]
+    note = "by the weights after one step away from the first half"
+    return [
+        line(e, colour="other" if e in moved else "own", note=note if e is moved[0] else "") for e in group
+    ]
+
+
+DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
+    "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
+    "forget": of_forget,
+}  # fmt: skip
+
+
+def _groups(episodes: Sequence[Episode]) -> list[list[Episode]]:
+    groups = sorted({e.group for e in episodes})
+    return [sorted((e for e in episodes if e.group == g), key=lambda e: e.member) for g in groups]
+
+
+def svg(name: str, lines: Sequence[Line]) -> str:
+    """A card of its own colours, so that it can be read on a light and on a dark page."""
+    height = _heights(lines)[-1] + 24
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'height="{height}" role="img" font-family="sans-serif" font-size="13" fill="{COLOURS["text"]}">',
+            f"<title>algo/structure={name}: the episodes of a group, as they were played</title>",
+            f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="#ffffff" '
+            'stroke="#cfd8dc"/>',
+            f'<text x="16" y="26" font-family="monospace" font-weight="bold">{name}</text>',
+            *_legend(),
+            *_body(lines),
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _heights(lines: Sequence[Line]) -> list[int]:
+    """Of each line; a note stands above its line, and blocks are apart."""
+    found, y = [], TOP - ROW
+    for number, each in enumerate(lines):
+        is_apart = number > 0 and each.block != lines[number - 1].block
+        y += ROW + 12 * is_apart + 22 * bool(each.note)
+        found.append(y)
+    return found
+
+
+def _legend() -> Iterator[str]:
+    for x, solved, text in ((330, None, "reply"), (410, True, "solved"), (500, False, "not solved")):
+        yield _mark(x, 22, solved, COLOURS["own"])
+        yield f'<text x="{x + 12}" y="26" fill="{COLOURS["note"]}">{text}</text>'
+
+
+def _mark(x: float, y: float, solved: bool | None, colour: str) -> str:
+    if solved is None:
+        return f'<circle cx="{x}" cy="{y}" r="4.5" fill="{colour}"/>'
+    if solved:
+        return f'<path d="M{x - 6} {y}l4 5 8-10" fill="none" stroke="#2e7d32" stroke-width="3"/>'
+    return f'<path d="M{x - 4} {y - 4}l8 8m0-8l-8 8" stroke="#b71c1c" stroke-width="2"/>'
+
+
+def _body(lines: Sequence[Line]) -> Iterator[str]:
+    ys, longest = _heights(lines), max(each.turns for each in lines)
+    step = min(STEP, (WIDTH - LEFT - 40) / longest)
+    openings: dict[int, int] = {}
+    for y, each in zip(ys, lines, strict=True):
+        colour, begin, end = COLOURS[each.colour], LEFT + step * each.begin, LEFT + step * each.turns
+        above = openings.setdefault(each.block, y) if each.parent is None else ys[each.parent]
+        if above != y:
+            yield f'<path d="M{begin:g} {above}V{y}" stroke="{COLOURS["line"]}" stroke-width="1.5"/>'
+        yield f'<text x="16" y="{y + 4}">{each.label}</text>'
+        yield f'<path d="M{begin:g} {y}H{end:g}" stroke="{colour}" stroke-width="2"/>'
+        for turn in range(each.begin, each.turns):
+            yield _mark(round(LEFT + step * (turn + 0.5), 1), y, None, colour)
+        yield _mark(round(end + 10, 1), y, each.solved, colour)
+        if each.note:
+            yield f'<text x="{LEFT + 12}" y="{y - 14}" fill="{COLOURS["note"]}">{each.note}</text>'
+    for y in openings.values():
+        yield f'<rect x="{LEFT - 5}" y="{y - 5}" width="10" height="10" fill="{COLOURS["text"]}"/>'
+
+
+def main(names: Sequence[str]) -> None:
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    sys.path.insert(0, str(Path(__file__).parent))
+    sys.modules["structure_pictures"] = sys.modules[__name__]
+    for name in names or RUNS:
+        lines = DRAWN.get(name, of_branches)(record(name))
+        (IMAGES / f"structure_{name}.svg").write_text(svg(name, lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
