@@ -31,6 +31,16 @@ def test_a_kill_of_each_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
+def test_structures_are_killed(tmp_path: Path) -> None:
+    """Trees that another process plays ahead, a buffer of successes, and hints; the long campaign has the others."""
+    numbers = [KILLS.index((setting, "at random")) for setting in ("mcts, overlap", "replay", "hint")]
+    _campaign("kills", tmp_path, "--kills", *map(str, numbers))
+    found = Campaign(tmp_path, seed=0).results()
+    assert len(found) == len(numbers) and [row for row in found if row["problem"]] == []
+
+
+@pytest.mark.slow
 def test_two_workers_of_ray_are_lost(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     _campaign("worker_kills", tmp_path, "--runs", "1", "--hits", "2")

@@ -126,6 +126,15 @@ def test_what_branches_does_not_depend_on_room() -> None:
     assert told(play(OFTEN, slots=3)) == told(PLAYED(OFTEN))
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_group_begins_where_there_is_room_for_its_parents() -> None:
+    """Half of the slots that all would take: the second group waits, and nothing is read again."""
+    episodes = play(TREES, slots=10)
+    assert told(episodes) == told(PLAYED(TREES))
+    assert sum(e.num_new for e in episodes) == sum(e.num_prefilled + e.num_shared for e in episodes)
+
+
 def test_a_game_without_a_state_is_played_again() -> None:
     again = play(TREES, game=Forgetful)
     assert told(again) == told(PLAYED(TREES))
@@ -278,6 +287,18 @@ def test_a_rule_that_makes_no_sense_is_named(first: Any, then: Any, message: str
         admission = Admission([(4, 0), (4, 1)], rule, lambda *_: 0.0, 4)
         admission.after(0, episode(0, [0.0]), is_over=True)
         admission.require_all()
+
+
+def test_room_is_that_of_all_who_are_yet_to_begin() -> None:
+    places = [(group, member) for group in (4, 5) for member in range(3)]
+    then = [Branch(1, 0, 1), Branch(2, 0, 1)]
+    admission = Admission(places, Scripted([Branch(0)], then), lambda *_: 0.0, 4)
+    assert admission.room == 3  # nobody has begun: those of the first group
+    admission.next()
+    assert admission.room == 2 + 3  # the second group is next, and two of the first one are to come
+    admission.after(0, episode(0, [0.0, 0.0]), is_over=False)
+    assert admission.room == 0  # they are next: their group has begun
+    assert Admission(places, None, lambda *_: 0.0, 4).room == 0  # nobody needs a parent
 
 
 @pytest.mark.parametrize(

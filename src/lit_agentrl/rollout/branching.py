@@ -72,11 +72,14 @@ class Admission:
         self._growths: dict[int, Growth] = {}
         self._waiting: dict[int, dict[int, int]] = {}  # index of each member that has not begun, by group
         self._ready: deque[tuple[int, Branch]] = deque()
+        self._left: dict[int, int] = {}  # members of each group that were not asked for yet
+        self._opened: set[int] = set()  # groups of which some were
         if branching is None:
             self._ready.extend((index, Branch(member)) for index, (_, member) in enumerate(places))
             return
         for index, (group, member) in enumerate(places):
             self._waiting.setdefault(group, {})[member] = index
+        self._left = {group: len(waiting) for group, waiting in self._waiting.items()}
         for group, waiting in self._waiting.items():
             with blamed("algo.structure"):
                 growth = branching.group(list(waiting), partial(draw, group), vocabulary)
@@ -94,9 +97,24 @@ class Admission:
         """Index of the episode that the next one goes on from."""
         return self._parent(*self._ready[0]) if self._ready else None
 
+    @property
+    def room(self) -> int:
+        """Episodes that are yet to begin in groups that have begun, and in that of the next one; 0: it has begun.
+
+        A group keeps its parents as long as others may go on from them.  So one that begins where there is no room for
+        all of it drives out parents of others, and what these held is read again.
+        """
+        if not self._ready or not self._left or (group := self._places[self._ready[0][0]][0]) in self._opened:
+            return 0
+        return self._left[group] + sum(self._left[each] for each in self._opened)
+
     def next(self) -> tuple[int, Branch, int | None]:
         """The next episode, how it begins, and the index of its parent."""
         index, branch = self._ready.popleft()
+        if self._left:
+            group, _ = self._places[index]
+            self._opened.add(group)
+            self._left[group] -= 1
         return index, branch, self._parent(index, branch)
 
     def after(self, index: int, episode: Episode, *, is_over: bool) -> None:

@@ -117,9 +117,10 @@ class Scheduler:
 
     def _has_room(self, live: Mapping[int, object]) -> bool:
         """Whether one more episode may begin: in place of one that is over, if need be."""
-        if len(live) >= self._engine.capacity:
+        in_engine, capacity = len(live) + len(self._held), self._engine.capacity
+        if len(live) >= capacity or (live and in_engine + self._admission.room > capacity):
             return False
-        if len(live) + len(self._held) >= self._engine.capacity:
+        if in_engine >= capacity:
             parent = self._admission.next_parent
             oldest = next((index for index in self._held if index != parent), parent)
             self._let_go([index for index in self._held if index == oldest])
