@@ -119,11 +119,9 @@ def learning_curve(
         summary: its closing scores.
         levels: success to compare with, such as ``chance`` and ``oracle``.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from lit_agentrl.report.drawing import as_pixels, pixels
 
-    figure = Figure(figsize=(5.5, 3.4), dpi=140, layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
+    figure, canvas = pixels((5.5, 3.4), dpi=140)
     axes: Any = figure.add_subplot()
     axes.plot(*_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
     axes.plot(*_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
@@ -141,8 +139,7 @@ def learning_curve(
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return as_pixels(canvas)
 
 
 def _points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:

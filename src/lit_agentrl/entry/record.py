@@ -23,6 +23,7 @@ from lit_agentrl.entry.ownership import FolderInUse, owned
 from lit_agentrl.entry.totals import Totals
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import whole_lines
+from lit_agentrl.report import outcomes as by_instance
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 
@@ -47,7 +48,7 @@ Status = Literal["completed", "stopped", "collapsed", "failed"]
 
 
 class RunRecord:
-    """Collects the scores of a run and writes its ``summary.json``.
+    """Collects the scores of a run and writes its ``summary.json``, and ``outcomes.json`` beside it.
 
     Args:
         folder: the run folder.
@@ -84,6 +85,7 @@ class RunRecord:
             "planned_iterations": planned,
         }
         self._games: dict[tuple[str, str], reports.Game] = {}
+        self._solved: dict[by_instance.Key, by_instance.Solved] = {}
         for split in ("val", "test"):
             for name, level in games.levels(split).items():
                 n = level.episodes
@@ -104,12 +106,17 @@ class RunRecord:
         for game in reports.read(self._path)["games"]:
             if (game["name"], game["split"]) in self._games:
                 self._games[game["name"], game["split"]]["start"] = game["start"]
+        with suppress(OSError, ValueError, KeyError, TypeError):  # none, of an earlier version; or damaged
+            found = by_instance.parse((self._path.parent / by_instance.FILE).read_text(encoding="utf-8"))
+            self._solved |= {key: solved for key, solved in found.items() if key[2] == "start"}
 
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test; failed episodes are left out."""
         for (name, of_split), game in self._games.items():
-            mine = [e for e in outcomes if e.task_name == name and not e.failed]
+            all_mine = [e for e in outcomes if e.task_name == name]
+            mine = [e for e in all_mine if not e.failed]
             if of_split == split and mine:
+                self._solved[name, split, stage] = by_instance.of(all_mine)
                 game[stage] = reports.score(
                     [e.success for e in mine],
                     [e.total_reward for e in mine],
@@ -119,8 +126,10 @@ class RunRecord:
 
     def copy(self, source: Stage, target: Stage) -> None:
         """The same weights were measured already."""
-        for game in self._games.values():
+        for (name, split), game in self._games.items():
             game[target] = game[source]
+            if (name, split, source) in self._solved:
+                self._solved[name, split, target] = self._solved[name, split, source]
 
     def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
         """The summary as it is now, also written."""
@@ -139,6 +148,7 @@ class RunRecord:
         }
         summary = cast(reports.Summary, fields)  # write() checks every field
         if self._is_writing:
+            by_instance.write(self._path.parent / by_instance.FILE, self._solved)
             reports.write(self._path, summary)
         return summary
 

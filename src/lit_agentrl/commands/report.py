@@ -1,0 +1,66 @@
+"""Say what runs have shown: a page, Markdown and tables."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from lit_agentrl.commands._running import run_command
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.overrides import program
+
+EXAMPLES = """
+  {0} outputs/multirun/2026-01-31/12-00-00     a sweep
+  {0} RUN RUN                                  two runs, instance by instance
+  {0} outputs --out outputs-report             all runs below a folder
+
+Runs that differ in their seed alone are a cell.  Needs pip install 'lit-agentrl[report]'.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``lit-agentrl report``."""
+    run_command(_report, argv)
+
+
+def _report(argv: list[str]) -> int:
+    name = program("report")
+    parser = _Parser(
+        prog=name, description=__doc__, epilog=EXAMPLES.format(name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that hold some"
+    )
+    parser.add_argument(
+        "--out", default="report", metavar="FOLDER", help="where it is written (default: report)"
+    )
+    parser.add_argument(
+        "--stage", default="last", choices=("last", "best"), help="weights that cells are compared by"
+    )
+    args = parser.parse_args(argv)
+    from lit_agentrl.report import page
+    from lit_agentrl.report.results import report
+    from lit_agentrl.report.runs import load
+
+    folder = Path(args.out)
+    page.require_free(folder)
+    runs, damaged = load([Path(text) for text in args.runs])
+    for line in damaged:
+        print(f"warning: {line}", file=sys.stderr)
+    found = report(runs, damaged, args.stage)
+    path = page.write(found, folder, shlex.join([*name.split(), *argv]))
+    for line in found.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    print(page.summary_line(found))
+    print(f"written to {path}")
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows its options")

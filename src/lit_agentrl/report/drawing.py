@@ -1,0 +1,91 @@
+"""Matplotlib, imported here alone: pictures of pixels, and drawings that a page shows light and dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError(
+        "figures need the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
+    ) from error
+
+INK, FAINT = "#01fe01", "#02fe02"  # stand for the colours of a page, which its reader's system chooses
+SERIES = tuple(f"#03fe{number:02x}" for number in range(8))
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 3)))
+_STYLE: Any = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.size": 12.0, "font.family": "sans-serif",
+    "text.color": INK, "axes.edgecolor": FAINT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": FAINT, "grid.alpha": 0.35,
+    "grid.linewidth": 0.6, "axes.facecolor": "none", "figure.facecolor": "none", "lines.linewidth": 1.8,
+}  # fmt: skip
+
+
+def pixels(size: tuple[float, float], dpi: int) -> tuple[Any, Any]:
+    """An empty figure of this size (inches), and what draws it."""
+    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    return figure, FigureCanvasAgg(figure)
+
+
+def as_pixels(canvas: Any) -> NDArray[np.uint8]:
+    """What is drawn: (height, width, 3 colours), bytes."""
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+class Drawing:
+    """A figure of one or more panels that becomes SVG of a page.
+
+    Attributes:
+        name: of the figure; names inside of the SVG begin with it.
+        title: what it shows, for people who do not see it.
+        axes: a panel each.
+        svg: the drawing, when it is done.
+    """
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name, self.title, self.svg = name, title, ""
+        self.axes: list[Any] = []
+
+    def _close(self, figure: Any) -> None:
+        FigureCanvasSVG(figure)
+        file = io.StringIO()
+        figure.savefig(
+            file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+        self.svg = _inline(file.getvalue(), self.name)
+
+
+@contextmanager
+def drawing(name: str, title: str, *, panels: int = 1, height: float = 3.1) -> Iterator[Drawing]:
+    """A drawing of some panels, one below the other, which is done when the block ends."""
+    with rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=(5.2, height * panels), layout="constrained")
+        made = Drawing(name, title)
+        made.axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
+        yield made
+        made._close(figure)
+
+
+def _inline(svg: str, name: str) -> str:
+    """The element alone, in the colours of its page, without names that another figure has too."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    colours = {INK: "var(--ink)", FAINT: "var(--faint)"}
+    colours |= {each: f"var(--series-{number})" for number, each in enumerate(SERIES)}
+    for sentinel, variable in colours.items():
+        svg = svg.replace(sentinel, variable)
+    return svg.replace("<svg ", '<svg aria-hidden="true" ', 1)

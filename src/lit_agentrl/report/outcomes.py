@@ -1,0 +1,60 @@
+"""``outcomes.json``: which instances each measure of a run has solved, for comparisons instance by instance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lit_agentrl.episode import Outcome
+from lit_agentrl.files import write_atomic
+
+FILE = "outcomes.json"
+VERSION = 1
+Solved = Sequence[
+    bool | None
+]  # in the order of instances, which all runs of a game share; None: the game failed
+Key = tuple[str, str, str]  # game, split, stage
+
+
+def of(played: Sequence[Outcome]) -> list[bool | None]:
+    """What became of the episodes of one game, in the order of instances."""
+    ordered = sorted(played, key=lambda each: (each.group, each.member))
+    return [None if each.failed else each.success for each in ordered]
+
+
+def write(path: Path, solved: Mapping[Key, Solved]) -> None:
+    """Write the file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    lines = [
+        {"game": game, "split": split, "stage": stage, "solved": list(values)}
+        for (game, split, stage), values in solved.items()
+    ]
+    write_atomic(path, json.dumps({"version": VERSION, "scores": lines}) + "\n")
+
+
+def parse(text: str) -> dict[Key, Solved]:
+    """What such a file holds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = json.loads(text)
+    if (
+        not isinstance(found, dict)
+        or found.get("version") != VERSION
+        or not isinstance(found.get("scores"), list)
+    ):
+        raise ValueError(f"it is no list of outcomes of version {VERSION}")
+    solved: dict[Key, Solved] = {}
+    for line in found["scores"]:
+        values = line["solved"]
+        if not isinstance(values, list) or not all(
+            value is None or isinstance(value, bool) for value in values
+        ):
+            raise ValueError("solved must be a list of true, false and null")
+        solved[str(line["game"]), str(line["split"]), str(line["stage"])] = values
+    return solved

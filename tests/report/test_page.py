@@ -1,0 +1,153 @@
+"""The page: every run counted, text of strangers is text, figures named, and the same again from the same runs."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.__main__ import main
+from lit_agentrl.report import page
+from tests.report.conftest import MakeRun
+
+EVIL = "<script>alert(1)</script>|`=cmd()`"
+
+
+class Tags(HTMLParser):
+    """Names and attributes of what a page is made of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.fixture
+def grid(make_run: MakeRun, tmp_path: Path) -> Path:
+    for number, (lr, seed, solved) in enumerate(
+        [(1, 1, 4), (1, 2, 5), (1, 3, 3), (2, 1, 6), (2, 2, 7), (2, 3, 6)]
+    ):
+        make_run(f"sweep/{number}", seed, (2, 6, solved), lr=lr)
+    return tmp_path / "sweep"
+
+
+def test_a_sweep_becomes_a_page_words_and_tables(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["report", "sweep"])
+    told = capsys.readouterr()
+    assert told.out == "6 runs in 2 cells: 6 completed.\nwritten to report/index.html\n"
+    assert "the 95 % interval of the interquartile mean of A on bandit holds the truth in" in told.err
+    text = (tmp_path / "report" / "index.html").read_text()
+    tags = Tags(text)
+    names = [tag for tag, _ in tags.found]
+    assert "script" not in names and names.count("svg") == 4  # curves, stages, differences, signals
+    assert not [
+        a
+        for _, a in tags.found
+        for key, value in a.items()
+        if key in ("src", "onload") or "http" in (value or "")[:4] and key == "href"
+    ]
+    ids = [a["id"] for _, a in tags.found if a.get("id")]
+    assert len(ids) == len(set(ids))
+    targets = {a["href"] for tag, a in tags.found if tag == "a"}
+    assert {each[1:] for each in targets if each and each[0] == "#"} <= set(ids)  # type: ignore[misc]
+    assert "../sweep/0/" in targets and "#01fe01" not in text and "var(--series-1)" in text
+    assert "train seed=1" in text and "drawn by <code>lit-agentrl report sweep</code>" in text
+    with open("report/comparisons.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["a"], row["b"], row["rests_on"]) == ("B", "A", "3 pairs of seeds")
+    assert float(row["difference"]) == pytest.approx(7 / 24) and float(row["p"]) == 0.25
+    words = Path("report/report.md").read_text()
+    assert "| A | lr=1 |" in words and "0.500 [0.189, 0.811]" in words
+    assert [len(Path(f"report/{name}.csv").read_text().splitlines()) for name in ("runs", "cells")] == [7, 3]
+
+
+def test_the_same_runs_elsewhere_give_the_same_report(grid: Path, tmp_path: Path) -> None:
+    """As of a sweep that was killed and continued: nothing tells when or how often it was begun."""
+    main(["report", str(grid), "--out", str(tmp_path / "one" / "r")])
+    elsewhere = tmp_path / "two"
+    elsewhere.mkdir()
+    shutil.move(grid, elsewhere / "sweep")
+    main(["report", str(elsewhere / "sweep"), "--out", str(elsewhere / "r")])
+    for name in page.FILES:
+        one, two = ((tmp_path / at / "r" / name).read_text() for at in ("one", "two"))
+        assert re.sub(r"\S*(one/r|two/r|sweep)\S*", "", one) == re.sub(
+            r"\S*(one/r|two/r|sweep)\S*", "", two
+        ), name
+
+
+def test_text_of_strangers_is_text(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("runs/<b>", 1, lr=EVIL, error=EVIL, env=EVIL)
+    make_run("runs/1", 1, lr="=1+1", env=EVIL)
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "r")])
+    names = [tag for tag, _ in Tags((tmp_path / "r" / "index.html").read_text()).found]
+    assert "script" not in names and "b" not in names
+    words = (tmp_path / "r" / "report.md").read_text()
+    assert "<script>" not in words and r"\|\`=cmd\(\)\`" in words
+    with open(tmp_path / "r" / "runs.csv") as file:
+        assert not [cell for row in csv.reader(file) for cell in row if cell.startswith("=")]
+
+
+def test_what_is_damaged_failed_or_unfinished_is_counted(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("runs/0", 1)
+    make_run("runs/1", 2, None, status="failed", error="no room")
+    make_run("runs/2", 3, None, status="stopped")
+    (make_run("runs/3", 4) / "summary.json").write_text("{")
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "r")])
+    told = capsys.readouterr()
+    assert "4 runs in 1 cell: 1 completed, 1 failed, 2 unfinished; 1 damaged file." in told.out
+    assert "1 of 2 runs of A on bandit failed before they were measured, and count with chance" in told.err
+    assert "2 of 4 runs of A are unfinished, and are in no mean" in told.err
+    assert "runs/3/summary.json is not JSON" in told.err or "runs/3/summary.json:" in told.err
+    text = (tmp_path / "r" / "index.html").read_text()
+    assert "no room" in text and "1 damaged file" in text
+
+
+def test_two_runs_are_compared_by_their_instances(make_run: MakeRun, tmp_path: Path) -> None:
+    folders = [
+        str(make_run(f"{number}", 1, (2, 6, solved), lr=number)) for number, solved in enumerate((2, 8))
+    ]
+    main(["report", *folders, "--out", str(tmp_path / "r"), "--stage", "last"])
+    with open(tmp_path / "r" / "comparisons.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert row["rests_on"] == "8 instances of one run each" and float(row["p"]) == pytest.approx(2 / 64)
+    assert "says nothing about other seeds" in (tmp_path / "r" / "index.html").read_text()
+
+
+def test_cells_on_several_games_are_taken_together(make_run: MakeRun, tmp_path: Path) -> None:
+    for number, (env, lr, seed) in enumerate(
+        (e, lr, s) for e in ("bandit", "sokoban") for lr in (1, 2) for s in (1, 2)
+    ):
+        make_run(f"runs/{number}", seed, (2, 6, 3 + lr), lr=lr, env=env)
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "r")])
+    words = (tmp_path / "r" / "report.md").read_text()
+    assert "| lr=1 | 2 | 0.429 [0.429, 0.429] |" in words and "| lr=2 | 2 | 0.571 [0.571, 0.571] |" in words
+
+
+def test_no_file_of_others_is_overwritten(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "index.html").write_text("my page")
+    for out in (mine, grid):
+        with pytest.raises(SystemExit):
+            main(["report", str(grid), "--out", str(out)])
+        assert f"out={out} holds files that no report wrote" in capsys.readouterr().err
+    assert (mine / "index.html").read_text() == "my page"
+    with pytest.raises(SystemExit):
+        main(["report", str(grid), "--stage", "start"])
+    assert "--help shows its options" in capsys.readouterr().err
+    for _ in range(2):  # an earlier report is replaced
+        main(["report", str(grid / "0"), "--out", str(tmp_path / "again")])
