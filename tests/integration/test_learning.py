@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lit_agentrl.commands.train import main as main_train
+from tests.rl.test_algo_configs import UNTRAINED
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
 ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))
@@ -37,7 +38,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - RECORDED))
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS} - RECORDED - {*UNTRAINED}))
 def test_the_better_arm_is_learnt(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     budget = ITERATIONS.get(name, DEFAULT)

@@ -25,6 +25,7 @@ from tests.conftest import thinned
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "src/lit_agentrl/conf"
 ALGORITHMS = sorted(f.stem for f in (CONF / "algo").glob("*.yaml") if not f.stem.startswith("_"))
+UNTRAINED = ("training_free_grpo",)  # those without a loss
 # structures are not of the loss: they have their own tests, in tests/rollout
 AXES = sorted(f.name for f in (CONF / "algo").iterdir() if f.is_dir() and f.name != "structure")
 OPTIONS = sorted(f"{axis}={f.stem}" for axis in AXES for f in (CONF / "algo" / axis).glob("*.yaml"))
@@ -72,7 +73,7 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
 @pytest.mark.parametrize("name", [*(n for n in ALGORITHMS if n not in OF_PAIRS), *thinned(sorted(OF_PAIRS))])
 def test_named_algorithms(name):
     algorithm, _ = built(f"algo={name}")
-    assert algorithm.name == name
+    assert algorithm.name == name and algorithm.trains == (name not in UNTRAINED)
     text = (CONF / "algo" / f"{name}.yaml").read_text()
     file = OmegaConf.load(CONF / "algo" / f"{name}.yaml")
     bases = [OmegaConf.load(CONF / "algo" / f"{each}.yaml") for each in file.defaults if str(each) in BASES]

@@ -16,11 +16,11 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl.algorithm import Algorithm
 from tests.conftest import thinned
 from tests.rl.ragged import fresh
-from tests.rl.test_algo_configs import ALGORITHMS
+from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
 from tests.update.bare import BareModule, build, float64, gradient, off_policy, play_on_ranks, step
 
 RANKS = {2: [[0], [1, 2, 3, 4, 5]], 4: [[0], [1, 2], [3], [4, 5]]}  # groups of each rank: 1 row, or many
-VARIANTS = [(name,) for name in ALGORITHMS]
+VARIANTS = [(name,) for name in ALGORITHMS if name not in UNTRAINED]
 VARIANTS += [("ppo", "critic=shared"), ("grpo", "entropy=adaptive", "entropy.target=20.0")]
 VARIANTS += [
     ("dapo", "rows=mask_truncated"),

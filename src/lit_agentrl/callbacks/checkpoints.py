@@ -146,7 +146,7 @@ class BestCheckpoint(Checkpoint):
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
         doors = doors_of(trainer.strategy)
-        if isinstance(pl_module, Agent):
+        if isinstance(pl_module, Agent) and pl_module.policy.network is not None:  # None: behind an API
             network = doors.whole_network(pl_module.policy.network)  # all ranks take part
             if trainer.is_global_zero:
                 self._export(partial(pl_module.export, network=network))

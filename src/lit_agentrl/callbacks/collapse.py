@@ -59,6 +59,8 @@ class CollapseWatch(Callback):
     def _look(
         self, entropy: float | None, iterations: int, trainer: Trainer, pl_module: LightningModule
     ) -> None:
+        if pl_module.network is None:  # behind an API, which tells no entropies
+            return
         config = pl_module.network.config  # type: ignore[union-attr]
         highest = math.log(config.get_text_config().vocab_size)  # type: ignore[operator,union-attr]
         if entropy is None or entropy < SHARE * highest:

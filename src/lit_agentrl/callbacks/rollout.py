@@ -16,6 +16,7 @@ from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
@@ -97,7 +98,11 @@ class RolloutCallback(Callback):
             ):  # fmt: skip
                 yield lambda wave: self._players.play_moved(wave, version)
 
-        agent.row |= self._collector.collect(batch, play, device=device, trial=trial)
+        def ask(questions: Sequence[Question]) -> Asked:
+            _end_if_told(trainer)
+            return self._players.ask(questions, self.settings.params, version)
+
+        agent.row |= self._collector.collect(batch, play, device=device, trial=trial, ask=ask)
         agent.row |= self._players.update_begins(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:

@@ -20,12 +20,14 @@ _LENGTHS = (5, 3)  # tokens of the trial's episodes at first; then two more each
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # of logits, relative to the largest
 
 
-def require_positions(network: PreTrainedModel, max_context_tokens: int) -> None:
-    """Refuse contexts longer than the model has positions, which nothing can serve.
+def require_positions(network: PreTrainedModel | None, max_context_tokens: int) -> None:
+    """Refuse contexts longer than the model has positions, which nothing can serve; a server knows its own.
 
     Raises:
         ValueError: they are.
     """
+    if network is None:
+        return
     longest = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and longest < max_context_tokens:
         raise ValueError(

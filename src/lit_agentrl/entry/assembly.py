@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.loggers import with_table
+from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.checks import named, shown
 from lit_agentrl.data.prompts import PromptStream
@@ -90,7 +91,7 @@ def build(
     parts = parts or build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
-    policy = made_policy(cfg)
+    policy = made_policy(cfg, trains=parts.algorithm.trains)
     with named("model"):  # whose template it is
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
@@ -124,8 +125,8 @@ def build(
     )  # fmt: skip
     rollouts = RolloutCallback(
         collector, players,
-        val=Evaluation("val", parts.val_params, max_failed_share=settings.max_failed_share),
-        test=Evaluation("test", parts.test_params, max_failed_share=settings.max_failed_share),
+        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
+        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
     )  # fmt: skip
     levels = {
         name: (found.chance_success, found.oracle_success)
@@ -138,7 +139,8 @@ def build(
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
-    callbacks = [rollouts, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
+    notes = Notes(folder, parts.structure.notes)
+    callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     if len(levels) == len(games.val):  # the means over games are those of all of them
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
         for part in (*callbacks, *loggers):

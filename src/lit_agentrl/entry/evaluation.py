@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from lit_agentrl.report.statistics import (
 )
 from lit_agentrl.report.summary import Estimate, estimate, told
 from lit_agentrl.report.table import as_text
-from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
@@ -93,7 +92,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
         played = screen.episodes_of(games, cfg.episodes * cfg.members)
         announces.text = f"playing {played}, split {cfg.split}, temperature {temperature:g}"
-        run.rollouts.test = Evaluation(cfg.split, params, cfg.members, run.rollouts.settings.max_failed_share)
+        run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=cfg.members)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
             ckpt_path=None if checkpoint is None or number else str(checkpoint),  # the same weights for all
@@ -106,9 +105,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
-    written = {
-        "config": OmegaConf.to_container(cfg), "results": records, **({"engine": used} if used else {}),
-    }  # fmt: skip
+    written = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
     path = keep(target_folder, name, written) if is_kept else None
     return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
 

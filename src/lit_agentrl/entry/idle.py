@@ -37,6 +37,11 @@ def _tries_fit(cfg: DictConfig, parts: Parts) -> bool:
     return bool(cfg.env.game.tries <= parts.games.tasks[0].action_budget)
 
 
+def _trains(cfg: DictConfig, parts: Parts) -> bool:
+    return parts.algorithm.trains
+
+
+_NOT_TRAINED = "the algorithm takes no step; leave it out"
 _NO_TEST = "test.episodes=0 plays no test; leave it out, or set test.episodes"
 RULES = (
     Rule(
@@ -45,6 +50,8 @@ RULES = (
         "the advantage asks for no values, so there is no critic; leave it out, or choose an estimator such as "
         "algo/advantage=gae_token",
     ),
+    Rule("optim", _trains, _NOT_TRAINED),
+    Rule("update", _trains, _NOT_TRAINED),
     Rule("test.temperature", _has_test, _NO_TEST),
     Rule("test.envs", _has_test, _NO_TEST),
     Rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -15,6 +15,7 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.remote import RemotePolicy
 from lit_agentrl.text.dialects.base import Dialect, Reply
 
 T = TypeVar("T")
@@ -65,13 +66,15 @@ def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     return found
 
 
-def made_policy(cfg: DictConfig) -> Policy:
-    """The policy that is to be trained.
+def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
+    """The policy of a run, or, where nothing is trained, what stands for one behind an API: it has no network.
 
     Raises:
-        ValueError: it is behind an API; or from the object itself.
+        ValueError: it is behind an API, and is to be trained; or from the object itself.
     """
     policy = instantiate(cfg.model)
+    if isinstance(policy, RemotePolicy) and not trains:
+        return cast(Policy, policy)
     if not isinstance(policy, Policy):
         raise ValueError(
             "model has no network here, so that nothing could be trained: evaluate it (lit-agentrl evaluate "

@@ -86,7 +86,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     toy = TrajectoryBatch.toy().tensors()
     with named("algo"):
         algorithm.try_out(toy)
-        metrics = try_loss(algorithm, with_computed(toy))
+        metrics = try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     check_needs(algorithm, rollout, update, list(cfg.reward))
     _check_minibatches(algorithm, structure, rollout, update)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text
-from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -93,7 +92,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     params = eval_params(settings, float(cfg.temperature), "play")
     game = run.games.tasks[run.games.test[0].task].name
     announces.text = f"playing {screen.episodes_of([game], cfg.episodes)}"
-    run.rollouts.test = Evaluation(cfg.split, params, max_failed_share=settings.max_failed_share)
+    run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(
         run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),

@@ -48,6 +48,7 @@ def check_structure(
         ValueError: naming part, need and remedy.
     """
     name = type(structure).__name__
+    _check_learning(name, structure, algorithm)
     if structure.is_off_policy and not algorithm.needs("old_logp_BT"):
         raise ValueError(
             f"algo.structure={name} trains on rows of other weights, and {algorithm.name} compares none with those of "
@@ -94,6 +95,15 @@ def check_structure(
         )
 
 
+def _check_learning(name: str, structure: Structure, algorithm: Objective) -> None:
+    """Refuse a run in which nothing learns."""
+    if not algorithm.trains and not structure.is_sequential:
+        raise ValueError(
+            f"algo={algorithm.name} trains nothing, and algo.structure={name} learns nothing for the next iteration; "
+            "set algo/structure=experience, or another algorithm"
+        )
+
+
 def check_trained(structure: Structure, games: Games) -> None:
     """Refuse games to train on that the structure cannot play.
 
@@ -123,6 +133,7 @@ def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any
     """What a run asks of its engine, as `require_promised` takes it."""
     return {
         "structure": structure.needs,
+        "trains": objective.trains,
         # one that asks for both is given recomputed ones
         "trusts_log_probs": objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"),
         "reads_entropies": objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
@@ -130,11 +141,16 @@ def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any
 
 
 def check_overlap(structure: Structure, *, is_ahead: bool) -> None:
-    """Refuse a structure that moves the weights where another process plays with older ones.
+    """Refuse a structure that moves the weights, or waits for what it learns, where a process plays ahead.
 
     Raises:
         ValueError: naming the remedy.
     """
+    if structure.is_sequential and is_ahead:
+        raise ValueError(
+            f"algo.structure={type(structure).__name__} plans an iteration with what the one before it has taught, and "
+            "rollout.overlap=true plays it before that is known; set rollout.overlap=false"
+        )
     if structure.takes_trials and is_ahead:
         raise ValueError(
             f"algo.structure={type(structure).__name__} moves the weights between two waves, and rollout.overlap=true "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lit_agentrl.models.policy import shipped_template
+from lit_agentrl.models.routers import Routing
 
 _Fast: Any = PreTrainedTokenizerFast  # which carries no types
 _MARKERS = ("<|im_start|>", "<|im_end|>")  # of the template
@@ -21,12 +22,14 @@ class RemotePolicy:
     Attributes:
         tokenizer: one token a byte, so that any text is recorded and read back as it was.
         name: for messages.
-        network: there is none here.
+        network: there is none here, and so there are neither adapters nor routers.
     """
 
     tokenizer: PreTrainedTokenizerBase
     name: str
     network: None = None
+    adapters: None = None
+    routing: Routing = field(default_factory=Routing)
 
 
 def load_remote() -> RemotePolicy:

@@ -93,6 +93,8 @@ class AgentModule(LightningModule):
         self._doors.shard(self.updater.networks.trained, self.updater.networks.frozen)
 
     def configure_optimizers(self) -> Any:
+        if not self.objective.trains:
+            return []
         iterations = self.trainer.max_epochs or 1
         built = [self.optim.build(_trained(self.network), iterations)]
         if self.critic is not None:

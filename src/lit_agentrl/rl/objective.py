@@ -76,10 +76,12 @@ class Objective(Protocol):
         unit: column whose equal numbers mark rows that `loss` must see together, such as ``group_B``; neither
             minibatches, micro-batches nor ranks part them.  None: a sum over rows, whose minibatches are of whole
             trajectories.
+        trains: False: nothing is trained, `loss` is never called, and no optimizer is made.
     """
 
     name: str
     unit: ClassVar[str | None] = None
+    trains: ClassVar[bool] = True
 
     @property
     def requirements(self) -> Requirements:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.filters import Selection
 from lit_agentrl.rollout.pack import pack, trajectory_id
+from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
@@ -100,6 +102,7 @@ class Collector:
         *,
         device: torch.device,
         trial: TryOut | None = None,
+        ask: Callable[[Sequence[Question]], Asked] | None = None,
     ) -> dict[str, float]:
         """Fill a batch that has only prompts; returns what is logged of it.
 
@@ -108,6 +111,7 @@ class Collector:
             play: plays a wave.
             device: of the collectives.
             trial: takes a step away from episodes, and takes it back at the end of its context, which plays.
+            ask: answers questions of the structure.
 
         Raises:
             ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
@@ -129,12 +133,13 @@ class Collector:
         row |= _counts(played)
         row["rollout/waves"] = float(waves)
         row |= self._of_engine
-        batch.used = used_by_all(played)
-        row |= {f"engine/{name}": value for name, value in batch.used.items()}
         if self._rewards:
             row |= self._rewards.learn(_fresh(trained), iteration=batch.iteration)
         self._pack(batch, trained, kept, device)
-        row |= self._learn(self._so_far(batch, waves, want_more))
+        so_far = self._so_far(batch, waves, want_more)
+        row |= self._learn(so_far if ask is None else replace(so_far, ask=_noting(ask, played)))
+        batch.used = used_by_all(played)
+        row |= {f"engine/{name}": value for name, value in batch.used.items()}
         names = [task.name for task in self.rules.tasks]
         seconds = time.perf_counter() - started
         return row | rollout_row(
@@ -257,6 +262,19 @@ class Collector:
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         batch.trajectories = pack(trained, baselines) if trained else None
+
+
+def _noting(
+    ask: Callable[[Sequence[Question]], Asked], played: list[Played]
+) -> Callable[[Sequence[Question]], Asked]:
+    """Asks, and notes what the engine was asked for beside the waves."""
+
+    def noted(questions: Sequence[Question]) -> Asked:
+        asked = ask(questions)
+        played.append(Played([], used=asked.used))
+        return asked
+
+    return noted
 
 
 def _fresh(episodes: Sequence[Episode]) -> Sequence[Episode]:

@@ -12,7 +12,7 @@ import numpy as np
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
 from lit_agentrl.rollout.hints import beginning, solution
-from lit_agentrl.rollout.past import Before, Node, before, reopened, taken_over
+from lit_agentrl.rollout.past import PLAIN, Before, Manner, Node, before, reopened, taken_over
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.seats import Answer, Look
 from lit_agentrl.rollout.written import encode
@@ -34,18 +34,16 @@ class EpisodeInPlay:
     Args:
         episode: who it is.
         rules: how it is played.
-        tries: see `EpisodeSpec`, as ``feedback``.
+        manner: what is its own.
     """
 
-    def __init__(
-        self, episode: Episode, rules: Rules, noise_seed: int = 0, *, tries: int = 1, feedback: str = ""
-    ) -> None:
+    def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, manner: Manner = PLAIN) -> None:
         self.episode = episode
         self.is_over = False
         self.asks: Look | None = None
         self._after_reset: Answer | None = None  # kept while the game is asked for its solution
         self.tries_again = False
-        self._tries, self._feedback = tries, feedback
+        self._tries, self._manner = manner.tries, manner
         self._rules = rules
         self._noise = [(0, noise_seed)]  # of the game, from which turn on
         self._nodes: list[Node] = []  # where each turn opened
@@ -125,6 +123,7 @@ class EpisodeInPlay:
             max_actions=task.max_actions * self._tries,
             max_actions_per_turn=self._allowed,
             hint=told,
+            lessons=self._manner.lessons,
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
@@ -273,7 +272,8 @@ class EpisodeInPlay:
         if self._heard(answer):
             self._actions_left = self._task.max_actions
             last = self.episode.turns[-1].reply_tokens.tolist()
-            self._open_turn(self._feedback, self._chat.following(self._feedback, last_reply=last), answer)
+            told = self._manner.feedback
+            self._open_turn(told, self._chat.following(told, last_reply=last), answer)
 
     def _open_turn(self, message: str, piece: Prefix, answer: Answer) -> None:
         past, is_first = self._past, not self.episode.turns

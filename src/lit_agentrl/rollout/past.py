@@ -14,6 +14,18 @@ from lit_agentrl.rollout.returned import OF_STEP, readable, returned
 
 
 @dataclass(frozen=True)
+class Manner:
+    """How an episode is played, beside the rules of all; see `scheduler.EpisodeSpec`."""
+
+    tries: int = 1
+    feedback: str = ""
+    lessons: str = ""
+
+
+PLAIN = Manner()
+
+
+@dataclass(frozen=True)
 class Before:
     """Where an episode goes on from turns of another.
 

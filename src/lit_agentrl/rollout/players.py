@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,12 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import StrategyDoors, world_size
+from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout import interrupt
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
+from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played, WorkerSettings
@@ -46,9 +48,14 @@ class Players:
         """Make the engine of this process around the trainer's network.
 
         Raises:
-            ValueError: a worker is to play with an engine of which there is one.
+            ValueError: a worker is to play with an engine of which there is one, or without weights.
         """
         self.close()
+        if network is None and (self._worker.place == "rank" or world_size() > 1):
+            raise ValueError(
+                "model has no network here, and a server answers to one process; use worker=none strategy=single, and "
+                "engine.concurrency for more requests at a time"
+            )
         self._network, self._context, self._doors = network, forward_context, doors
         self._here = Inline(self._rules, network, forward_context, doors)
         if self._worker.place == "here" or not self._here.capabilities.is_server:
@@ -91,6 +98,14 @@ class Players:
     def play(self, wave: Wave, version: int) -> Played:
         """Episodes of an evaluation; ``version`` is that of the network's weights."""
         return self._with_others(lambda: self._play_here(wave, version))
+
+    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
+        """What the policy answers to questions beside any game; all ranks ask, be it nothing."""
+        assert self._here is not None, "open() comes before asking"
+        with interrupt.at_sigterm():
+            asked = self._here.ask(questions, params, version)
+            self._doors.barrier("asked")
+        return asked
 
     def play_training(self, wave: Wave, version: int) -> Played:
         """Episodes to train on."""

@@ -11,7 +11,7 @@ from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnRe
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.branching import Admission, Branch, Branching
 from lit_agentrl.rollout.episode import EpisodeInPlay
-from lit_agentrl.rollout.past import Before, row_of
+from lit_agentrl.rollout.past import Before, Manner, row_of
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds import Desk
 
@@ -22,7 +22,7 @@ class EpisodeSpec:
 
     A ``greedy`` episode takes the most likely token everywhere.  ``hint`` is the share of the game's solution that its
     opening tells.  Of a game of one turn an episode may hold several ``tries``: after each that does not solve it the
-    same instance begins anew, and ``feedback`` is all that the policy is told.
+    same instance begins anew, and ``feedback`` is all that the policy is told.  ``lessons`` stand in the opening.
     """
 
     iteration: int
@@ -35,6 +35,7 @@ class EpisodeSpec:
     hint: float = 0.0
     tries: int = 1
     feedback: str = ""
+    lessons: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,9 @@ class Scheduler:
         )
         noise_seed, before = self._key(f"{wave.split}/noise", episode), None
         if parent is None:
-            play = EpisodeInPlay(episode, self._rules, noise_seed, tries=spec.tries, feedback=spec.feedback)
+            play = EpisodeInPlay(
+                episode, self._rules, noise_seed, Manner(spec.tries, spec.feedback, spec.lessons)
+            )
         else:
             play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
             self._fork(parent, index, play)

@@ -56,6 +56,7 @@ class Prompt:
         system_text: str | None = None,
         message: str | None = None,
         hint: str = "",
+        lessons: str = "",
     ) -> list[dict[str, str]]:
         """The chat messages before the first reply.
 
@@ -71,6 +72,7 @@ class Prompt:
             system_text: The game's own opening of the system message in place of name and rules.
             message: The message of a later turn, with which the dialogue begins in place of the first observation.
             hint: The beginning of a solution, told at the end; empty for none.
+            lessons: What earlier episodes have taught, one a line; empty for none.
 
         Raises:
             ValueError: If a budget is below 1, or the name is not one line.
@@ -83,7 +85,8 @@ class Prompt:
             raise ValueError(f"name={name!r} must be one line of text")
         if self.style == "compact":
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
-            return [_user(f"{name}\n{first}\ngo {hint}" if hint else f"{name}\n{first}")]
+            lines = [name, *([lessons] if lessons else []), first, *([f"go {hint}"] if hint else [])]
+            return [_user("\n".join(lines))]
         system = "\n\n".join(
             [
                 f"You are playing {name}.\n{rules.strip()}".rstrip() if system_text is None else system_text,
@@ -92,6 +95,7 @@ class Prompt:
                 dialect.instructions(
                     actions, max_actions=min(max_actions_per_turn, max_actions), think=self.think
                 ),
+                *([f"Lessons of earlier episodes:\n{lessons}"] if lessons else []),
             ]
         )
         first = observation if message is None else message

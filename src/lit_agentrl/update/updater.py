@@ -86,6 +86,8 @@ class Updater:
             ValueError: fewer units than minibatches, or too many iterations in a row without anything to train on.
             NotFinite: gradients or weights are not finite.
         """
+        if not self.objective.trains:
+            return {}
         self.progress.skipped = 0
         row: dict[str, float] = {}
         if not self.progress.is_nothing(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):

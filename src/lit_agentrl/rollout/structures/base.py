@@ -10,6 +10,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Branching
+from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
 MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
@@ -32,6 +33,10 @@ class Trial:
     epsilon: float
 
 
+def _nobody(questions: Sequence[Question]) -> Asked:
+    raise ValueError("algo.structure asks questions, and nobody here answers; ask while learning alone")
+
+
 @dataclass(frozen=True)
 class SoFar:
     """What an iteration has played.
@@ -45,6 +50,8 @@ class SoFar:
         sampled: those of them that are not greedy.
         want_more: whether the filter asks for more groups; the same on all ranks.
         draw: fresh prompts for the wave of a number, those of this rank.
+        ask: has the policy answer questions beside any game; only in :meth:`Structure.learn`, and on all ranks alike,
+            also where one has none.
     """
 
     iteration: int
@@ -55,6 +62,7 @@ class SoFar:
     sampled: Sequence[Episode]
     want_more: bool
     draw: Callable[[int], StepBatch]
+    ask: Callable[[Sequence[Question]], Asked] = _nobody
 
 
 class Structure(Protocol):
@@ -67,6 +75,7 @@ class Structure(Protocol):
         wants_repeats: whether it acts only on an instance that is played again.
         takes_trials: whether :meth:`trial` may ask for one.
         is_off_policy: whether rows may have been sampled with other weights than the update begins with.
+        is_sequential: whether an iteration is planned with what the one before it has taught: it is not played ahead.
     """
 
     needs: frozenset[str] = frozenset()
@@ -75,6 +84,7 @@ class Structure(Protocol):
     wants_repeats: bool = False
     takes_trials: bool = False
     is_off_policy: bool = False
+    is_sequential: bool = False
 
     def check_game(self, task: Task) -> None:
         """Find a game that this structure cannot play, before anything is played.
@@ -96,6 +106,10 @@ class Structure(Protocol):
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         """The episodes of a wave of prompts; a spec names each once."""
         return members_of(prompts, members)
+
+    def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
+        """The episodes of an evaluation, from those of one that knows no structure."""
+        return specs
 
     def branching(self, members: int) -> Branching | None:
         """How the episodes of a group of so many members go on from each other; None: all begin at the opening.
@@ -131,6 +145,10 @@ class Structure(Protocol):
         """
         return {}
 
+    def notes(self) -> Mapping[str, str]:
+        """What it has learnt as texts for people, by the name of a folder; written where they change."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """What has to outlast a restart, equal on all ranks; kept in checkpoints."""
         return {}
@@ -147,3 +165,12 @@ def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         for group, task, seed in zip(prompts.group_P, prompts.task_P, prompts.seed_P, strict=True)
         for member in range(members)
     ]
+
+
+def by_group(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
+    """Those that did not fail, by group."""
+    groups: dict[int, list[Episode]] = {}
+    for episode in episodes:
+        if not episode.failed:
+            groups.setdefault(episode.group, []).append(episode)
+    return groups

@@ -12,7 +12,7 @@ from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.pack import trajectory_id
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import SoFar, by_group
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -66,7 +66,7 @@ class Replay(Refill):
         return [replaced.get(trajectory_id(episode), episode) for episode in so_far.sampled]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        replaced, groups = len(self._replaced(so_far)), len(_groups(so_far.sampled))
+        replaced, groups = len(self._replaced(so_far)), len(by_group(so_far.sampled))
         own = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
         # every rank keeps those of all: the next time another one may play the instance
         for episode in sorted(gather_objects(own), key=trajectory_id):
@@ -89,7 +89,7 @@ class Replay(Refill):
     def _replaced(self, so_far: SoFar) -> dict[int, Episode]:
         """What stands in place of which trajectory."""
         found: dict[int, Episode] = {}
-        for group, members in _groups(so_far.sampled).items():
+        for group, members in by_group(so_far.sampled).items():
             kept = self._kept.get(_instance(members[0]))
             scores = [float(member.success) for member in members]
             fails = statistics.pstdev(scores) < self._max_std and statistics.fmean(scores) < self._max_mean
@@ -102,15 +102,6 @@ class Replay(Refill):
                 source=Source.REPLAY,
             )  # fmt: skip
         return found
-
-
-def _groups(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
-    """Those that did not fail, by group."""
-    groups: dict[int, list[Episode]] = {}
-    for episode in episodes:
-        if not episode.failed:
-            groups.setdefault(episode.group, []).append(episode)
-    return groups
 
 
 def _instance(episode: Episode) -> str:

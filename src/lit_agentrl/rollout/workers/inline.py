@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
 from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.rollout.questions import Asked, Question, ask
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
@@ -59,7 +62,7 @@ class Inline:
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors
     ) -> None:
         self._network = network
-        self._seed = rules.seed
+        self._seed, self._chat = rules.seed, rules.chat
         self._gathered = doors.gathered
         self._engine = engine = rules.open_engine(network, forward_context)
         self.capabilities = engine.capabilities
@@ -83,6 +86,14 @@ class Inline:
             for share in shares:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
         return joined(wave, shares, played)
+
+    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
+        """What the policy answers to questions beside any game, between waves."""
+        with self._gathered(self._network):
+            self._sync.load(None, version)
+            self._sync.probed(params)
+            asked = ask(self._engine, self._chat, questions, params)
+            return replace(asked, used=self._sync.used())
 
     def stop(self) -> None:
         """Close the games that are kept for further episodes, and the engine."""

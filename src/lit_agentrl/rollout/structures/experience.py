@@ -1,0 +1,156 @@
+"""Lessons in the prompt in place of gradients: written by the policy itself from groups in which some fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lit_agentrl import seeds
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import require_whole
+from lit_agentrl.distributed import gather_objects, rank
+from lit_agentrl.rollout import lessons
+from lit_agentrl.rollout.lessons import Operation
+from lit_agentrl.rollout.questions import Question
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.refill import Refill
+from lit_agentrl.rollout.structures.wording import (
+    for_lessons,
+    for_one_list,
+    for_operations,
+    for_summary,
+    listed,
+)
+
+_DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "merged", "dropped": "dropped"}
+
+
+class _Interview:
+    """Asks the policy in rounds, which all ranks take part in, and counts what that takes."""
+
+    def __init__(self, so_far: SoFar) -> None:
+        self._so_far = so_far
+        self.counts = dict.fromkeys(("asked", "unanswered", "asked_tokens", "answer_tokens"), 0)
+
+    def ask(self, purpose: str, texts: Mapping[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
+        """An answer to each text, drawn with a key of its own."""
+        seed, iteration = self._so_far.seed, self._so_far.iteration
+        keys = [seeds.key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
+        asked = self._so_far.ask(
+            [Question(text, key) for text, key in zip(texts.values(), keys, strict=True)]
+        )
+        new = (len(texts), asked.texts.count(""), asked.num_read, asked.num_written)
+        self.counts = {name: old + more for (name, old), more in zip(self.counts.items(), new, strict=True)}
+        return dict(zip(texts, asked.texts, strict=True))
+
+
+class Experience(Refill):
+    """Keeps a list of lessons that stands in the opening of every episode, evaluations included.
+
+    Training-Free GRPO, arXiv 2510.08191.  Of each group in which some members solve their game and some do not, the
+    policy is asked three times: for a summary of each episode; for at most ``lessons`` lessons from all summaries and
+    outcomes; and for operations on the list (add, update, delete, merge).  Where several groups ask for operations, it
+    is asked once more, to make one list of them all.  Operations are JSON, read strictly: what cannot be read, or names
+    an item that is not there, is dropped and counted.  Groups are refilled as by `Refill`.
+
+    Args:
+        max_items: of the list.
+        max_chars: of an item; a longer one is dropped.
+        lessons: of a group.
+        transcript: characters of an episode that are shown for its summary: its beginning and its end.
+        max_waves: see `Refill`.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    curves = (
+        "items", "added", "updated", "deleted", "merged", "dropped", "mixed_share", "asked", "unanswered",
+        "asked_tokens", "answer_tokens",
+    )  # fmt: skip
+    is_sequential = True
+
+    def __init__(
+        self,
+        *,
+        max_items: int = 32,
+        max_chars: int = 300,
+        lessons: int = 2,
+        transcript: int = 4000,
+        max_waves: int | None = None,
+    ) -> None:
+        require_whole("max_items", max_items, 1)
+        require_whole("max_chars", max_chars, 1)
+        require_whole("lessons", lessons, 1)
+        require_whole("transcript", transcript, 1)
+        self._max_items, self._max_chars, self._lessons = max_items, max_chars, lessons
+        self._transcript = transcript
+        super().__init__(max_waves)
+        self._items: dict[str, str] = {}
+
+    def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+        return self.evaluated(super().plan(prompts, members))
+
+    def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
+        return [replace(spec, lessons=listed(self._items)) for spec in specs]
+
+    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+        groups, interview = by_group(so_far.sampled), _Interview(so_far)
+        mixed = {g: found for g, found in groups.items() if 0 < sum(e.success for e in found) < len(found)}
+        summaries = interview.ask(
+            "summary",
+            {(g, e.member): for_summary(e, self._transcript) for g, found in mixed.items() for e in found},
+        )
+        told = interview.ask(
+            "lessons",
+            {
+                (g,): for_lessons(found, [summaries[g, e.member] for e in found], self._lessons)
+                for g, found in mixed.items()
+            },
+        )
+        answers = interview.ask(
+            "operations", {at: for_operations(self._items, text) for at, text in told.items()}
+        )
+        read = [(at, self._read(answer)) for at, answer in answers.items()]
+        # every rank changes the list alike
+        everyones = sorted(gather_objects(read), key=lambda each: each[0])
+        wanted, num_bad = self._one_list([found for _, (found, _) in everyones if found], interview)
+        self._items, done = lessons.changed(self._items, wanted, max_items=self._max_items)
+        done["dropped"] += num_bad + sum(bad for _, (_, bad) in everyones)
+        is_first = float(rank() == 0)  # what all ranks know is told once, what each did is summed
+        return {
+            "items": (is_first * len(self._items), is_first),
+            **{name: (is_first * done[kind], is_first) for kind, name in _DONE.items()},
+            **{name: (number, is_first) for name, number in interview.counts.items()},
+            "mixed_share": (len(mixed), len(groups)),
+        }
+
+    def _read(self, answer: str) -> tuple[list[Operation], int]:
+        return lessons.read(answer, list(self._items), max_chars=self._max_chars)
+
+    def _one_list(
+        self, proposals: list[list[Operation]], interview: _Interview
+    ) -> tuple[list[Operation], int]:
+        """What is done where groups have asked for operations, and how many of an answer about them were dropped.
+
+        Where the answer holds none, those of the groups are done, one after the other.
+        """
+        is_asked = len(proposals) > 1 and rank() == 0
+        answers = interview.ask("one list", {(): for_one_list(self._items, proposals)} if is_asked else {})
+        found: list[Operation] = []
+        num_bad = 0
+        for answer in gather_objects(list(answers.values())):
+            found, num_bad = self._read(answer)
+        return found or [each for one in proposals for each in one], num_bad
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"items": list(self._items.values())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        texts = [lessons.cleaned(str(text), self._max_chars) for text in state["items"]][: self._max_items]
+        self._items = {f"G{number}": text for number, text in enumerate(t for t in texts if t is not None)}
+
+    def notes(self) -> Mapping[str, str]:
+        return {"experience": "".join(f"{name}: {text}\n" for name, text in self._items.items())}
