@@ -1,0 +1,157 @@
+"""Rollout structures at an equal budget of sampled tokens: five seeds, equal test rooms, one command.
+
+    python -m benchmarks.structures --folder outputs/structures
+
+Fixed before anything was run: all runs are ``algo=grpo``, and differ in the structure alone.  A run ends with the
+iteration in which its sampled tokens reach the budget.  Its last weights play 512 test rooms at temperature 1, the same
+rooms with the same noise for all.  For each structure and world the table has success, and its difference from the base
+of equal seed: the mean over seeds, with a 95 % t interval over the seeds.  A gain has its interval above 0.  The
+base of ``replay`` has the same number of instances.  The folder keeps what was done; the command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl.api import Result, train
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.report.statistics import mean_interval
+
+SEEDS = (0, 1, 2, 3, 4)
+BUDGET = 600_000  # tokens: what the shipped run of Sokoban samples in about 60 iterations
+WORLDS = {
+    "hard": "env=sokoban env.game.lengths=uniform",
+    "sokoban": "env=sokoban",
+    "frozen_lake": "env=frozen_lake",
+}
+BASE = "refill"
+STRUCTURES = {  # options, and what it is held against
+    BASE: ("algo/structure=refill", BASE),
+    "hint": ("algo/structure=hint", BASE),
+    "refill, 64 instances": ("algo/structure=refill rollout.instances=64", BASE),
+    "replay": ("algo/structure=replay rollout.instances=64", "refill, 64 instances"),
+    "branch": ("algo/structure=branch", BASE),
+    "tree": ("algo/structure=tree", BASE),
+    "mcts": ("algo/structure=mcts", BASE),
+    "forget": ("algo/structure=forget", BASE),
+}
+Outcome = Mapping[str, Any]  # solved: of each room; tokens: sampled
+
+
+class Budget(Callback):
+    """Ends a run with the iteration in which its sampled tokens reach a number; a resumed run counts on."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self.sampled = tokens, 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        """Count all that was sampled, also what is not trained on."""
+        played = [*batch.episodes, *batch.greedy_episodes]
+        self.sampled += sum(episode.num_sampled for episode in played)
+        trainer.should_stop = self.sampled >= self.tokens
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampled": self.sampled}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.sampled = state_dict["sampled"]
+
+
+def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
+    """One run to its end, continued where it was ended before, and what its weights solve."""
+    with tempfile.TemporaryDirectory() as home:
+        conf = Path(home) / "callbacks"
+        conf.mkdir()
+        (conf / "budget.yaml").write_text(
+            "defaults: [default, _self_]\n"
+            f"budget: {{_target_: benchmarks.structures.Budget, tokens: {budget}}}\n"
+        )
+        if (folder / "checkpoints").exists():
+            run = Result(folder)
+            if run.summary["status"] != "completed":
+                run = run.resume(trust_run=True)
+        else:
+            fixed = [
+                "algo=grpo",
+                "callbacks=budget",
+                "trainer.max_epochs=100000",
+                "test.episodes=0",
+                "val.every=20",
+            ]
+            run = train(*fixed, *options, config_dir=home, folder=folder)
+        (scores,) = run.evaluate(episodes=rooms, temperature=1.0, seed=0, trust_run=True).records
+    return {"solved": scores["solved"], "tokens": run.summary["action_tokens"]}
+
+
+def table(found: Mapping[tuple[str, str, int], Outcome]) -> str:
+    """Of each world and structure: success, and the difference from its base over the seeds that both have."""
+    lines = ["| world | structure | seeds | tokens | success | against | difference |", "|---" * 7 + "|"]
+    for world in WORLDS:
+        for name, (_, base) in STRUCTURES.items():
+            own = {seed: found[world, name, seed] for seed in SEEDS if (world, name, seed) in found}
+            if not own:
+                continue
+            gaps = [
+                fmean(map(float, each["solved"])) - fmean(map(float, found[world, base, seed]["solved"]))
+                for seed, each in own.items()
+                if (world, base, seed) in found
+            ]
+            told = "–"
+            if base != name and len(gaps) > 1:
+                gap = mean_interval(gaps)
+                told = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+            success = fmean(fmean(map(float, each["solved"])) for each in own.values())
+            tokens = fmean(each["tokens"] for each in own.values())
+            lines.append(
+                f"| {world} | {name} | {len(own)} | {tokens:.0f} | {success:.3f} | {base} | {told} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs what is not done yet, and writes the table."""
+    parser = argparse.ArgumentParser(description="Structures at an equal budget of sampled tokens.")
+    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--structures", nargs="+", choices=STRUCTURES, default=list(STRUCTURES))
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--budget", type=int, default=BUDGET, help="sampled tokens of a run")
+    parser.add_argument("--rooms", type=int, default=512, help="of the test")
+    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
+    given = parser.parse_args()
+    found: dict[tuple[str, str, int], Outcome] = {}
+    for world in given.worlds:
+        for (
+            seed
+        ) in given.seeds:  # all structures of a seed, then the next: an end in between leaves whole pairs
+            for name in given.structures:
+                folder = (
+                    given.folder.resolve() / f"{world}_{name.replace(', ', '_').replace(' ', '_')}_{seed}"
+                )
+                record = folder.with_suffix(".json")
+                if not record.exists():
+                    options = [
+                        *WORLDS[world].split(),
+                        *STRUCTURES[name][0].split(),
+                        f"seed={seed}",
+                        *given.options,
+                    ]
+                    record.parent.mkdir(parents=True, exist_ok=True)
+                    record.write_text(json.dumps(played(folder, options, given.budget, given.rooms)))
+                found[world, name, seed] = json.loads(record.read_text())
+    (given.folder / "table.md").write_text(table(found) + "\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The comparison of structures: its table by hand, and its command on runs of two iterations."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.structures import table
+from tests.conftest import ROOT
+from tests.integration.conftest import environment
+
+
+def test_the_table_by_hand() -> None:
+    """Gains of 1/4 and 3/4 over two seeds: 1/2 ± 12.706 x 1/4."""
+
+    def rooms(solved: int) -> dict[str, object]:
+        return {"solved": [True] * solved + [False] * (4 - solved), "tokens": 100}
+
+    found = {
+        ("hard", "refill", 0): rooms(1), ("hard", "refill", 1): rooms(0),
+        ("hard", "hint", 0): rooms(2), ("hard", "hint", 1): rooms(3), ("hard", "replay", 0): rooms(4),
+    }  # fmt: skip
+    lines = table(found).splitlines()[2:]
+    assert lines == [
+        "| hard | refill | 2 | 100 | 0.125 | refill | – |",
+        "| hard | hint | 2 | 100 | 0.625 | refill | +0.500 [-2.677, +3.677] |",
+        "| hard | replay | 1 | 100 | 1.000 | refill, 64 instances | – |",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_the_command_goes_on_from_what_was_done(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "benchmarks.structures", "--folder", str(tmp_path), "--worlds", "frozen_lake",
+        "--structures", "refill", "mcts", "--seeds", "0", "1", "--budget", "300", "--rooms", "4", "--",
+        "rollout.prompts=2", "rollout.members=4", "val.episodes=2", "trainer.accelerator=cpu",
+    ]  # fmt: skip
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        (tmp_path / "frozen_lake_mcts_1.json").unlink()
+    assert done.stdout.count("| frozen_lake |") == 2
