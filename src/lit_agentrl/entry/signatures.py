@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -18,7 +19,14 @@ from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, neares
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    NoneType: "null",
+}
 
 SET_ELSEWHERE = {  # arguments that the program gives, and the option that decides them
     "env.game.split": "val and test",
@@ -68,8 +76,7 @@ def check_targets(cfg: DictConfig) -> None:
             if name not in parameters and not takes_any:
                 raise UserError(f"unknown option {option}; {_valid_names(path, str(name), parameters)}")
             annotation = hints.get(str(name), Any)
-            if not _accepts(annotation, value):
-                raise UserError(f"{option}={shown(value)} must be {_describe(annotation)}")
+            _require(option, annotation, value)
 
 
 def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -118,6 +125,17 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return (NoneType if annotation is None else annotation,)
 
 
+def _require(option: str, annotation: Any, value: Any) -> None:
+    """Refuse a value that may not be of that type; of entries, the one whose value may not."""
+    if _accepts(annotation, value):
+        return
+    entries = [get_args(m) for m in _members(annotation) if get_origin(m) in _DICTS and get_args(m)]
+    if entries and isinstance(value, Mapping):
+        for name, inner in value.items():
+            _require(f"{option}.{name}", entries[0][1], inner)
+    raise UserError(f"{option}={shown(value)} must be {_describe(annotation)}")
+
+
 def _accepts(annotation: Any, value: Any) -> bool:
     """Whether a value may be of that type; a type that YAML cannot write accepts everything."""
     if isinstance(value, Mapping) and "_target_" in value:  # what it makes is checked where it is made
@@ -139,6 +157,8 @@ def _is_member(member: Any, value: Any) -> bool:
         return is_number and not isinstance(value, bool) and not math.isnan(value)
     if _is_part(member):
         return False
+    if member is Path:
+        return isinstance(value, str)
     return member not in _WORDS or isinstance(value, member)
 
 
