@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.data.kinds import Kind
 from lit_agentrl.entry.assembly import build_dict, build_trainer
 from lit_agentrl.entry.composition import check_sections, task_loader
 from lit_agentrl.entry.games import build_games, try_games
@@ -94,6 +95,8 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
         overrides.append("update.epochs=2")  # it never acts in the first step
     if choices.get("env") == "dataset":
         overrides += [f"env.game.path={PROBLEMS}", "env.max_turns=2"]  # what parts about later turns ask for
+    if choices.get("data", "rollouts") != "rollouts":
+        overrides.append(f"data.path={PROBLEMS}")
     if choices.get("reward") == "function":
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
@@ -145,8 +148,12 @@ def make_games(cfg: DictConfig) -> None:
 
 def make_experiment(cfg: DictConfig) -> None:
     base = composed(0, "", Path())
-    cfg.critic, cfg.engine = base.critic, base.engine  # which fit every algorithm
+    cfg.critic, cfg.engine, cfg.data = base.critic, base.engine, {}  # which fit every algorithm
     assert isinstance(build_parts(cfg, task_loader()).rollout, RolloutSettings)
+
+
+def make_data(cfg: DictConfig) -> None:
+    assert not cfg.data or isinstance(instantiate(cfg.data), Kind)
 
 
 def make_debug(cfg: DictConfig) -> None:
@@ -219,6 +226,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "callbacks": make_callbacks,
     "context": make_context,
     "critic": make_critic,
+    "data": make_data,
     "debug": make_debug,
     "dialect": make_dialect,
     "engine": make_engine,

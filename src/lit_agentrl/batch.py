@@ -181,6 +181,8 @@ class StepBatch:
     used: dict[str, float] = field(
         default_factory=dict
     )  # what the engines of all ranks were asked for, if counted
+    columns: dict[str, Tensor] = field(default_factory=dict)  # of the trajectories, beside their own
+    given: dict[str, float] | None = None  # what is logged of trajectories that were not played, but read
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

@@ -60,6 +60,7 @@ class Source(IntEnum):
     REPLAY = 1  # by the policy of an earlier iteration, and kept
     HINT = 2  # told the beginning of a solution
     TRIAL = 3  # by the policy after a step that was taken back
+    RECORDED = 4  # read from a data set, whoever wrote it
 
 
 _DTYPES: dict[str, type] = {  # of what a turn holds for each token

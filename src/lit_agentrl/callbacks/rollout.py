@@ -27,7 +27,7 @@ _AHEAD = "played_ahead"  # of a checkpoint
 
 
 class RolloutCallback(Callback):
-    """Plays the episodes of every batch before the module sees it.
+    """Plays the episodes of every batch before the module sees it; what is read from a data set is left as it is.
 
     Args:
         collector: fills the batches of training.
@@ -84,6 +84,11 @@ class RolloutCallback(Callback):
     ) -> None:
         agent = as_agent(pl_module)
         version, device = agent.version, pl_module.device
+        if batch.given is not None:
+            _end_if_told(trainer)
+            self._collector.begin(batch.iteration)
+            agent.row |= batch.given
+            return
 
         def play(wave: Wave) -> Played:
             _end_if_told(trainer)

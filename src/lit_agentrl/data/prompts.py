@@ -13,6 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
+from lit_agentrl.data.recordings import Recordings
 
 _GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; further waves count from multiples of it
 
@@ -64,12 +65,14 @@ class PromptStream(LightningDataModule):
         val: Sequence[EvalSpec],
         test: Sequence[EvalSpec] = (),
         instances: int | None = None,
+        recorded: Recordings | None = None,
     ) -> None:
         super().__init__()
         if instances is not None:
             require_whole("instances", instances, 1)
         self._instances = instances
         require_whole("prompts", prompts, 1)
+        self._recorded = recorded
         self._prompts = prompts
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
         self._seed = seed
@@ -107,7 +110,17 @@ class PromptStream(LightningDataModule):
         return self._dealt(self.batch(iteration, wave))
 
     def train_dataloader(self) -> OneBatch:
-        return OneBatch(lambda: self._dealt(self.batch(self._iteration())))
+        return OneBatch(self._trained)
+
+    def _trained(self) -> StepBatch:
+        if self._recorded is None:
+            return self._dealt(self.batch(self._iteration()))
+        where = (
+            {}
+            if self.trainer is None
+            else {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
+        )
+        return self._recorded.at(self._iteration(), **where)
 
     def val_dataloader(self) -> list[OneBatch]:
         return [OneBatch(partial(self._evaluation, spec, "val")) for spec in self._val]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
-import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
@@ -23,12 +20,15 @@ from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.checks import named, shown
 from lit_agentrl.data.prompts import PromptStream
+from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import open_engine, reach
 from lit_agentrl.engines.support import require_positions
 from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.making import engine_of, made, made_policy
 from lit_agentrl.entry.parts import Parts, build_parts
+from lit_agentrl.entry.quiet import quieten
+from lit_agentrl.entry.recorded import recordings
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
 from lit_agentrl.entry.structure import asked_of_engine
 from lit_agentrl.models.onednn import bound_caches
@@ -65,6 +65,7 @@ class Run:
     trainer: pl.Trainer
     loggers: list[Logger]
     folder: Path
+    recorded: Recordings | None = None
 
 
 # long: a straight list of what a run is made of
@@ -86,7 +87,7 @@ def build(
     Raises:
         ValueError: a value that makes no sense, naming the option.
     """
-    _quieten()
+    quieten()
     bound_caches()
     parts = parts or build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
@@ -109,11 +110,12 @@ def build(
         compares_states=parts.algorithm.needs("state_key_BK"),
     )  # fmt: skip
     parts.worker.check(rules)
+    recorded = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (),
+            test=games.test if cfg.test.episodes else (), recorded=recorded,
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
@@ -136,6 +138,7 @@ def build(
     module = PolicyModule(
         policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
+        is_reference_given=recorded is not None and recorded.is_reference,
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
@@ -147,7 +150,9 @@ def build(
             if isinstance(part, Compares):
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
-    return Run(cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder)
+    return Run(
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, recorded
+    )
 
 
 def _engine(
@@ -274,25 +279,6 @@ def check_prompts(
             )
         if rewards is not None and index < num_trained:
             rewards.try_out(played)
-
-
-def _quieten() -> None:
-    """Silence what is noise under one batch an epoch; everything that concerns the user stays."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    # networks stay in eval mode: dropout would make recorded and recomputed log-probs differ
-    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # what is logged has been counted over all ranks already
-    warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
-    # an evaluation has no use for the callbacks whose state lies in the checkpoint
-    warnings.filterwarnings(
-        "ignore", message=".*callbacks used to create the checkpoint need to be provided.*"
-    )
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-    torch.set_float32_matmul_precision("high" if torch.cuda.is_available() else "highest")
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import MOST
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 # sections of a config that say what was played, and how
 _DESCRIBED = (
@@ -134,11 +134,6 @@ def _identity(policy: Any) -> dict[str, Any]:
         "fingerprint": None if policy.network is None else fingerprint(policy.network),
         "tokenizer": tokenizer_fingerprint(policy.tokenizer),
     }
-
-
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """SHA-256 of what maps texts to ids."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,6 +191,7 @@ def rebuilt(
             saved.trainer.accelerator = "auto"
         saved.rollout.overlap = False
         saved.worker = load_option("worker", "none")
+        saved.data = load_option("data", "rollouts")  # which may lie elsewhere
         if cfg.get("engine") is not None:
             saved.engine = other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)

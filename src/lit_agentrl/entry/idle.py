@@ -28,6 +28,10 @@ def _has_test(cfg: DictConfig, parts: Parts) -> bool:
     return bool(cfg.test.episodes)
 
 
+def _is_played(cfg: DictConfig, parts: Parts) -> bool:
+    return parts.data is None
+
+
 def _is_truncated(cfg: DictConfig, parts: Parts) -> bool:
     allowed: bool = cfg.rollout.allow_truncated_sampling
     return not allowed or parts.rollout.top_p < 1 or parts.rollout.top_k > 0
@@ -54,6 +58,17 @@ RULES = (
     Rule("update", _trains, _NOT_TRAINED),
     Rule("test.temperature", _has_test, _NO_TEST),
     Rule("test.envs", _has_test, _NO_TEST),
+    *(
+        Rule(key, _is_played, "nothing is played in training; leave it out, or set data=rollouts")
+        for key in (
+            "filter",
+            "rollout.prompts",
+            "rollout.members",
+            "rollout.instances",
+            "rollout.top_",
+            "rollout.allow_",
+        )
+    ),
     Rule(
         "rollout.allow_truncated_sampling",
         _is_truncated,

@@ -27,6 +27,9 @@ _OF_ITERATIONS = {
         "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
         "steps", "stop_kl_max", "router_loss", "routing_flips",
     ),
+    "data": (
+        "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
+    ),
     "val": ("broken_markers",),
     "engine": ("*",),
     "worker": ("shares", "attempts", "restarts"),

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.checks import named, require, require_one_of, require_whole, shown
+from lit_agentrl.checks import named, require_whole, shown
+from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.needs import foretell
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.entry.making import engine_of, made, made_dialect, made_like
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
-from lit_agentrl.entry.strategy import check_strategy
+from lit_agentrl.entry.recorded import build_kind
+from lit_agentrl.entry.strategy import check_strategy, check_trainer
 from lit_agentrl.entry.structure import (
     asked_of_engine,
     build_algorithm,
@@ -64,6 +66,7 @@ class Parts:
     val_params: SamplingParams
     test_params: SamplingParams
     rewards: RewardPipeline
+    data: Kind | None = None
 
 
 def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
@@ -74,8 +77,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     """
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
-    _check_trainer(cfg.trainer)
-    _check_devices(cfg.trainer)
+    check_trainer(cfg.trainer)
     check_strategy(cfg)
     require_whole("val.every", cfg.val.every, 1)
     require_whole("val.episodes", cfg.val.episodes, 1, MOST)
@@ -88,8 +90,10 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         algorithm.try_out(toy)
         metrics = try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
-    check_needs(algorithm, rollout, update, list(cfg.reward))
-    _check_minibatches(algorithm, structure, rollout, update)
+    kind = build_kind(cfg, algorithm, structure, update)
+    check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None)
+    if kind is None:
+        _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
     foretell(engine_of(cfg), asked_of_engine(algorithm, structure))
@@ -105,9 +109,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         cfg.callbacks,
         metrics_of(games, rewards, algorithm, structure, metrics, has_critic=critic is not None),
     )
-    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
-    if prompt.force_think and not dialect.think_start:
-        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+    prompt, dialect = _wording(cfg)
     return Parts(
         algorithm=algorithm,
         structure=structure,
@@ -125,14 +127,15 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         worker=made(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
         context=context,
         rewards=rewards,
+        data=kind,
     )
 
 
-# of Lightning's trainer: each ends or empties epochs, of which one is an iteration
-_SHORTENS = {
-    "max_steps": ("-1",), "limit_train_batches": ("1", "1.0"), "limit_val_batches": ("1", "1.0"),
-    "overfit_batches": ("0", "0.0"), "fast_dev_run": ("False", "0"),
-}  # fmt: skip
+def _wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
+    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
+    if prompt.force_think and not dialect.think_start:
+        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+    return prompt, dialect
 
 
 def _check_minibatches(
@@ -149,45 +152,21 @@ def _check_minibatches(
         )
 
 
-def _check_trainer(trainer: DictConfig) -> None:
-    """Refuse what Lightning would refuse in words of its own, or only while the run is under way."""
-    require_one_of(
-        "trainer.accelerator", trainer.get("accelerator", "auto"), ("auto", "cpu", "cuda", "gpu", "mps")
-    )
-    precision = str(trainer.get("precision", "32-true"))
-    if precision in ("16-true", "16-mixed", "16"):
-        raise ValueError(
-            f"trainer.precision={precision}: updates in float16 overflow without scaled gradients, which are not "
-            "supported; use bf16-mixed or 32-true"
-        )
-    for option, harmless in _SHORTENS.items():
-        if trainer.get(option) is not None and str(trainer[option]) not in harmless:
-            raise ValueError(
-                f"trainer.{option}={shown(trainer[option])} would cut iterations out of the run; set "
-                "trainer.max_epochs, or debug=fast for a trial"
-            )
-
-
-def _check_devices(trainer: DictConfig) -> None:
-    devices = trainer.get("devices", 1)
-    is_number = isinstance(devices, int) and not isinstance(devices, bool) and (devices >= 1 or devices == -1)
-    is_listed = isinstance(devices, str | ListConfig) and len(devices) > 0
-    require(
-        is_number or is_listed, "trainer.devices", devices, "a whole number >= 1, a list of devices, or auto"
-    )
-    require_whole("trainer.num_nodes", trainer.get("num_nodes", 1), 1)
-
-
 def check_needs(
-    algorithm: Objective, rollout: RolloutSettings, update: UpdateSettings, rewards: Sequence[str]
+    algorithm: Objective,
+    rollout: RolloutSettings,
+    update: UpdateSettings,
+    rewards: Sequence[str],
+    *,
+    is_played: bool = True,
 ) -> None:
-    """Refuse a mix whose parts need what this run does not give.
+    """Refuse a mix whose parts need what this run does not give; ``is_played``: groups are of rollouts.
 
     Raises:
         ValueError: naming part, need and remedy.
     """
     asked = algorithm.requirements
-    if rollout.members < asked.min_members:
+    if is_played and rollout.members < asked.min_members:
         raise ValueError(
             f"rollout.members={rollout.members}: algo={algorithm.name} compares the members of a group; set "
             f"rollout.members >= {asked.min_members}, or an algorithm that does not, such as algo=reinforce"

@@ -67,9 +67,11 @@ def train(
     monitor = _first(run, CollapseMonitor)
     is_older = cfg.rollout.overlap or run.structure.is_off_policy
     bounds = bounds_that_never_act(run.module, is_ahead=is_older)
-    at_start = list(
-        filter(None, (bounds, never_repeated(run.structure, run.games, cfg.rollout.get("instances"))))
-    )
+    left_out = run.recorded.notes if run.recorded else ()
+    repeated = never_repeated(run.structure, run.games, cfg.rollout.get("instances"))
+    at_start = [line for line in (bounds, repeated, *left_out) if line]
+    if run.recorded:
+        screen.note(run.recorded.told)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
         folder,

@@ -41,6 +41,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "critic.loss": ("lit_agentrl.rl.*",),
     "critic.optim": ("lit_agentrl.update.settings.OptimSettings",),
     "critic.optim.optimizer": ("torch.optim.Optimizer+",),
+    "data": ("lit_agentrl.data.kinds.Kind+",),
     "dialect": ("lit_agentrl.text.dialects.*",),
     "engine": ("lit_agentrl.engines.native.NativeEngine", "lit_agentrl.engines.vllm.VLLMEngine"),
     "env": ("lit_agentrl.envs.base.Task", "lit_agentrl.envs.base.Mixture"),

@@ -35,6 +35,7 @@ class AgentModule(LightningModule):
         temperature: sampling temperature of what is trained on (log-probs are taken at it).
         seed: run seed.
         levels: chance and oracle success of each validated game, for ``val/normalised``.
+        is_reference_given: see `Updater`.
 
     Attributes:
         row: metrics of the iteration under way, emptied by the iteration log.
@@ -51,6 +52,7 @@ class AgentModule(LightningModule):
         temperature: float = 1.0,
         seed: int = 0,
         levels: dict[str, tuple[float, float]] | None = None,
+        is_reference_given: bool = False,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -62,7 +64,7 @@ class AgentModule(LightningModule):
         # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
         self.updater = Updater(
             objective, update, policy.network, critic=self.critic, temperature=temperature, seed=seed,
-            routing=policy.routing,
+            routing=policy.routing, is_reference_given=is_reference_given,
         )  # fmt: skip
         self.levels = levels or {}
         self.row: dict[str, float] = {}

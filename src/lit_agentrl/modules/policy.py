@@ -17,9 +17,11 @@ class PolicyModule(AgentModule):
         if not batch.episodes and batch.trajectories is None:
             raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
         trajectories = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed()
+        width = trajectories.tokens_BT.shape[1]
+        beside = {name: column.to(self.device)[:, :width] for name, column in batch.columns.items()}
         with quick_linears(self.updater.networks.modules()):
             row = self.updater.update(
-                trajectories.tensors(), self.lent(), iteration=batch.iteration,
+                trajectories.tensors() | beside, self.lent(), iteration=batch.iteration,
                 is_filtered=batch.num_kept_groups < batch.num_groups,
             )  # fmt: skip
         if "train/loss" in row:

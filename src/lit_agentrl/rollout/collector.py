@@ -89,6 +89,10 @@ class Collector:
             self._structure.load_state_dict(structure)
         self._rewards.load_state_dict(rewards)
 
+    def begin(self, iteration: int) -> None:
+        """Key dropout, and whatever else draws from the global generator, like everything else."""
+        torch.manual_seed(seeds.key(self.rules.seed, "global", iteration, rank()))
+
     def first_wave(self, prompts: StepBatch) -> Wave:
         """What is played first for an iteration's prompts."""
         with _told():
@@ -117,8 +121,7 @@ class Collector:
             ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
                 structure does not give.
         """
-        # dropout and whatever else draws from the global generator is keyed like everything else
-        torch.manual_seed(seeds.key(self.rules.seed, "global", batch.iteration, rank()))
+        self.begin(batch.iteration)
         started = time.perf_counter()
         played = [self._play(self.first_wave(batch), batch, play)]
         trained, kept, want_more = self._keep_groups(batch, 1)

@@ -117,20 +117,24 @@ class ChatRenderer:
         return self._prefix(text + self._forced, [(end, Segment.PROMPT)], guarded)
 
     def following(self, user_text: str, *, last_reply: Sequence[int]) -> Prefix:
-        """All tokens between two replies: end marker (FORCED), message (OBSERVATION), header (FORCED).
+        """As :meth:`between`, of one message of the environment."""
+        return self.between([_user(user_text)], last_reply=last_reply)
 
-        Where the template rewrites history, no dialogue of several turns is ever shown, and the message opens one.
+    def between(self, messages: Sequence[Mapping[str, str]], *, last_reply: Sequence[int]) -> Prefix:
+        """All tokens between two replies: end marker (FORCED), messages (OBSERVATION), header (FORCED).
+
+        Where the template rewrites history, no dialogue of several turns is ever shown, and the messages open one.
 
         Args:
-            user_text: The next message of the environment.
-            last_reply: Sampled ids of the reply before it.  Where its last id is the template's end marker,
+            messages: those of the environment.
+            last_reply: Sampled ids of the reply before them.  Where its last id is the template's end marker,
                 the marker is not put again.
         """
         if not self._is_append_only:
-            return self.opening([_user(user_text)])
-        guarded = self._outside.guard([_user(user_text)])
-        messages = [_user("u"), _assistant(self._lead + self._sentinel), *guarded.messages]
-        text = self._render(messages, header=True)
+            return self.opening(messages)
+        guarded = self._outside.guard(messages)
+        shown = [_user("u"), _assistant(self._lead + self._sentinel), *guarded.messages]
+        text = self._render(shown, header=True)
         text = text[text.index(self._sentinel) + len(self._sentinel) :]
         bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
         prefix = self._prefix(text + self._forced, bounds, guarded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -92,3 +93,8 @@ class TokenPieces:
 def pieces_of(tokenizer: PreTrainedTokenizerBase) -> TokenPieces:
     """The shared :class:`TokenPieces` of a tokenizer."""
     return TokenPieces(tokenizer)
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of what maps texts to ids."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -191,7 +191,7 @@ class Stepper:
 def _is_of_now(tensors: Tensors) -> Tensor:
     """(B, 1): rows of the weights that the update begins with; the log-probs of others are meant to differ."""
     source_B = tensors["source_B"][:, None]
-    return (source_B != Source.REPLAY) & (source_B != Source.TRIAL)
+    return (source_B == Source.ROLLOUT) | (source_B == Source.HINT)
 
 
 def _rows_of(minibatch: Tensors, part: MicroBatch) -> Tensors:

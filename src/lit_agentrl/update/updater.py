@@ -36,6 +36,7 @@ class Updater:
         temperature: sampling temperature of the rows.
         seed: run seed; minibatches are drawn with it.
         routing: what is done about the routers of a mixture of experts.
+        is_reference_given: rows come with ``ref_logp_BT``, so that no reference is kept.
 
     Attributes:
         progress: steps taken and skipped.
@@ -52,11 +53,12 @@ class Updater:
         temperature: float = 1.0,
         seed: int = 0,
         routing: Routing | None = None,
+        is_reference_given: bool = False,
     ) -> None:
         self.objective = objective
         self.settings = settings
         self.progress = Progress(settings.max_bad_steps)
-        has_reference = objective.needs("ref_logp_BT")
+        has_reference = objective.needs("ref_logp_BT") and not is_reference_given
         reference = frozen(network, objective.requirements.reference_dtype) if has_reference else None
         with named("update"):  # where the settings of an update stand
             self.networks = Networks(
@@ -108,8 +110,13 @@ class Updater:
         tensors = {**tensors, "old_logp_BT": tensors["sampler_logp_BT"]}
         if self.networks.routing.replay == "old":
             tensors["experts_BK"] = self.networks.experts(tensors)
-        if self.objective.needs("sampler_logp_BT"):
+        is_unknown_BT = tensors["sampler_logp_BT"].isnan()  # in data sets of texts
+        is_unknown = bool(max_over_ranks(is_unknown_BT.any().float()))
+        if is_unknown or self.objective.needs("sampler_logp_BT"):
             tensors["old_logp_BT"] = self.networks.logp(tensors)
+        if is_unknown:
+            known_BT = torch.where(is_unknown_BT, tensors["old_logp_BT"], tensors["sampler_logp_BT"])
+            tensors["sampler_logp_BT"] = known_BT
         if self.networks.reference is not None:
             tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
         if self.networks.critic is not None:

@@ -1,0 +1,36 @@
+"""Demonstrations: episodes to imitate, each a group of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lit_agentrl.checks import require_one_of
+from lit_agentrl.data.conversations import Reader, dialogue
+from lit_agentrl.data.kinds import Kind, scored
+from lit_agentrl.data.recordings import Group
+from lit_agentrl.episode import Episode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations(Kind):
+    """Rows: ``messages``; or ``prompt`` and ``completion``; a demonstration is worth 1.
+
+    Attributes:
+        keep: of recorded episodes: ``all``, or ``success``.
+    """
+
+    keep: str = "all"
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        super().__post_init__()
+        require_one_of("keep", self.keep, ("all", "success"))
+
+    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        yield from ([episode] for episode in episodes if episode.success or self.keep == "all")
+
+    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+        opening, replies = dialogue(row, "completion")
+        return [scored(read.episode(opening, replies), 1.0)]

@@ -1,0 +1,102 @@
+"""The door of data sets: how episodes become groups.  A kind is a class that inherits `Kind`, and a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.data.recordings import Group
+from lit_agentrl.episode import Episode, Turn
+
+if TYPE_CHECKING:
+    from lit_agentrl.data.conversations import Reader
+
+MOST = 1_000_000
+
+
+class BadRow(ValueError):
+    """A row that cannot be trained on.
+
+    Args:
+        reason: a short name, by which such rows are counted.
+        message: one line.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What every kind of data set has.
+
+    Attributes:
+        path: a folder that `collect` wrote, a ``.jsonl`` or ``.parquet`` file, or a list of them.
+        batch: groups of an iteration.
+        max_bad_share: share of rows that may be bad; these are counted and left out.
+        smallest: members that every group has at least.
+        score: of recorded episodes: ``return`` (points) or ``success`` (1 or 0).
+    """
+
+    path: str | Sequence[str]
+    batch: int = 16
+    max_bad_share: float = 0.05
+    score: str = "return"
+    smallest: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            ValueError: one that makes no sense.
+        """
+        is_text = isinstance(self.path, str) and bool(self.path.strip())
+        is_list = not isinstance(self.path, str | Mapping) and isinstance(self.path, Sequence)
+        is_list = is_list and bool(self.path) and all(isinstance(each, str) and each for each in self.path)
+        require(is_text or is_list, "path", self.path, "a folder or a file, or a list of them")
+        require_whole("batch", self.batch, 1, MOST)
+        require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
+        require_one_of("score", self.score, ("return", "success"))
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path] if isinstance(self.path, str) else list(self.path)
+
+    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        """Groups of the recorded episodes of one prompt, whose returns are their scores."""
+        raise NotImplementedError
+
+    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+        """The group of a row of a file.
+
+        Args:
+            row: its columns.
+            read: makes an episode of messages; see `data.conversations.Reader`.
+
+        Raises:
+            BadRow: it cannot be trained on.
+        """
+        raise NotImplementedError
+
+
+def by_prompt(episodes: Iterable[Episode]) -> list[list[Episode]]:
+    """The episodes of each prompt, in the order in which prompts first come."""
+    found: dict[tuple[str, int], list[Episode]] = {}
+    for episode in episodes:
+        found.setdefault((episode.task_name, episode.instance_seed), []).append(episode)
+    return list(found.values())
+
+
+def replies(episode: Episode) -> tuple[tuple[int, ...], ...]:
+    """What was sampled, by which two episodes of a prompt are told apart."""
+    return tuple(tuple(turn.reply_tokens.tolist()) for turn in episode.turns)
+
+
+def scored(episode: Episode, points: float) -> Episode:
+    """The same episode, worth so much: its last turn has all of the points."""
+    turns: list[Turn] = [replace(turn, shaped_reward=0.0) for turn in episode.turns]
+    turns[-1].shaped_reward = points
+    return replace(episode, turns=turns)

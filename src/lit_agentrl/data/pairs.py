@@ -1,0 +1,108 @@
+"""Pairs within a prompt, or of turns from equal states, each a group of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lit_agentrl.checks import require_number, require_one_of, require_whole
+from lit_agentrl.data.conversations import Reader, number, pair_of
+from lit_agentrl.data.kinds import MOST, BadRow, Kind, replies, scored
+from lit_agentrl.data.recordings import Group
+from lit_agentrl.episode import Episode, Segment, Turn
+
+_SIDES = ("chosen", "rejected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Kind):
+    """Rows: ``chosen`` and ``rejected``, and ``prompt`` where these do not hold it.
+
+    ``margin``, or ``score_chosen`` and ``score_rejected``, say by how much one is better.
+
+    Attributes:
+        of: of recorded episodes: ``trajectory``, or ``turn``: replies to the same state of a game, of which alone the
+            tokens count, told apart by what their episodes came to.
+        most: pairs of a prompt, or of a state; None: as many as there are without an episode in two.
+        min_gap: points by which the two must differ at least; 0: at all.
+    """
+
+    smallest: ClassVar[int] = 2
+    of: str = "trajectory"
+    most: int | None = 3
+    min_gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        super().__post_init__()
+        require_one_of("of", self.of, ("trajectory", "turn"))
+        require_number("min_gap", self.min_gap, "finite and >= 0", lambda value: value >= 0)
+        if self.most is not None:
+            require_whole("most", self.most, 1, MOST, beside=", or null")
+
+    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        units = [list(episodes)] if self.of == "trajectory" else list(_turns(episodes))
+        for unit in units:
+            yield from self._matched(unit)
+
+    def _matched(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        """The widest gap first; no episode is in two pairs."""
+        order = sorted(range(len(episodes)), key=lambda k: (-episodes[k].training_return, k))
+        low, found = len(order) - 1, 0
+        for high, index in enumerate(order):
+            if high >= low or found == self.most:
+                return
+            best, worst = episodes[index], episodes[order[low]]
+            gap = best.training_return - worst.training_return
+            if gap <= 0 or gap < self.min_gap:
+                return
+            if replies(best) != replies(worst):
+                yield [best, worst]
+                found += 1
+            low -= 1
+
+    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+        opening, sides = pair_of(row, _SIDES)
+        given = [row.get(f"score_{side}") for side in _SIDES]
+        worth = [1.0, 0.0]
+        if None not in given:
+            worth = [number(row, f"score_{side}") for side in _SIDES]
+        elif row.get("margin") is not None:
+            worth = [number(row, "margin"), 0.0]
+        if worth[0] == worth[1]:
+            raise BadRow("tie", "both sides are worth the same, so that none is better")
+        if worth[0] < worth[1]:
+            raise BadRow("reversed", "the chosen side is worth less than the rejected one")
+        pair = [scored(read.episode(opening, side), value) for side, value in zip(sides, worth, strict=True)]
+        if replies(pair[0]) == replies(pair[1]):
+            raise BadRow("identical", "chosen and rejected are the same")
+        return pair
+
+
+def _turns(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
+    """The replies to each state that was met more than once, as episodes of that turn alone."""
+    met: dict[int, list[Episode]] = {}
+    for episode in episodes:
+        for place, turn in enumerate(episode.turns):
+            if turn.state_key and len(turn.reply_tokens):
+                met.setdefault(turn.state_key, []).append(only_turn(episode, place))
+    yield from (found for found in met.values() if len(found) > 1)
+
+
+def only_turn(episode: Episode, place: int) -> Episode:
+    """The episode up to a turn, of which alone the tokens count; its points are those of the whole episode."""
+    first = max(k for k, turn in enumerate(episode.turns[: place + 1]) if turn.starts_row or k == 0)
+    turn, tokens, segments = episode.turns[place], [], []
+    for each in episode.turns[first:place]:
+        tokens += [each.prefix_tokens, each.reply_tokens]
+        segments += [each.prefix_segments, np.full(len(each.reply_tokens), Segment.PAST, np.int8)]
+    alone: Turn = replace(
+        turn,
+        prefix_tokens=np.concatenate([*tokens, turn.prefix_tokens]),
+        prefix_segments=np.concatenate([*segments, turn.prefix_segments]),
+        starts_row=True,
+    )
+    return scored(replace(episode, turns=[alone]), episode.training_return)

@@ -1,0 +1,204 @@
+"""Reading a data set: folders of recorded episodes, exact; files of rows through the template; bad rows counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lit_agentrl.checks import one_line
+from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.kinds import BadRow, Kind, by_prompt, scored
+from lit_agentrl.data.recordings import Group, Recordings
+from lit_agentrl.envs.tables import READERS, read_table, short_path
+from lit_agentrl.episode import Episode
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.ledger import check_ledger
+
+
+@dataclass(frozen=True)
+class Student:
+    """Who is to learn from a data set.
+
+    Attributes:
+        chat: renders messages for it.
+        fingerprint: of its weights at the start; None: nobody knows them.
+        tokenizer: fingerprint of what maps texts to ids.
+        vocabulary: ids are below it.
+        temperature: at which log-probs are taken.
+        max_context_tokens: of an episode.
+    """
+
+    chat: ChatRenderer
+    fingerprint: str | None
+    tokenizer: str
+    vocabulary: int
+    temperature: float
+    max_context_tokens: int
+
+
+@dataclass
+class _Tally:
+    """What has been read, and what was left out."""
+
+    rows: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    first: str = ""
+    without_pair: int = 0
+    is_reference: bool = True
+
+    def refuse(self, place: str, error: BadRow) -> None:
+        self.bad[error.reason] += 1
+        self.first = self.first or f"{place}: {one_line(str(error))}"
+
+
+def find_paths(kind: Kind) -> list[Path]:
+    """The folders and files of a data set.
+
+    Raises:
+        ValueError: one is not there, or of another kind.
+    """
+    found = [Path(each).expanduser() for each in kind.paths]
+    for path in found:
+        if not path.exists():
+            raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
+        if path.is_dir():
+            if open_folder(path) is None:
+                raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
+        elif path.suffix not in READERS:
+            raise ValueError(
+                f"path={path} must be a folder of lit-agentrl collect, or a file that ends in {' or '.join(READERS)}"
+            )
+    return found
+
+
+def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
+    """The groups of a data set.
+
+    Args:
+        kind: where it lies, and how groups are made.
+        student: who is to learn from it.
+        seed: of the orders of passes.
+
+    Raises:
+        ValueError: a file that cannot be read, too many bad rows, or too few groups.
+    """
+    tally, reader = _Tally(), Reader(student.chat, student.max_context_tokens)
+    groups: list[Group] = []
+    recorded: list[Episode] = []
+    for path in find_paths(kind):
+        if path.is_dir():
+            recorded += _recorded(kind, path, student, tally)
+        else:
+            groups += _of_rows(kind, path, reader, tally)
+    for prompt in by_prompt(recorded):
+        found = list(kind.of_episodes(prompt))
+        tally.without_pair += not found and kind.smallest > 1
+        groups += found
+    _require_good(kind, tally)
+    if not groups:
+        raise ValueError(f"path={kind.paths[0]}: none of its {tally.rows} rows makes a group to train on")
+    if kind.batch > len(groups):
+        raise ValueError(
+            f"batch={kind.batch} exceeds the {len(groups)} groups of path={kind.paths[0]}; lower it"
+        )
+    rows = max(tally.rows, 1)
+    metrics = {"data/dropped_share": tally.bad.total() / rows}
+    if reader.num_read:
+        metrics["data/truncated_share"] = reader.num_truncated / reader.num_read
+    return Recordings(
+        groups, kind.batch, seed, notes=tuple(_notes(tally, reader)), metrics=metrics,
+        is_reference=tally.is_reference and bool(recorded) and not reader.num_read,
+    )  # fmt: skip
+
+
+def _recorded(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterator[Episode]:
+    """The episodes of a folder that can be trained on."""
+    folder = open_folder(path)
+    assert folder is not None
+    if not folder.is_complete:
+        raise ValueError(
+            f"path={path} has {len(folder.shards)} of {folder.planned} shards; give the command that collects it again"
+        )
+    _require_same_ids(folder, student)
+    of_policy, temperature = folder.described.get("policy", {}), folder.described.get("temperature")
+    is_same = of_policy.get("fingerprint") == student.fingerprint is not None
+    tally.is_reference = tally.is_reference and is_same and temperature == student.temperature
+    for number, episode in enumerate(folder.read(), 1):
+        tally.rows += 1
+        try:
+            _check(episode, student)
+        except BadRow as error:
+            tally.refuse(f"{path} episode {number}", error)
+            continue
+        yield scored(episode, float(episode.success)) if kind.score == "success" else episode
+
+
+def _require_same_ids(folder: EpisodeFolder, student: Student) -> None:
+    if folder.described.get("policy", {}).get("tokenizer") != student.tokenizer:
+        raise ValueError(
+            f"path={folder.path} holds token ids of another tokenizer than this model's; collect with this model, or "
+            "write the messages into a .jsonl file"
+        )
+
+
+def _check(episode: Episode, student: Student) -> None:
+    if episode.failed:
+        raise BadRow("failed", f"its game failed ({one_line(episode.error)[:80]})")
+    if not episode.num_action_tokens:
+        raise BadRow("empty", "it has no sampled token")
+    longest, most = 0, -1
+    for turn in episode.turns:
+        size = len(turn.prefix_tokens) + len(turn.reply_tokens)
+        longest = size if turn.starts_row else longest + size
+        most = max(most, *turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist())
+        if longest > student.max_context_tokens:
+            raise BadRow(
+                "too_long", f"it has more than rollout.max_context_tokens={student.max_context_tokens} tokens"
+            )
+    if most >= student.vocabulary:
+        raise BadRow("unknown_id", f"token id {most} is beyond the {student.vocabulary} of the model")
+    if all(turn.policy_version >= 0 for turn in episode.turns):
+        try:
+            check_ledger(episode)
+        except ValueError as error:
+            raise BadRow("broken_ledger", str(error)) from error
+
+
+def _of_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[Group]:
+    for where, row in read_table(path):
+        tally.rows += 1
+        try:
+            if isinstance(row, ValueError):
+                raise BadRow("unreadable", str(row))
+            if not isinstance(row, dict):
+                raise BadRow("unreadable", 'it is no object; write {"column": value, …}')
+            yield kind.of_row(row, reader)
+        except BadRow as error:
+            tally.refuse(f"{short_path(path)} {where}", error)
+
+
+def _require_good(kind: Kind, tally: _Tally) -> None:
+    bad = tally.bad.total()
+    if bad > kind.max_bad_share * tally.rows:
+        raise ValueError(
+            f"path={tally.first} ({bad} of {tally.rows} rows are bad: {_counted(tally)}; more than "
+            f"max_bad_share={kind.max_bad_share:g})"
+        )
+
+
+def _counted(tally: _Tally) -> str:
+    return ", ".join(f"{number} {reason}" for reason, number in sorted(tally.bad.items()))
+
+
+def _notes(tally: _Tally, reader: Reader) -> Iterator[str]:
+    if tally.bad:
+        yield f"data: left out {tally.bad.total()} of {tally.rows} rows ({_counted(tally)}); the first: {tally.first}"
+    if tally.without_pair:
+        yield f"data: {tally.without_pair} prompts give no group, as where all episodes came to the same"
+    if reader.num_truncated:
+        yield (
+            f"data: {reader.num_truncated} of {reader.num_read} episodes were cut off at rollout.max_context_tokens"
+        )

@@ -1,0 +1,84 @@
+"""Groups of recorded episodes, dealt to iterations: each pass has all of them in an order of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from lit_agentrl import seeds
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.episode import Episode, Source
+from lit_agentrl.rollout.pack import pack
+
+Group = Sequence[Episode]
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """What is trained on in place of rollouts, addressed by (seed, iteration): nothing to save or restore.
+
+    Attributes:
+        groups: each of episodes that are compared with one another.
+        batch: groups of an iteration.
+        seed: of the orders.
+        is_reference: the recorded log-probs are those of the reference policy.
+        notes: what was left out of the files, for people.
+        metrics: of every iteration.
+    """
+
+    groups: Sequence[Group]
+    batch: int
+    seed: int
+    is_reference: bool = False
+    notes: Sequence[str] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """How much there is, in a line."""
+        episodes, groups = sum(map(len, self.groups)), len(self.groups)
+        return (
+            f"data: {groups} groups, {episodes} episodes; {self.batch} groups an iteration, "
+            f"{groups / self.batch:.1f} iterations a pass"
+        )
+
+    def at(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
+        """A rank's share of an iteration, with what is logged of all of it."""
+        first = iteration * self.batch
+        chosen = [self._numbered(first + place) for place in range(self.batch)]
+        mine = [episode for group in chosen[rank::world_size] for episode in group]
+        found = StepBatch(iteration, [], [], [group[0].group for group in chosen[rank::world_size]])
+        found.trajectories, found.episodes = pack(mine) if mine else None, mine
+        found.num_groups = found.num_kept_groups = self.batch
+        if self.is_reference and found.trajectories is not None:
+            found.columns["ref_logp_BT"] = found.trajectories.sampler_logp_BT
+        found.given = self._row(iteration, [episode for group in chosen for episode in group])
+        return found
+
+    def _numbered(self, position: int) -> list[Episode]:
+        """The group at a position of the endless stream, under a number that no other use of it has."""
+        number, place = divmod(position, len(self.groups))
+        order = _order(self.seed, number, len(self.groups))
+        return [
+            replace(episode, group=position, member=member, tree=None, branches=[], source=Source.RECORDED)
+            for member, episode in enumerate(self.groups[order[place]])
+        ]
+
+    def _row(self, iteration: int, episodes: Sequence[Episode]) -> dict[str, float]:
+        count = len(episodes)
+        return self.metrics | {
+            "data/pass": (iteration + 1) * self.batch / len(self.groups),
+            "data/episodes": float(count),
+            "data/turns": sum(len(episode.turns) for episode in episodes) / count,
+            "data/return_mean": sum(episode.training_return for episode in episodes) / count,
+            "data/success": sum(episode.success for episode in episodes) / count,
+            "data/action_tokens": float(sum(episode.num_action_tokens for episode in episodes)),
+        }
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, number: int, size: int) -> list[int]:
+    return np.random.default_rng(seeds.key(seed, "data pass", number)).permutation(size).tolist()  # type: ignore[no-any-return]

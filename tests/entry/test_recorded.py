@@ -1,0 +1,141 @@
+"""``data=``: runs that train on what is recorded, and play evaluations alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.commands.collect import main as main_collect
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
+from tests.conftest import thinned
+from tests.entry.conftest import Refused
+from tests.integration.conftest import command, outcome, run
+
+SMALL = (
+    "env=bandit rollout.max_reply_tokens=8 trainer.accelerator=cpu val.every=9 val.episodes=1 "
+    "test.episodes=0 ~callbacks.progress"
+)
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("recorded") / "episodes"
+    main_collect(shlex.split(f"model=nano env=bandit episodes=8 members=4 temperature=3 out={place}"))
+    return place
+
+
+def pairs(file: Path) -> str:
+    """Six different pairs, by messages of which nobody knows the log-probs."""
+    words = ["Up", "Down", "Left", "Right"]
+    found = [
+        {"prompt": f"P {one}", "chosen": f"<answer>{one}</answer>", "rejected": f"<answer>{two}||{two}</answer>"}
+        for one in words[:3] for two in words[2:]
+    ]  # fmt: skip
+    file.write_text("\n".join(map(json.dumps, found)))
+    return f"algo=gvpo data=pairs data.path={file}"
+
+
+def rows(folder: Path | str) -> list[dict[str, str]]:
+    with (Path(folder) / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_on_recorded_episodes_plays_evaluations_alone(
+    episodes: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(episodes, "mine")
+    main_train(
+        shlex.split(
+            f"{SMALL} algo=reinforce data=unpaired data.batch=2 data.path=mine trainer.max_epochs=2 hydra.run.dir=run"
+        )
+    )
+    said = capsys.readouterr().out
+    assert "data: " in said and "2 groups an iteration" in said
+    start, first, second = rows("run")
+    assert not [name for name in first if name.startswith(("rollout/", "speed/"))]
+    assert float(first["data/episodes"]) == 2 and first["train/loss"] and second["val/success"]
+    assert float(second["data/pass"]) == 2 * float(first["data/pass"])
+    lines = [
+        json.loads(line)["episode"] for line in Path("run/transcripts/train.jsonl").read_text().splitlines()
+    ]
+    assert {line["source"] for line in lines} == {4}
+    shutil.rmtree("mine")  # an evaluation has no use for it
+    main_evaluate(shlex.split("run=run episodes=1"))
+    assert "last weights" in capsys.readouterr().out
+
+
+def test_rows_of_a_file_are_trained_on_and_bad_ones_named(in_empty_folder: Path) -> None:
+    reply = "<answer>{}</answer>"
+    good = [{"prompt": "P", "chosen": reply.format("Up"), "rejected": reply.format("Down")}] * 3
+    Path("d.jsonl").write_text("\n".join(map(json.dumps, [*good, {"prompt": "P"}])))
+    options = "algo=gvpo data=pairs data.batch=2 data.path=d.jsonl data.max_bad_share=0.25 hydra.run.dir=run"
+    main_train(shlex.split(f"{SMALL} {options} trainer.max_epochs=1"))
+    [note] = [
+        line for line in json.loads(Path("run/summary.json").read_text())["warnings"] if "data:" in line
+    ]
+    assert "left out 1 of 4 rows (1 no_column); the first: d.jsonl line 4: column chosen is missing" in note
+    assert rows("run")[1]["train/logp_gap"] == "0.0" and float(rows("run")[1]["train/loss"]) >= 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    thinned([
+        ("algo=gvpo data=pairs rollout.overlap=true", "data=pairs plays nothing in training, and a worker plays ahead"),
+        ("algo=gvpo data=demonstrations", "data=demonstrations has groups of one, and algo=gvpo compares the members"),
+        ("algo=gvpo data=pairs reward=[format]", "reward=[format] shapes what is played, and data=pairs plays nothing"),
+        ("algo=gvpo data=pairs worker=process", "and a worker plays ahead: set worker=none"),
+        ("algo=gvpo data=pairs algo/structure=tree", "algo.structure=Trees plays groups of its own"),
+        ("algo=remax data=pairs", "algo.structure=Greedy plays groups of its own"),
+        ("algo=gvpo data=pairs filter=none", "filter=none has no effect: nothing is played in training"),
+        ("algo=gvpo data=pairs rollout.members=4", "rollout.members=4 has no effect: nothing is played in training"),
+        ("algo=gvpo data=pairs update.minibatches=3", "update.minibatches=3 exceeds the 2 groups of an iteration"),
+        ("algo=gvpo data=pairs data.path=nowhere", "data.path=nowhere is not there"),
+        ("algo=gvpo data=pairs data.batch=500", "data.batch=500 exceeds the"),
+        ("algo=gvpo data=pears", "unknown option data=pears"),
+        ("algo=gvpo data.batch=2", "data.batch"),
+    ]),
+)  # fmt: skip
+def test_what_makes_no_sense_is_one_line(
+    options: str, said: str, episodes: Path, in_empty_folder: Path, refused: Refused
+) -> None:
+    given = (
+        options if "data.path" in options or "data=p" not in options else f"{options} data.path={episodes}"
+    )
+    given = f"{given} data.path={episodes}" if "demonstrations" in given else given
+    small = " ".join(
+        word for word in SMALL.split() if not word.startswith("data.") and "." in word.split("=")[0]
+    )
+    if "data.batch" not in options and "data=" in options:
+        small += " data.batch=2"
+    assert said in refused(f"env=bandit {small} trainer.max_epochs=1 {given}")
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_run_that_is_continued_is_the_same_to_the_bit(in_empty_folder: Path) -> None:
+    options = f"{SMALL} {pairs(in_empty_folder / 'd.jsonl')} data.batch=4 update.epochs=2"
+    main_train(shlex.split(f"{options} trainer.max_epochs=5 hydra.run.dir=whole"))
+    main_train(shlex.split(f"{options} trainer.max_epochs=2 hydra.run.dir=parts"))
+    main_train(shlex.split("resume=parts trainer.max_epochs=5"))
+    whole, parts = rows("whole"), rows("parts")
+    for one, other in zip(whole, parts, strict=True):
+        names = [name for name in one if name.startswith(("data/", "train/"))]
+        assert {name: one[name] for name in names} == {name: other[name] for name in names}
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    options = shlex.split(f"{SMALL} {pairs(tmp_path / 'd.jsonl')} data.batch=3 trainer.max_epochs=3")
+    for name, layout in (("one", ["strategy=single"]), ("two", ["strategy=ddp", "trainer.devices=2"])):
+        done = run(command(*options, *layout, f"hydra.run.dir={tmp_path / name}"))
+        assert done.returncode == 0, done.stderr
+    (_, one), (_, two) = outcome(tmp_path / "one"), outcome(tmp_path / "two")
+    for mine, other in zip(one[1:], two[1:], strict=True):
+        for column in ("train/loss", "train/grad_norm", "data/return_mean", "data/action_tokens"):
+            assert float(other[column]) == pytest.approx(float(mine[column]), rel=1e-5, abs=1e-6), column
