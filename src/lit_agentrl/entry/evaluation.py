@@ -168,11 +168,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
 
 
 def rebuilt(
-    cfg: DictConfig,
-    saved: DictConfig,
-    load_task: TaskLoader,
-    *,
-    extra_callbacks: Sequence[Callback] = (),
+    cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
     """The objects of a finished run, on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
     with open_dict(saved):
@@ -185,13 +181,13 @@ def rebuilt(
             saved.test.envs = saved.val.envs
         load_task = find_games(cfg, saved, load_task)
         saved.trainer.enable_progress_bar = False
-        saved.strategy = load_option("strategy", "single")  # however and wherever it was trained
+        # however, wherever and from whatever data it was trained
+        for group, name in (("strategy", "single"), ("worker", "none"), ("data", "rollouts")):
+            saved[group] = load_option(group, name)
         saved.trainer.devices = saved.trainer.num_nodes = 1
         if saved.trainer.get("accelerator") != "cpu":
             saved.trainer.accelerator = "auto"
         saved.rollout.overlap = False
-        saved.worker = load_option("worker", "none")
-        saved.data = load_option("data", "rollouts")  # which may lie elsewhere
         if cfg.get("engine") is not None:
             saved.engine = other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)

@@ -94,7 +94,7 @@ def recordings(
         return None
     student = Student(
         chat, fingerprint(policy.network), tokenizer_fingerprint(policy.tokenizer),
-        vocabulary=policy.network.get_input_embeddings().weight.shape[0], temperature=settings.temperature,
+        vocabulary=policy.network.config.get_text_config().vocab_size, temperature=settings.temperature,
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
     with named("data"):
