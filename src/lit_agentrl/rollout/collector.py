@@ -143,8 +143,7 @@ class Collector:
         row |= self._learn(so_far if ask is None else replace(so_far, ask=_noting(ask, played)))
         batch.used = used_by_all(played)
         row |= {f"engine/{name}": value for name, value in batch.used.items()}
-        names = [task.name for task in self.rules.tasks]
-        seconds = time.perf_counter() - started
+        names, seconds = [task.name for task in self.rules.tasks], time.perf_counter() - started
         return row | rollout_row(
             batch, names, seconds=seconds, device=device, playing_seconds=elsewhere or None
         )
