@@ -34,7 +34,7 @@ def test_every_metric_of_a_run_may_be_waited_for(finished_run: Path) -> None:
 
 def test_every_documented_metric_is_known() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    groups = "rollout|train|critic|reward|val|time|speed"
+    groups = "rollout|train|critic|reward|val|time|speed|collapse"
     documented = {name for name in re.findall(rf"`((?:{groups})/[\w]+)`", text)}
     assert len(documented) > 50
     of_loss = {
@@ -47,6 +47,8 @@ def test_every_documented_metric_is_known() -> None:
         "correction",
     }
     of_loss |= {"correction_max", "old_kl"}
+    of_pairs = {f"{name}_{side}" for name in ("reward", "logp", "moved") for side in ("chosen", "rejected")}
+    of_loss |= of_pairs | {"reward_margin", "reward_accuracy", "shorter_wins", "desirable_share"}
     names = known("algo=ppo", "reward=[tripwire]") + [f"train/{name}" for name in of_loss]
     levels = {"val/chance", "val/oracle"}  # constants: nothing to wait for
     for name in documented - {"reward/tripwire_share"} - levels:
@@ -56,5 +58,7 @@ def test_every_documented_metric_is_known() -> None:
 def test_metrics_of_a_part_and_of_the_loss_are_let_through() -> None:
     known("callbacks.best.monitor=train/approx_kl")
     known("reward=[rnd]", "callbacks.best.monitor=reward/rnd_coef")
+    with pytest.raises(ValueError, match="rules.spread.signal=rollout/return_sd is measured by nothing"):
+        known("callbacks.collapse.rules.spread.signal=rollout/return_sd")
     with pytest.raises(ValueError, match="reward/rn_coef is measured by nothing; .*reward/rnd"):
         known("reward=[rnd]", "callbacks.best.monitor=reward/rn_coef")

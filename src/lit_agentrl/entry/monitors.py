@@ -25,13 +25,17 @@ _OF_ITERATIONS = {
     "train": (
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
         "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
-        "steps", "stop_kl_max", "router_loss", "routing_flips",
+        "steps", "stop_kl_max", "router_loss", "routing_flips", "pairless_share",
     ),
     "data": (
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
     ),
     "val": ("broken_markers",),
     "engine": ("*",),
+    "collapse": (
+        "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",
+        "template_share", "alarms",
+    ),
     "worker": ("shares", "attempts", "restarts"),
     "time": ("rollout", "update", "validate", "env", "ahead"),
     "speed": ("action_tokens_per_s", "episodes_per_s", "prefill_reuse", "shared_prefill"),
@@ -40,7 +44,7 @@ _OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance")
 
 
 def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:
-    """Refuse a callback whose ``monitor`` nothing measures.
+    """Refuse a callback whose ``monitor``, or a rule of it whose ``signal``, nothing measures.
 
     Under a callback of one's own, which may add any metric, nothing is refused.
 
@@ -59,14 +63,25 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
     if any(not str(entry._target_).startswith(_KNOWN) for entry in entries.values()):
         return
     for name, entry in entries.items():
-        monitor = entry.get("monitor")
         names = _LOGGED if str(entry._target_).startswith("lightning.") else metrics
-        if monitor is None or any(_is_meant(str(monitor), known) for known in names):
-            continue
-        near = did_you_mean(nearest(str(monitor), names))
-        alike = [known for known in names if known.startswith(str(monitor).partition("/")[0] + "/")]
-        hint = near or f"valid: {', '.join(alike or [known for known in names if known.startswith('val/')])}"
-        raise ValueError(f"callbacks.{name}.monitor={monitor} is measured by nothing; {hint}")
+        for key, metric in _waited_for(entry):
+            if any(_is_meant(metric, known) for known in names):
+                continue
+            near = did_you_mean(nearest(metric, names))
+            alike = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
+            hint = (
+                near or f"valid: {', '.join(alike or [known for known in names if known.startswith('val/')])}"
+            )
+            raise ValueError(f"callbacks.{name}.{key}={metric} is measured by nothing; {hint}")
+
+
+def _waited_for(entry: DictConfig) -> list[tuple[str, str]]:
+    """Metrics that a callback goes by, each with its key."""
+    found = [("monitor", entry.get("monitor"))]
+    rules = entry.get("rules")
+    if isinstance(rules, DictConfig):
+        found += [(f"rules.{name}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
+    return [(key, metric) for key, metric in found if isinstance(metric, str)]
 
 
 def _is_meant(monitor: str, known: str) -> bool:
