@@ -265,6 +265,14 @@ def test_without_a_reference_log_probs_have_moved_from_those_of_the_sampler():
         (lambda: tried(smoothing=partial(links.robust, epsilon=0.5)), r"^smoothing\.epsilon=0.5 must be in"),
         (lambda: tried(margin=partial(margins.log_gap, alpha=-1.0)), r"^margin\.alpha=-1.0 must be"),
         (lambda: tried(pairing=partial(pairing.all_pairs, most=0)), r"^pairing\.most=0 must be"),
+        (
+            lambda: tried(pairing=partial(pairing.all_pairs, most=0.5)),
+            r"^pairing\.most=0.5 must be a whole number",
+        ),
+        (
+            lambda: tried(pairing=partial(pairing.all_pairs, ties=True, min_gap=0.1)),
+            r"^pairing\.ties=true must be false where min_gap=0.1 leaves none",
+        ),
     ],
 )
 def test_wrong_constants(wrong, message):

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
@@ -42,11 +43,20 @@ SCALES = {
     # a target above the entropy of the batch, so that the bonus acts, and steps that reach max_coef
     "entropy=adaptive": ("entropy.target=20.0", "entropy.delta=0.02"),
     # the KL is 0.002 nats after the first iteration and 0.015 after the second
+    # returns of these batches differ by more than 0.3 points
+    "pairing=best_worst": ("pairing.min_gap=2.0",),
+    "pairing=equal_length": ("pairing.min_gap=2.0", "pairing.max_difference=0"),
     "kl_controller=threshold": ("kl_controller.low_kl=0.005", "kl_controller.high_kl=0.012"),
 }
 # leaves without effect on these batches, (of which algorithm, which leaf), each with its reason
 IDLE: dict[tuple[str, str], str] = {
     **{(name, "algo.name"): "a label in logs" for name in ALGORITHMS},
+    **{
+        (name, "algo.over"): "each group, or state, has one pair"
+        for name in ("online_dpo", "online_ipo", "step_dpo")
+    },
+    **{(name, "algo.pairing.min_gap"): "best and worst lie apart" for name in ("online_dpo", "online_ipo")},
+    ("rebel", "algo.pairing.min_gap"): "it is refused beside ties",
     ("raft_pp", "algo.clip.lower"): "advantages are 0 or 1; the lower bound holds ratios of negative ones",
 }
 # choices that no type names
@@ -163,7 +173,10 @@ def _one_loss(objective: Objective, batch: dict[str, Tensor]) -> list[Tensor]:
     objective.try_out(TrajectoryBatch.toy().tensors())
     prepared = objective.prepare(batch)
     made = [*prepared.values(), torch.tensor(objective.requirements.prompt_factor)]
-    tensors = {name: tensor[prepared["keep_B"]] for name, tensor in (batch | prepared).items()}
+    columns = {
+        name: tensor for name, tensor in (batch | prepared).items() if tensor.dim()
+    }  # a scalar is a metric
+    tensors = {name: tensor[prepared["keep_B"]] for name, tensor in columns.items()}
     for name in ("logp_BT", "entropy_BT"):
         tensors[name] = tensors[name].detach().requires_grad_()
     loss, _ = objective.loss(tensors | objective.count(tensors))
@@ -206,7 +219,7 @@ def test_every_option_of_every_axis(option):
     config = hosted(config_of(host_of(axis)), option)
     for change in SCALES.get(option, ()):
         key, _, value = change.partition("=")
-        OmegaConf.update(config.algo, key, float(value))
+        OmegaConf.update(config.algo, key, yaml.safe_load(value))
     OmegaConf.resolve(config)
     assert not idle_of_mix(config, f"algo.{axis}")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import require
+from lit_agentrl.checks import require, require_whole
 from lit_agentrl.rl.units import Units, trajectory_units, turn_units
 
 
@@ -83,7 +83,11 @@ def all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B,
     )  # fmt: skip
-    require(most is None or most >= 1, "most", most, "a whole number >= 1, or null")
+    if most is not None:
+        require_whole("most", most, 1, beside=", or null")
+    require(
+        not (ties and min_gap > 0), "ties", ties, f"false where min_gap={min_gap} leaves none; or min_gap=0"
+    )
     found = _candidates(units, tokens_BT, min_gap=min_gap, ties=ties)
     return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
 
@@ -168,8 +172,8 @@ def equal_length(
 
     The two may differ by ``max_difference`` tokens (None: any number); other arguments are as of `all_pairs`.
     """
-    is_valid = max_difference is None or max_difference >= 0
-    require(is_valid, "max_difference", max_difference, "a whole number >= 0, or null")
+    if max_difference is not None:
+        require_whole("max_difference", max_difference, 0, beside=", or null")
     found = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
@@ -201,7 +205,8 @@ def equal_state(
     the two turns count.  Column k of ``state_key_BK`` is the state before the k-th turn of the row; ``most`` pairs of a
     state are taken, the widest gaps first (None: all); other arguments are as of `all_pairs`.
     """
-    require(most is None or most >= 1, "most", most, "a whole number >= 1, or null")
+    if most is not None:
+        require_whole("most", most, 1, beside=", or null")
     units = turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, state_key_BK=state_key_BK,
