@@ -248,7 +248,8 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 
 
 @pytest.mark.parametrize(
-    ("group", "option"), thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names])
+    ("group", "option"),
+    thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=7),
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
     axis = group.removeprefix("algo/") if host(group) else ""

@@ -96,7 +96,7 @@ def test_the_export_is_replaced_whole_or_kept(
     tmp_path: Path, launch: Callable[..., Trainer], toy_module: Any
 ) -> None:
     class Exporting(toy_module):
-        policy = SimpleNamespace(network=None, tokenizer=None)
+        policy = SimpleNamespace(network=object(), tokenizer=None)
         version = 0
 
         def export(self, folder: str, network: Any) -> None:

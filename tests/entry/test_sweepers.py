@@ -11,6 +11,7 @@ from lit_agentrl.entry import sweepers, threads
 from lit_agentrl.entry.composition import compose_job, search_path
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.sweepers import planned, require_one_value
+from tests.conftest import thinned
 
 OPTUNA = "hydra/sweeper=optuna"
 
@@ -89,7 +90,7 @@ def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("command", "told"),
-    [
+    thinned([
         ("optim.lr=interval(1e-5,1e-3)", r"optim.lr=interval\(1e-5,1e-3\): .* or search with hydra/sweeper=optuna"),
         (f"{OPTUNA} seed=1", "nothing to search; give an option a range"),
         (f"{OPTUNA} optim.lr=interval(1e-3,1e-5)", "is empty; write the lower end first"),
@@ -106,7 +107,7 @@ def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> N
         ("hydra/launcher=jobli seed=1,2", "did you mean joblib"),
         ("hydra/launcher=joblib hydra.launcher.n_jobs=0 seed=1,2", "hydra.launcher.n_jobs=0 must be"),
         ("seed=1,2 hydra.run.dir=x", "hydra.run.dir=x has no effect with -m"),
-    ],
+    ]),
 )  # fmt: skip
 def test_refused(command: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):

@@ -165,7 +165,7 @@ def test_parquet_is_read_as_jsonl_is(tmp_path: Path, path: str, monkeypatch: pyt
         Dataset(path=write(tmp_path / "no.parquet", b"PAR1 nothing"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install 'datasets>=4', or save the rows as JSONL"):
-        Dataset(path=write(tmp_path / "other.parquet", b""))
+        Dataset(path=write(tmp_path / "other.parquet", b"PAR1"))
 
 
 def near(*, answer: str, reference: str, turn: int, weight: float = 1.0, unit: str = "") -> Verdict | float:

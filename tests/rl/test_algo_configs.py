@@ -70,7 +70,7 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
     return algorithm, group_filter
 
 
-@pytest.mark.parametrize("name", [*(n for n in ALGORITHMS if n not in OF_PAIRS), *thinned(sorted(OF_PAIRS))])
+@pytest.mark.parametrize("name", thinned(ALGORITHMS))
 def test_named_algorithms(name):
     algorithm, _ = built(f"algo={name}")
     assert algorithm.name == name and algorithm.trains == (name not in UNTRAINED)
