@@ -77,10 +77,10 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
 
 def _waited_for(entry: DictConfig) -> list[tuple[str, str]]:
     """Metrics that a callback goes by, each with its key."""
-    found = [("monitor", entry.get("monitor"))]
+    found: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
     rules = entry.get("rules")
     if isinstance(rules, DictConfig):
-        found += [(f"rules.{name}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
+        found += [(f"rules.{str(name)}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
     return [(key, metric) for key, metric in found if isinstance(metric, str)]
 
 
