@@ -249,7 +249,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 
 @pytest.mark.parametrize(
     ("group", "option"),
-    thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=7),
+    thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=15),
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
     axis = group.removeprefix("algo/") if host(group) else ""
@@ -264,7 +264,7 @@ def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path
     assert not list(tmp_path.iterdir()), "making things must not write"
 
 
-@pytest.mark.parametrize("name", thinned(PAPERS))
+@pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))
 def test_the_settings_of_a_paper(name: str) -> None:
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])

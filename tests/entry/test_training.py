@@ -172,6 +172,8 @@ def test_evaluate_needs_no_device_of_the_training(mixed_run: Path, tmp_path: Pat
     assert len(list((tmp_path / "evaluations").iterdir())) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_is_evaluated_with_another_engine(
     mixed_run: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,15 +8,14 @@ from lit_agentrl.rl.binding import tensor_names
 from tests.conftest import thinned
 from tests.golden.curves import ITERATIONS, curve, load
 from tests.rl.ragged import mix
-from tests.rl.test_algo_configs import ALGORITHMS, OF_PAIRS, UNTRAINED
+from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
 
 # float64 on one thread repeats to 1e-10; other processors and libraries add in another order
 TOLERANCE = 1e-6
 AGAIN = "if the change is meant: python -m tests.golden.curves"
 
 
-# of losses of pairs, which are one function of many parts, every third is run each time
-@pytest.mark.parametrize("name", [*(n for n in ALGORITHMS if n not in OF_PAIRS), *thinned(sorted(OF_PAIRS))])
+@pytest.mark.parametrize("name", thinned(ALGORITHMS))
 def test_curve(name):
     assert name in load(), f"{name} has no curve; python -m tests.golden.curves"
     stored, now = load()[name], curve(name)

@@ -16,7 +16,7 @@ from lit_agentrl.rl.objective import coefficients
 from lit_agentrl.update.microbatches import micro_batches
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.step import Stepper
-from tests.conftest import tiny_policy
+from tests.conftest import thinned, tiny_policy
 from tests.update.conftest import recorded, step
 
 BETA, LR = 0.5, 0.05
@@ -55,8 +55,9 @@ def written_out(batch: TrajectoryBatch, network, groups: list[int]) -> torch.Ten
     return loss
 
 
-@pytest.mark.parametrize("packing", [False, True, "shared"])
-@pytest.mark.parametrize("budget", [200, 100_000])
+@pytest.mark.parametrize(
+    ("packing", "budget"), thinned([(p, b) for p in ("shared", True, False) for b in (200, 100_000)])
+)
 def test_steps_are_those_of_the_loss_written_out(packing, budget, monkeypatch):
     """Two epochs of two minibatches, groups of 2, 3 (of 4) and 3: the first step too has its own minibatch's size."""
     batch, policy = unequal(), tiny_policy()
