@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from lit_agentrl.envs.adapters.reasoning_gym import TASKS, ReasoningGym
 from lit_agentrl.envs.checker import check_env
-from tests.conftest import thinned
+from tests.conftest import ROOT, thinned
 
 NONSENSE = [
     "",
@@ -44,6 +45,19 @@ def test_a_task_knows_its_answer_and_gives_nothing_for_nonsense(task: str, tmp_p
             env.reset(seed=seed)
         assert env.step(answer)[1] == 1.0
     assert not trap.exists()
+
+
+def test_no_task_that_the_page_rules_out_is_played() -> None:
+    page = (
+        (ROOT / "docs/adapters.md")
+        .read_text(encoding="utf-8")
+        .partition("| why | tasks |")[2]
+        .partition("\n\n")[0]
+    )
+    ruled_out = set(
+        re.findall(r"\b[a-z][a-z0-9_]+\b", " ".join(row.split("|")[2] for row in page.splitlines()[2:]))
+    )
+    assert {"coin_flip", "countdown", "complex_arithmetic"} <= ruled_out and not ruled_out & {*TASKS}
 
 
 def test_tries_are_told_and_counted() -> None:
