@@ -167,7 +167,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("reward.format.weight=1", "reward.format.weight", "belongs to reward=format"),
     ("reward=format reward.format.weigth=1", "reward.format.weigth", "did you mean reward.format.weight?"),
     ("reward=format reward.format.weight=0", "reward.format.weight=0", "leave the part out"),
-    ("reward=format reward.format.weight=[1]", "reward.format.weight=[1]", "a number other than 0"),
+    ("reward=format reward.format.weight=[1]", "reward.format.weight=[1]", "must be a number"),
     ("reward=[delta,top_lambda]", "reward: delta and top_lambda", "choose one"),
     ("reward=overlong rollout.max_reply_tokens=4", "reward.overlong.buffer=8", "<= max_tokens=4"),
     ("reward=normalise reward.normalise.by=all", "reward.normalise.by=all", "batch or group"),
