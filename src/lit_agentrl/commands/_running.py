@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
@@ -64,6 +66,26 @@ def tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
             return
     if not getattr(error, "is_told", False):
         report(cause)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows its options")
+
+
+def parser_of(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+    """The parser of a subcommand whose options are no config; its errors are `UserError`.
+
+    Args:
+        name: of the subcommand.
+        description: what it does.
+        examples: end its help; ``{0}`` stands for how it is called.
+    """
+    called = program(name)
+    return _Parser(
+        prog=called, description=description, epilog=examples.format(called),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
 
 
 def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | None:

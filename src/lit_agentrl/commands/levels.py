@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from lit_agentrl.checks import require_whole
-from lit_agentrl.commands._running import run_command
+from lit_agentrl.commands._running import parser_of, run_command
 from lit_agentrl.entry.composition import CONFIG_DIR, search_path
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.overrides import program
 
 if TYPE_CHECKING:
     from lit_agentrl.envs.base import Task
@@ -34,11 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _levels(argv: list[str]) -> int:
-    name = program("levels")
-    parser = _Parser(
-        prog=name, description=__doc__, epilog=EXAMPLES.format(name),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_of("levels", __doc__, EXAMPLES)
     parser.add_argument("overrides", nargs="*", metavar="env=NAME env.KEY=VALUE", help="default: all shipped")
     parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
     parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
@@ -74,11 +68,6 @@ def _require_own(tasks: Sequence[Task]) -> None:
                 f"env={task.name} is a game of this package under a name of yours, and its levels would be written "
                 "into the package; a run measures them at its start, so there is nothing to do"
             )
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.prog} --help shows its options")
 
 
 def _measure(task: Task, episodes: int, seed: int) -> None:

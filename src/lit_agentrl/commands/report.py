@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from lit_agentrl.commands._running import run_command
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.overrides import program
+from lit_agentrl.commands._running import parser_of, run_command
 
 EXAMPLES = """
   {0} outputs/multirun/2026-01-31/12-00-00     a sweep
@@ -28,11 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _report(argv: list[str]) -> int:
-    name = program("report")
-    parser = _Parser(
-        prog=name, description=__doc__, epilog=EXAMPLES.format(name),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_of("report", __doc__, EXAMPLES)
     parser.add_argument(
         "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that hold some"
     )
@@ -53,14 +45,9 @@ def _report(argv: list[str]) -> int:
     for line in damaged:
         print(f"warning: {line}", file=sys.stderr)
     found = report(runs, damaged, args.stage)
-    path = page.write(found, folder, shlex.join([*name.split(), *argv]))
+    path = page.write(found, folder, shlex.join([*parser.prog.split(), *argv]))
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)
     print(page.summary_line(found))
     print(f"written to {path}")
     return 0
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.prog} --help shows its options")
