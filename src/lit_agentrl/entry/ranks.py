@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
-WAIT_S = 120.0  # for the first process to compose the job, and for the others to fetch it
+WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
 TOLD_S = 5.0  # after which it is said for whom
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
