@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 from lit_agentrl.strategies import launching
 from tests.conftest import ROOT
@@ -20,6 +21,15 @@ from tests.integration.conftest import TINY, command, environment
 
 TOLD = '{"message": {"message": "RankFailed: the arm: fell off", "extraInfo": {"timestamp": "0"}}}'
 DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=1", *TINY]
+
+
+def meeting_port() -> str:
+    """Not one that the system hands out itself, since seconds pass before the processes open it."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return str(port)
+    raise OSError("no port is free")
 
 
 def started(arguments: list[str], **variables: str) -> subprocess.Popen[str]:
@@ -143,7 +153,7 @@ def test_srun_starts_the_processes(tmp_path: Path) -> None:
     """As SLURM describes two tasks on one node."""
     job = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODEID": "0",
            "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "1", "SLURM_NODELIST": "127.0.0.1",
-           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}  # fmt: skip
+           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meeting_port()}  # fmt: skip
     arguments = command(*DDP, f"hydra.run.dir={tmp_path}/run-${{now:%f}}")
     tasks = [started(arguments, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
     printed = ended(*tasks)
@@ -155,7 +165,7 @@ def test_srun_starts_the_processes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_machines(tmp_path: Path) -> None:
     """One process is started by hand on each; the first composes, and both start their own."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meeting_port()}
     first = command(*DDP, "trainer.num_nodes=2", f"hydra.run.dir={tmp_path}/run")
     nodes = [
         started(arguments, **meeting, NODE_RANK=rank) for rank, arguments in (("0", first), ("1", command()))
