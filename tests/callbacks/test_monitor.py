@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
 from lit_agentrl.callbacks.monitor import CollapseMonitor
 from lit_agentrl.report.rules import Rule
+from lit_agentrl.report.signals import both_fallen
 from lit_agentrl.report.table import Metrics
 
 Launch = Callable[..., Trainer]
@@ -67,6 +70,44 @@ def test_an_interrupt_changes_nothing(
     )
     alarms = Metrics.read(tmp_path / "metrics.csv")["collapse/alarms"]
     assert [number + 1 for number, value in enumerate(alarms) if value] == [10]
+
+
+def agent(network: Any = "policy", **row: float) -> Any:
+    """What the monitor asks of a module: its row, and a vocabulary of 100."""
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=100))
+    policy = SimpleNamespace(network=network and SimpleNamespace(config=config))
+    return SimpleNamespace(
+        row=row, last_row={}, policy=policy, eval_metrics={}, version=0, export=print
+    )  # fmt: skip
+
+
+def test_draws_that_are_almost_uniform_are_an_alarm_whichever_episodes_show_them() -> None:
+    rule = Rule("collapse/uniformity", above=0.99, advice="try a lower optim.lr")
+    monitor = CollapseMonitor({"noise": rule})
+    trainer: Any = SimpleNamespace(current_epoch=4, is_global_zero=False)
+    module = agent(**{"rollout/entropy": 0.5 * math.log(100)})
+    monitor.on_train_epoch_end(trainer, module)
+    assert module.row["collapse/uniformity"] == 0.5 and not monitor.warnings
+    module.eval_metrics = {"bandit": SimpleNamespace(compute=lambda: {"entropy": math.log(100)})}
+    monitor.on_validation_end(trainer, module)
+    monitor.on_train_epoch_end(trainer, module)
+    assert monitor.warnings == [
+        "iteration 5: collapse rule noise: 1 is above 0.99; last values 0.5, 1; try a lower optim.lr"
+    ]
+    monitor.on_train_epoch_end(trainer, module)
+    assert module.row["collapse/uniformity"] == 0.5  # the validation was that of an earlier iteration
+    behind_an_api = agent(None, **{"rollout/entropy": 1.0})
+    monitor.on_train_epoch_end(trainer, behind_an_api)
+    assert "collapse/uniformity" not in behind_an_api.row
+
+
+def test_both_sides_of_pairs_that_fall_are_a_signal() -> None:
+    def row(chosen: float, rejected: float) -> dict[str, float]:
+        return {"train/moved_chosen": chosen, "train/moved_rejected": rejected}
+
+    rule = Rule(both_fallen, below=-1.0)
+    alarms = [rule.look("pairs", each) for each in ({}, row(0.2, -3), row(-0.9, -1.1), row(-1.1, -1.3))]
+    assert alarms[:3] == [None] * 3 and alarms[3] is not None and alarms[3].value == -1.1
 
 
 def test_an_unknown_action_is_refused() -> None:

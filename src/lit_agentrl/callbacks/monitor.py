@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import named, require_one_of
-from lit_agentrl.modules.contract import as_measured
+from lit_agentrl.modules.contract import Agent, Evaluated, as_measured
 from lit_agentrl.report.rules import Alarm, Rule
-from lit_agentrl.report.signals import of_replies
+from lit_agentrl.report.signals import of_replies, uniformity
 
 log = logging.getLogger(__name__)
 ACTIONS = ("warn", "stop")
@@ -21,8 +21,9 @@ ACTIONS = ("warn", "stop")
 class CollapseMonitor(Callback):
     """Tells when a run loses what it knows, and ends it if it is asked to; no other number of the run changes.
 
-    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`), and ``collapse/alarms`` in an iteration in
-    which rules came true.  It must be listed before the iteration log, which writes them, and before the checkpoints.
+    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.uniformity`), and
+    ``collapse/alarms`` in an iteration in which rules came true.  It must be listed before the iteration log, which
+    writes them, and before the checkpoints.
 
     Args:
         rules: by name; an entry that is null is left out.
@@ -40,6 +41,7 @@ class CollapseMonitor(Callback):
         self.warnings: list[str] = []
         self.has_stopped = False
         self._replies: dict[str, float] = {}
+        self._evaluated: list[float | None] = []
 
     def state_dict(self) -> dict[str, Any]:
         """What the rules have seen and told."""
@@ -67,11 +69,16 @@ class CollapseMonitor(Callback):
         """Look at the replies, which the batch alone holds."""
         self._replies = of_replies([episode for episode in batch.episodes if not episode.hint])
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the entropy of each game's validation: it shows the weights after the update."""
+        played = pl_module.eval_metrics.values() if isinstance(pl_module, Evaluated) else ()
+        self._evaluated = [metrics.compute().get("entropy") for metrics in played]
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the iteration: alike on all ranks, which have the same metrics."""
         module = as_measured(pl_module)
-        module.row |= self._replies
-        self._replies = {}
+        module.row |= self._replies | self._uniformity(pl_module)
+        self._replies, self._evaluated = {}, []
         row = dict(module.row)
         alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
         if not alarms:
@@ -84,6 +91,14 @@ class CollapseMonitor(Callback):
         if self.action == "stop":
             self.has_stopped = trainer.should_stop = True
 
+    def _uniformity(self, pl_module: LightningModule) -> dict[str, float]:
+        """Of a policy with a network; one behind an API tells no entropies."""
+        network = pl_module.policy.network if isinstance(pl_module, Agent) else None
+        if network is None:
+            return {}
+        played = as_measured(pl_module).row.get("rollout/entropy")
+        return uniformity([played, *self._evaluated], network.config.get_text_config().vocab_size)
+
 
 def _told(alarm: Alarm, rule: Rule, iteration: int) -> str:
     side = "below" if rule.above is None else "above"
@@ -95,5 +110,5 @@ def _told(alarm: Alarm, rule: Rule, iteration: int) -> str:
     times = f", {rule.patience} times in a row" if rule.patience > 1 else ""
     return (
         f"iteration {iteration}: collapse rule {alarm.rule}: {alarm.value:.3g} is {side} {alarm.bound:.3g}{share}"
-        f"{times}; last values {recent}"
+        f"{times}; last values {recent}{f'; {rule.advice}' if rule.advice else ''}"
     )

@@ -34,7 +34,7 @@ _OF_ITERATIONS = {
     "engine": ("*",),
     "collapse": (
         "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",
-        "template_share", "alarms",
+        "template_share", "uniformity", "alarms",
     ),
     "worker": ("shares", "attempts", "restarts"),
     "time": ("rollout", "update", "validate", "env", "ahead"),

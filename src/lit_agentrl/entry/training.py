@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
-from lit_agentrl.callbacks.collapse import CollapseWatch
 from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.callbacks.monitor import CollapseMonitor
 from lit_agentrl.checks import NotFinite
@@ -59,11 +58,11 @@ def train(
     folder = Path(cfg.run_dir)
     is_first = ranks.is_first()
     run_folder.require_within(cfg)
-    totals, watch = Totals(), CollapseWatch()
+    totals = Totals()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
     screen.doing("making the policy and trying the games")
-    run = build(cfg, load_task, parts=parts, extra_callbacks=[totals, watch])
+    run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
     monitor = _first(run, CollapseMonitor)
     is_older = cfg.rollout.overlap or run.structure.is_off_policy
     bounds = bounds_that_never_act(run.module, is_ahead=is_older)
@@ -81,7 +80,7 @@ def train(
         seed=cfg.seed,
         planned=planned,
         at_start=at_start,
-        warnings=[watch.warnings, *([monitor.warnings] if monitor else [])],
+        warnings=[monitor.warnings] if monitor else [],
         best=_first(run, BestCheckpoint),
         is_writing=is_first,
     )

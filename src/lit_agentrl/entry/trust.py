@@ -32,7 +32,10 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     ),
     "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
     "callbacks.*.rules.*": ("lit_agentrl.report.rules.Rule",),
-    "callbacks.*.rules.*.signal": ("lit_agentrl.report.signals.reward_gap",),
+    "callbacks.*.rules.*.signal": (
+        "lit_agentrl.report.signals.both_fallen",
+        "lit_agentrl.report.signals.reward_gap",
+    ),
     "context": ("lit_agentrl.text.context.*",),
     "context.condense": ("lit_agentrl.text.condensers.*",),
     "critic": tuple(

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from lightning.pytorch import LightningModule
 
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.report.episodes import EpisodeMetrics
 
 
 @runtime_checkable
@@ -39,6 +40,17 @@ class Agent(Measured, Protocol):
 
     def export(self, folder: str | Path, network: Any = None) -> None:
         """Write the policy as a folder that others load; ``network`` is its own, put together again."""
+
+
+@runtime_checkable
+class Evaluated(Protocol):
+    """A module whose evaluations are played.
+
+    Attributes:
+        eval_metrics: of the last evaluation, by game.
+    """
+
+    eval_metrics: dict[str, EpisodeMetrics]
 
 
 def as_measured(module: LightningModule) -> Measured:

@@ -45,6 +45,7 @@ class Rule:
             ``median``: of the ``window`` values before this one.  ``peak``: the largest value before.
         window: values that a reference rests on; the rule is silent until it has them.
         patience: how many values in a row are beyond the bound.
+        advice: what may help, in words; told with its alarms.
 
     Raises:
         ValueError: an option that makes no sense.
@@ -58,6 +59,7 @@ class Rule:
         reference: str = "one",
         window: int = 10,
         patience: int = 1,
+        advice: str = "",
     ) -> None:
         require_one_of("reference", reference, REFERENCES)
         require_whole("window", window, 1)
@@ -66,7 +68,7 @@ class Rule:
         name, bound = ("below", below) if above is None else ("above", above)
         require_number(name, bound, "a number")
         self.signal, self.below, self.above = signal, below, above
-        self.reference, self.window, self.patience = reference, window, patience
+        self.reference, self.window, self.patience, self.advice = reference, window, patience, advice
         self._first: list[float] = []
         self._last: list[float] = []
         self._peak: float | None = None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,27 @@ def reward_gap(row: Row) -> float | None:
     """
     points, success = row.get("reward/total", row.get("rollout/return_mean")), row.get("rollout/success")
     return None if points is None or success is None else points - success
+
+
+def both_fallen(row: Row) -> float | None:
+    """Of both sides of the pairs of a loss, the log-prob that has fallen less (nats, < 0); None without pairs.
+
+    Where it is low, probability went to replies that nobody compared.
+    """
+    sides = [row.get(f"train/moved_{side}") for side in ("chosen", "rejected")]
+    known = [moved for moved in sides if moved is not None]
+    return max(known) if len(known) == len(sides) else None
+
+
+def uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:
+    """``collapse/uniformity``: the largest of these entropies over that of uniform draws; empty where none is known.
+
+    Args:
+        entropies: nats a token.
+        vocabulary: tokens that can be drawn.
+    """
+    known = [each for each in entropies if each is not None]
+    return {"collapse/uniformity": max(known) / math.log(vocabulary)} if known and vocabulary > 1 else {}
 
 
 def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
