@@ -56,6 +56,14 @@ def load_task_yaml(name: str) -> Task:
 
 
 @lru_cache
+def served_game() -> str:
+    """The url of Sokoban, served by a thread of this process."""
+    from tests.envs.served import start
+
+    return start(load_task_yaml("sokoban")).url
+
+
+@lru_cache
 def nano_tokenizer() -> Any:
     return load_script("build_nano").build_tokenizer()
 

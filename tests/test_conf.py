@@ -40,7 +40,7 @@ from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
-from tests.conftest import thinned
+from tests.conftest import served_game, thinned
 from tests.rl.test_algo_configs import AXES, BASES, host_of
 
 OPENING: dict[str, Any] = {
@@ -93,6 +93,8 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
         overrides.append("engine.url=http://localhost:1")
     if choices.get("update/stop") == "kl":
         overrides.append("update.epochs=2")  # it never acts in the first step
+    if choices.get("env") == "remote":
+        overrides.append(f"env.game.url={served_game()}")
     if choices.get("env") == "dataset":
         overrides += [f"env.game.path={PROBLEMS}", "env.max_turns=2"]  # what parts about later turns ask for
     if choices.get("data", "rollouts") != "rollouts":

@@ -83,7 +83,7 @@ def test_a_file_is_a_subcommand(printed: Printed, tmp_path: Path, monkeypatch: p
     (tmp_path / "say_it.py").write_text('"""Say it.\n\nMore."""\ndef main(argv): print("said", *argv)\n')
     (tmp_path / "_helper.py").write_text('"""No subcommand."""\n')
     monkeypatch.setattr(program.commands, "__path__", [*program.commands.__path__, str(tmp_path)])
-    assert "\n  say-it    Say it.\n" in printed() == printed("--help") == printed("-h")
+    assert "\n  say-it     Say it.\n" in printed() == printed("--help") == printed("-h")
     assert "_helper" not in printed() and "No subcommand" not in printed()
     assert printed("say-it", "a=1", "--help") == "said a=1 --help\n"
     assert printed("say-ti", status=1) == "error: unknown subcommand say-ti; did you mean say-it?\n"

@@ -21,7 +21,7 @@ class ToolSpec:
     """A tool: what it is called, what it does, and the JSON schema of its arguments (an object).
 
     Raises:
-        ValueError: a nameless tool, or a schema that is none.
+        ValueError: a nameless tool, or a schema that is none, or one that would be fetched from elsewhere.
     """
 
     name: str
@@ -37,6 +37,10 @@ class ToolSpec:
             _library().Draft202012Validator.check_schema(self.schema)
         except _library().SchemaError as error:
             raise ValueError(f"the schema of tool {self.name} is invalid: {error.message}") from error
+        except RecursionError as error:
+            raise ValueError(f"the schema of tool {self.name} is nested too deeply") from error
+        if _refers_out(self.schema):  # the library would open it, be it a file or an address
+            raise ValueError(f"the schema of tool {self.name} refers to another document; write $ref: '#/…'")
 
     @property
     def text(self) -> str:
@@ -137,6 +141,21 @@ def _where(error: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _refers_out(schema: Any) -> bool:
+    """Whether any part of a schema refers to another document."""
+    inside = [schema]
+    while inside:
+        each = inside.pop()
+        if isinstance(each, Mapping):
+            refers = (each.get(key) for key in ("$ref", "$dynamicRef"))
+            if any(isinstance(target, str) and not target.startswith("#") for target in refers):
+                return True
+            inside += each.values()
+        elif isinstance(each, list | tuple):
+            inside += each
+    return False
 
 
 def _require_shallow(value: Any) -> None:

@@ -26,7 +26,7 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
-from tests.conftest import ROOT, nano_tokenizer, tiny_network
+from tests.conftest import ROOT, nano_tokenizer, served_game, tiny_network
 from tests.engines.server import SLOW_S, Faults, Model, answer_of, chat_of, serving
 from tests.engines.test_native import AfterToken, Never
 from tests.rollout.test_process import rules
@@ -264,6 +264,8 @@ def test_every_game_is_played_by_messages(name: str, prompt: str) -> None:
     config = OmegaConf.load(CONF / "env" / f"{name}.yaml")
     if name == "dataset":
         config.game.path = str(ROOT / "examples/own_data/problems.jsonl")
+    if name == "remote":
+        config.game.url = served_game()
     wording: Prompt = instantiate(OmegaConf.load(CONF / "prompt" / f"{prompt}.yaml"))
     with serving(lambda path, body: chat_of("<think>é</think><answer>Up</answer>"), None, said) as url:
         made = remote(url, mode="chat", model="gpt", **QUICK)

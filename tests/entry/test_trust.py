@@ -57,6 +57,14 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("callbacks.last.dirpath", "relative"),
     ("logger.csv.name", "../../elsewhere"),
     ("worker.address", "elsewhere:6379"),
+    (
+        "env.game",
+        {
+            "_target_": "lit_agentrl.envs.adapters.remote.Remote",
+            "_partial_": True,
+            "url": "http://elsewhere",
+        },
+    ),
     ("resume", CALL),
     ("_target_", "os.system"),
 ]

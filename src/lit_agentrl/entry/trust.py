@@ -120,7 +120,8 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         if key == "_target_" and not belongs(path.rpartition(".")[0], value):
             raise _refusal(f"{path}={value}", "is no part of this version that belongs there")
         # which would be sent objects, and send some
-        if path == "worker.address" and value not in (None, "auto"):
+        is_elsewhere = path == "worker.address" and value not in (None, "auto")
+        if is_elsewhere or path == "env.game.url":
             raise _refusal(f"{path}={value}", "connects to another machine")
         if _WRITING.fullmatch(path) and _leads_out(key, value, folder.resolve()):
             raise _refusal(f"{path}={value}", "lies outside of the run folder")

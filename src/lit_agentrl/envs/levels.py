@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,14 +167,25 @@ def _options(task: Task, **further: Any) -> dict[str, Any]:
     return dict(bound.arguments)
 
 
+def game_key(task: Task) -> str:
+    """16 hex digits that change with the game's class and any of its options or data."""
+    return _digest(_described(task, "train"))
+
+
 def level_key(task: Task, split: str) -> str:
     """16 hex digits that change with the game's class, any of its options or data, the limits or the split."""
+    limits = [task.max_turns, task.max_actions_per_turn, task.max_actions]
+    return _digest({"name": task.name, **_described(task, split), "limits": limits})
+
+
+def _described(task: Task, split: str) -> dict[str, Any]:
     target, options = _class_of(task), _options(task, split=split)
-    description: dict[str, Any] = {
-        "name": task.name,
+    return {
         "game": f"{target.__module__}.{target.__qualname__}",
         "options": target.identity(options) if _is_world(target) else options,
-        "limits": [task.max_turns, task.max_actions_per_turn, task.max_actions],
     }
+
+
+def _digest(description: Mapping[str, Any]) -> str:
     text = json.dumps(description, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
