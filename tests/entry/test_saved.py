@@ -28,6 +28,8 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     del cfg["hydra"]
     cfg.run_dir = str(tmp_path)
     cfg.engine.compile = value
+    cfg.callbacks.collapse.action = "stop"
+    cfg.algo.entropy = {"_target_": "lit_agentrl.rl.entropy.bonus", "_partial_": True, "coef": 0.01}
     cfg.reward.rnd.seed = "${seed}"
     del (
         cfg["dialect"],
@@ -43,6 +45,7 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     OmegaConf.save(recorded, tmp_path / ".hydra" / "hydra.yaml")
     found, folders = saved_config(tmp_path, "resume", trusted=True)
     assert folders == [str(tmp_path)]
+    assert instantiate(found.callbacks.collapse).action.ends and instantiate(found.algo.entropy).coef == 0.01
     assert found.worlds.delay == 0 and "hosting" not in found.env
     assert found.dialect._target_ == "lit_agentrl.text.dialects.answer.Answer"
     assert "seed" not in found.reward.rnd and found.reward.rnd.features == cfg.reward.rnd.features

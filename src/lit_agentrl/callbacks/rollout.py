@@ -37,15 +37,15 @@ class RolloutCallback(Callback):
 
     def __init__(self, collector: Collector, players: Players, *, val: Evaluation, test: Evaluation) -> None:
         self.settings, self.val, self.test = collector.settings, val, test
-        self._collector, self._players = collector, players
+        self.collector, self._players = collector, players
         self._restored: Any = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
-        self._collector.setup(trainer.strategy.root_device)
+        self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
         doors = doors_of(trainer.strategy)
-        if self._collector.takes_trials and doors.is_sharded:
+        if self.collector.takes_trials and doors.is_sharded:
             raise ValueError(
                 "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
                 "or ddp, or algo/structure=refill"
@@ -66,11 +66,11 @@ class RolloutCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What reward parts and the structure have learnt."""
-        return self._collector.state_dict()
+        return self.collector.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
-        self._collector.load_state_dict(state_dict)
+        self.collector.load_state_dict(state_dict)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
         if (state := self._players.state_dict()) is not None:
@@ -86,7 +86,7 @@ class RolloutCallback(Callback):
         version, device = agent.version, pl_module.device
         if batch.given is not None:
             _end_if_told(trainer)
-            self._collector.begin(batch.iteration)
+            self.collector.begin(batch.iteration)
             agent.row |= batch.given
             return
 
@@ -107,7 +107,7 @@ class RolloutCallback(Callback):
             _end_if_told(trainer)
             return self._players.ask(questions, self.settings.params, version)
 
-        agent.row |= self._collector.collect(batch, play, device=device, trial=trial, ask=ask)
+        agent.row |= self.collector.collect(batch, play, device=device, trial=trial, ask=ask)
         agent.row |= self._players.update_begins(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:

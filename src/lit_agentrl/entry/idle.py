@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.entry.errors import UserError
@@ -45,6 +45,11 @@ def _trains(cfg: DictConfig, parts: Parts) -> bool:
     return parts.algorithm.trains
 
 
+def _narrows(cfg: DictConfig, parts: Parts) -> bool:
+    """Whether the monitor's action leaves the filter alone, or can turn it."""
+    return parts.data is None or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
+
+
 _NOT_TRAINED = "the algorithm takes no step; leave it out"
 _NO_TEST = "test.episodes=0 plays no test; leave it out, or set test.episodes"
 RULES = (
@@ -68,6 +73,12 @@ RULES = (
             "rollout.top_",
             "rollout.allow_",
         )
+    ),
+    Rule(
+        "callbacks/collapse/action",
+        _narrows,
+        "nothing is played in training, so there is no filter to turn; set callbacks.collapse.action.filter=null, or "
+        "data=rollouts",
     ),
     Rule(
         "rollout.allow_truncated_sampling",

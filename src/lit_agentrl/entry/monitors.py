@@ -34,7 +34,8 @@ _OF_ITERATIONS = {
     "engine": ("*",),
     "collapse": (
         "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",
-        "template_share", "uniformity", "alarms",
+        "template_share", "uniformity", "alarms", "rollbacks",
+        "filter_ratio",
     ),
     "worker": ("shares", "attempts", "restarts"),
     "time": ("rollout", "update", "validate", "env", "ahead"),

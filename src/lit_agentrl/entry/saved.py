@@ -149,6 +149,7 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         found, other = _up_to_date(raw), _other_loss(raw)
         _add_structure(found)
         _add_worker(found)
+        _name_action(found)
     except (AttributeError, TypeError) as error:  # a text where a section should be, and the like
         raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
     if option == "resume" and other:
@@ -240,6 +241,16 @@ def _add_worker(cfg: Any) -> None:
     if worker is not None and worker.get("_target_", _PROCESS) == _PROCESS:
         shipped: Any = load_option("worker", "process" if worker else "none")
         cfg["worker"] = {**dict(shipped), **worker}
+
+
+def _name_action(cfg: Any) -> None:
+    """The monitor's action of when it was a word, and the entropy bonus of when it was a function."""
+    for entry in (cfg.get("callbacks") or {}).values():
+        if isinstance(entry, dict) and entry.get("action") in ("warn", "stop"):
+            entry["action"] = {"_target_": f"lit_agentrl.callbacks.actions.{entry['action'].title()}"}
+    entropy = (cfg.get("algo") or {}).get("entropy")
+    if isinstance(entropy, dict) and entropy.get("_target_") == "lit_agentrl.rl.entropy.bonus":
+        cfg["algo"]["entropy"] = {"_target_": "lit_agentrl.rl.entropy.Bonus", "coef": entropy.get("coef")}
 
 
 def _target(name: str) -> str:

@@ -178,7 +178,11 @@ def _describe(annotation: Any) -> str:
         elif kind in _DICTS:
             words.append("entries, such as {NAME: VALUE}")
         elif _is_part(member):
-            words.append(f"options of a {member.__name__}, with its _target_")
+            words.append(f"options of {_a(member.__name__)}, with its _target_")
         else:
             words.append(_WORDS[member])
     return " or ".join(dict.fromkeys(words))
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

@@ -30,6 +30,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
         "lightning.pytorch.callbacks.Callback+",
         *(f"lightning.pytorch.callbacks.{name}" for name in _OF_LIGHTNING),
     ),
+    "callbacks.*.action": ("lit_agentrl.callbacks.actions.Action+",),
     "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
     "callbacks.*.rules.*": ("lit_agentrl.report.rules.Rule",),
     "callbacks.*.rules.*.signal": (

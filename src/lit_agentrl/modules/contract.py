@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.episodes import EpisodeMetrics
+from lit_agentrl.update.updater import Updater
 
 
 @runtime_checkable
@@ -51,6 +52,28 @@ class Evaluated(Protocol):
     """
 
     eval_metrics: dict[str, EpisodeMetrics]
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """A module with an updater.
+
+    Attributes:
+        updater: what it trains, and the steps behind it.
+    """
+
+    updater: Updater
+
+
+def as_trained(module: LightningModule) -> Trained:
+    """The module, as what has an updater.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if isinstance(module, Trained):
+        return module
+    raise ValueError(f"{type(module).__name__} needs an updater (modules.contract.Trained)")
 
 
 def as_measured(module: LightningModule) -> Measured:

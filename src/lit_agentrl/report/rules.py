@@ -98,6 +98,10 @@ class Rule:
         """Whether the last value was within the bound."""
         return self._streak == 0
 
+    def calm(self) -> None:
+        """Forget that values are beyond the bound: what they came from has been taken back."""
+        self._streak = 0
+
     def _reference(self) -> float | None:
         if self.reference == "one":
             return 1.0

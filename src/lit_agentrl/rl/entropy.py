@@ -34,6 +34,35 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
     return -coef * torch.where(is_action_BT, entropy_BT, torch.zeros_like(entropy_BT))
 
 
+@dataclass(kw_only=True)
+class Bonus:
+    """`bonus` with a coefficient that stands still unless others set it, a `Term`.
+
+    Attributes:
+        coef: loss units per nat, finite and > 0; state, kept in checkpoints.
+    """
+
+    coef: float
+    place: ClassVar[str] = "entropy"
+    measure: ClassVar[str] = "entropy"
+    measured_by: ClassVar[Callable[..., Tensor] | None] = None
+    is_before: ClassVar[bool] = False
+    is_held: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Checks the coefficient."""
+        is_valid = 0 < self.coef < math.inf
+        require(is_valid, "coef", self.coef, "finite and > 0; algo/entropy=none switches the bonus off")
+
+    def __call__(self, *, entropy_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+        """Loss of each token (B, T); gradient through ``entropy_BT``."""
+        return bonus(entropy_BT=entropy_BT, is_action_BT=is_action_BT, coef=self.coef)
+
+    def update(self, measured: float, num_tokens: int) -> dict[str, float]:
+        """Tells the coefficient that was used."""
+        return {"train/entropy_coef": self.coef}
+
+
 def _sampled(*, sampler_entropy_BT: Tensor) -> Tensor:
     return sampler_entropy_BT
 

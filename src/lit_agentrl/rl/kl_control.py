@@ -144,6 +144,10 @@ class KLCoefficient:
     is_before: ClassVar[bool] = False
 
     @property
+    def is_held(self) -> bool:
+        return not self.controller.moves
+
+    @property
     def measure(self) -> str:
         return self.kl.measure
 

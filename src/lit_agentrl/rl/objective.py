@@ -65,6 +65,18 @@ class Term(Protocol):
         ...
 
 
+@runtime_checkable
+class Held(Protocol):
+    """A `Term` that can say whether its coefficient stands still, so that others may set it.
+
+    Attributes:
+        is_held: nothing of its own moves it.
+    """
+
+    @property
+    def is_held(self) -> bool: ...
+
+
 class Objective(Protocol):
     """A loss, and what goes before it.  Everything but ``name`` and `loss` has a default.
 

@@ -58,7 +58,7 @@ class Collector:
         self.rules = rules
         self.settings = settings
         self._structure = structure
-        self._select_groups = select_groups
+        self.select_groups = select_groups
         self._further_prompts = further_prompts
         self._rewards = rewards or RewardPipeline()
         self._of_engine: dict[str, float] = {}
@@ -247,7 +247,7 @@ class Collector:
             },
             torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
         )
-        selection: Selection = bind(self._select_groups, tensors)
+        selection: Selection = bind(self.select_groups, tensors)
         keep = set(selection.keep_groups.tolist())
         batch.num_groups = len(set(tensors["group_B"].tolist()))
         batch.num_kept_groups = len(keep)
