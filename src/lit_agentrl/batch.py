@@ -17,6 +17,9 @@ from torch import Tensor
 
 from lit_agentrl.episode import Episode, Outcome, Segment
 
+LEFT_OUT = (
+    "is_left_out_BT"  # sampled tokens that advantages see and the loss does not; in `StepBatch.columns`
+)
 FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
 _TOY_SIZES = {"_B": (4,), "_BT": (4, 3), "_BK": (4, 1)}  # 4 trajectories in 2 groups, 1 turn of 2 tokens
 
@@ -67,6 +70,7 @@ class TrajectoryBatch:
         torch.int32, fill=-1, says="of the trajectory; a turn owns its prefix and its reply"
     )
     is_turn_end_BT: Tensor = column(torch.bool, toy=[0, 0, 1], says="last sampled token of a turn")
+    is_plan_BT: Tensor = column(torch.bool, says="sampled in a turn of the planner, see `two_level`")
     segment_BT: Tensor = column(torch.int8, fill=Segment.PADDING, toy=Segment.THINK, says="`Segment`")
     sampler_logp_BT: Tensor = column(torch.float32, toy=-1, says="nats, 0 where not an action")
     sampler_entropy_BT: Tensor = column(

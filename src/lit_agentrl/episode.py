@@ -114,6 +114,7 @@ class Turn:
     problem: str = ""  # why the reply was invalid, a short name of its dialect
     is_well_formed: bool = False  # its markup is in order, whatever is named inside
     has_think: bool = False  # a closed think block stands before the answer
+    is_plan: bool = False  # of a planner: the game plays nothing of its reply, see `TwoLevel`
     actions: list[str] = field(default_factory=list)  # those played
     num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
     reward: float = 0.0  # environment reward and protocol penalty of this turn, in points

@@ -65,6 +65,8 @@ def ragged(
         "is_action_BT": is_action_BT,
         "turn_BT": turn_BT,
         "is_turn_end_BT": is_end_BT,
+        "is_plan_BT": is_action_BT
+        & ((turn_BT == 0) | ((turn_BT == 2) & (torch.arange(B) % 2 == 0)[:, None])),
         "segment_BT": torch.where(is_action_BT, 3, 1).to(torch.int8),
         "policy_version_BT": torch.where(is_action_BT, 0, -1).int(),
         "sampler_logp_BT": old_logp_BT,

@@ -14,7 +14,14 @@ from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.making import made
 from lit_agentrl.rl.filters import Selection, may_want_more
 from lit_agentrl.rl.objective import Objective
-from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, MORE_GROUPS, WHOLE_CONTEXT, Structure
+from lit_agentrl.rollout.structures.base import (
+    BASELINE,
+    BRANCHES,
+    MORE_GROUPS,
+    PLANS,
+    WHOLE_CONTEXT,
+    Structure,
+)
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.context import Context
 
@@ -65,16 +72,7 @@ def check_structure(
         )
     with named("algo.structure"):
         structure.branching(members)
-    if BRANCHES not in structure.gives and (algorithm.needs("tree_B") or algorithm.needs("node_BT")):
-        raise ValueError(
-            f"algo.advantage of {algorithm.name} needs episodes that branch, and those of algo.structure={name} are "
-            "independent: it would be algo/advantage=group_mean_std, so use it, or algo/structure=tree, branch or mcts"
-        )
-    if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
-        raise ValueError(
-            f"algo.advantage of {algorithm.name} takes off the points of a greedy episode of each prompt, and "
-            f"algo.structure={name} plays none; set algo/structure=greedy, or algo/advantage=loo"
-        )
+    _check_episodes(name, structure, algorithm)
     if max_waves is not None and not may_want_more(select_groups):
         raise ValueError(
             f"algo.structure.max_waves={max_waves} has no effect where the filter never asks for more groups; set "
@@ -92,6 +90,26 @@ def check_structure(
         raise ValueError(
             f"algo.rows of {algorithm.name} asks for {factor:g} times as many prompts, and "
             f"algo.structure={name} plays no more; set algo/structure=refill, or algo.rows.refill=false"
+        )
+
+
+def _check_episodes(name: str, structure: Structure, algorithm: Objective) -> None:
+    """Refuse an estimator that asks for episodes of a kind that are not played."""
+    if BRANCHES not in structure.gives and (algorithm.needs("tree_B") or algorithm.needs("node_BT")):
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} needs episodes that branch, and those of algo.structure={name} are "
+            "independent: it would be algo/advantage=group_mean_std, so use it, or algo/structure=tree, branch or mcts"
+        )
+    if PLANS not in structure.gives and algorithm.needs("is_plan_BT"):
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} tells a planner from an executor, and episodes of "
+            f"algo.structure={name} have no plans; set algo/structure=two_level with every above 0, or "
+            "algo/advantage=group_mean_std"
+        )
+    if algorithm.needs(BASELINE) and BASELINE not in structure.gives:
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} takes off the points of a greedy episode of each prompt, and "
+            f"algo.structure={name} plays none; set algo/structure=greedy, or algo/advantage=loo"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lit_agentrl import seeds
-from lit_agentrl.batch import StepBatch
+from lit_agentrl.batch import LEFT_OUT, StepBatch
 from lit_agentrl.checks import blamed
 from lit_agentrl.distributed import gather_rows, rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
@@ -26,7 +26,7 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure, Trial
-from lit_agentrl.rollout.workers.base import Played, used_by_all
+from lit_agentrl.rollout.workers.base import Played, counted, used_by_all
 
 # takes a step away from episodes, and within its context plays with the weights after it
 TryOut = Callable[[Sequence[Episode], Trial], AbstractContextManager[Callable[[Wave], Played]]]
@@ -133,7 +133,7 @@ class Collector:
             trained, kept, want_more = self._keep_groups(batch, waves)
         elsewhere = sum(each.seconds for each in played)
         row = {"time/ahead": elsewhere} if elsewhere else {}
-        row |= _counts(played)
+        row |= counted(played)
         row["rollout/waves"] = float(waves)
         row |= self._of_engine
         if self._rewards:
@@ -263,7 +263,13 @@ class Collector:
             )
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
-        batch.trajectories = pack(trained, baselines) if trained else None
+        if not trained:
+            return
+        batch.trajectories = rows = pack(trained, baselines)
+        with _told():
+            left_out_BT = self._structure.left_out(batch.iteration, rows)
+        if left_out_BT is not None:
+            batch.columns[LEFT_OUT] = left_out_BT
 
 
 def _noting(
@@ -282,17 +288,6 @@ def _noting(
 def _fresh(episodes: Sequence[Episode]) -> Sequence[Episode]:
     """Those of this iteration; others were scored when they were played."""
     return [episode for episode in episodes if episode.source is not Source.REPLAY]
-
-
-def _counts(played: Sequence[Played]) -> dict[str, float]:
-    """What workers counted, over waves and ranks."""
-    names = sorted({name for each in played for name in each.counts})
-    if not names:
-        return {}
-    own = torch.tensor(
-        [sum(each.counts.get(name, 0.0) for each in played) for name in names], dtype=torch.float64
-    )
-    return {f"worker/{name}": value for name, value in zip(names, sum_over_ranks(own).tolist(), strict=True)}
 
 
 def _told() -> AbstractContextManager[None]:

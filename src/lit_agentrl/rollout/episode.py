@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Turn
 from lit_agentrl.rollout.hints import beginning, solution
 from lit_agentrl.rollout.past import PLAIN, Before, Manner, Node, before, reopened, taken_over
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.seats import Answer, Look
-from lit_agentrl.rollout.written import encode
+from lit_agentrl.rollout.written import encode, read
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
-from lit_agentrl.text.dialects.base import Reply
-from lit_agentrl.text.ledger import reply_segments
 
 
 class EpisodeInPlay:
@@ -124,6 +122,7 @@ class EpisodeInPlay:
             max_actions_per_turn=self._allowed,
             hint=told,
             lessons=self._manner.lessons,
+            plan=self._manner.is_plan(0),
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
@@ -153,7 +152,7 @@ class EpisodeInPlay:
         turn.policy_version, turn.finish = result.policy_version, result.finish
         turn.reply_text = self._chat.decode(result.tokens)
         try:
-            reply = self._read(turn)
+            reply = read(turn, self._rules, self._actions)
         except ValueError as error:
             self._end(EndReason.ERROR, error=str(error))
             return []
@@ -179,28 +178,6 @@ class EpisodeInPlay:
     def tools(self) -> list[dict[str, Any]]:
         """What may be called now, as chat APIs take it."""
         return [json.loads(tool.text) for tool in self._actions.tools]
-
-    def _read(self, turn: Turn) -> Reply:
-        """What a reply means; its tokens are given their roles.
-
-        Raises:
-            ValueError: the dialect fails, be it of a user, or at names of the game's that it cannot tell apart.
-        """
-        chat, dialect = self._chat, self._chat.dialect
-        text = (dialect.think_start if chat.forced_think else "") + turn.reply_text
-        turn.reply_segments = np.full(len(turn.reply_tokens), Segment.OTHER, np.int8)
-        try:
-            segments = reply_segments(
-                chat.tokenizer, turn.reply_tokens.tolist(), forced_think=chat.forced_think, dialect=dialect
-            )
-            turn.reply_segments = np.array(segments, np.int8)
-            reply = dialect.parse(text, self._actions, think=self._prompt.think)
-        except (Exception, SystemExit) as error:
-            kind = type(dialect).__name__
-            raise ValueError(f"dialect {kind} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(reply, Reply):
-            raise ValueError(f"dialect: parse must return a Reply, and returned {type(reply).__name__}")
-        return reply
 
     def go_on(self, answer: Answer) -> None:
         """Record what the game said to these actions, and either open the next turn or end the episode."""
@@ -243,7 +220,8 @@ class EpisodeInPlay:
         return True
 
     def _continue_or_end(self, turn: Turn, answer: Answer) -> None:
-        turns_left = self._task.max_turns * self._tries - len(self.episode.turns)
+        turns = self.episode.turns
+        turns_left = self._task.max_turns * self._tries - sum(not each.is_plan for each in turns)
         if self._tries > 1 and turns_left and not answer.success and turn.finish is not FinishReason.CONTEXT:
             self.tries_again = True
         elif answer.ended:
@@ -255,6 +233,13 @@ class EpisodeInPlay:
             self._end(EndReason.ACTION_LIMIT)
         elif not turns_left:
             self._end(EndReason.TURN_LIMIT)
+        elif turn.is_plan:
+            message = self._prompt.after_plan(
+                observation=self._observation, turns_left=turns_left, actions_left=self._actions_left
+            )
+            self._open_turn(
+                message, self._chat.following(message, last_reply=turn.reply_tokens.tolist()), answer
+            )
         else:
             message = self._prompt.following(
                 observation=self._observation,
@@ -262,6 +247,7 @@ class EpisodeInPlay:
                 complaint=self._complaint,
                 turns_left=turns_left,
                 actions_left=self._actions_left,
+                plan=self._manner.is_plan(len(turns)),
             )
             piece = self._chat.following(message, last_reply=turn.reply_tokens.tolist())
             self._open_turn(message, piece, answer)
@@ -291,6 +277,7 @@ class EpisodeInPlay:
                 starts_row=is_first or not self._context.is_append_only,
                 state_key=answer.state_key,
                 probes=answer.probes,
+                is_plan=self._manner.is_plan(len(self.episode.turns)),
             )
         )
 

@@ -106,6 +106,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
         "is_action_BT": np.arange(given + sampled) >= given,
         "turn_BT": np.full(given + sampled, number),
         "is_turn_end_BT": is_end,
+        "is_plan_BT": (np.arange(given + sampled) >= given) & turn.is_plan,
         "segment_BT": np.concatenate([turn.prefix_segments, turn.reply_segments]),
         "sampler_logp_BT": np.concatenate([np.zeros(given), turn.reply_logps]),
         "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),

@@ -20,6 +20,11 @@ class Manner:
     tries: int = 1
     feedback: str = ""
     lessons: str = ""
+    plan_every: int = 0
+
+    def is_plan(self, number: int) -> bool:
+        """Whether the reply of this number is a plan."""
+        return self.plan_every > 0 and number % (self.plan_every + 1) == 0
 
 
 PLAIN = Manner()
@@ -113,6 +118,7 @@ def reopened(turn: Turn) -> Turn:
         prefix_segments=turn.prefix_segments,
         message=turn.message,
         state_key=turn.state_key,
+        is_plan=turn.is_plan,
         starts_row=turn.starts_row,
         probes=dict(turn.probes),
     )

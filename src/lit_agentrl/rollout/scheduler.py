@@ -22,7 +22,8 @@ class EpisodeSpec:
 
     A ``greedy`` episode takes the most likely token everywhere.  ``hint`` is the share of the game's solution that its
     opening tells.  Of a game of one turn an episode may hold several ``tries``: after each that does not solve it the
-    same instance begins anew, and ``feedback`` is all that the policy is told.  ``lessons`` stand in the opening.
+    same instance begins anew, and ``feedback`` is all that the policy is told.  ``lessons`` stand in the opening.  A
+    reply that is a plan stands before each ``plan_every`` that act; 0: none.
     """
 
     iteration: int
@@ -36,6 +37,7 @@ class EpisodeSpec:
     tries: int = 1
     feedback: str = ""
     lessons: str = ""
+    plan_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,8 @@ class Scheduler:
         )
         noise_seed, before = self._key(f"{wave.split}/noise", episode), None
         if parent is None:
-            play = EpisodeInPlay(
-                episode, self._rules, noise_seed, Manner(spec.tries, spec.feedback, spec.lessons)
-            )
+            manner = Manner(spec.tries, spec.feedback, spec.lessons, spec.plan_every)
+            play = EpisodeInPlay(episode, self._rules, noise_seed, manner)
         else:
             play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
             self._fork(parent, index, play)

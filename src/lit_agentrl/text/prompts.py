@@ -57,6 +57,7 @@ class Prompt:
         message: str | None = None,
         hint: str = "",
         lessons: str = "",
+        plan: bool = False,
     ) -> list[dict[str, str]]:
         """The chat messages before the first reply.
 
@@ -73,20 +74,16 @@ class Prompt:
             message: The message of a later turn, with which the dialogue begins in place of the first observation.
             hint: The beginning of a solution, told at the end; empty for none.
             lessons: What earlier episodes have taught, one a line; empty for none.
+            plan: Whether the first reply is to be a plan.
 
         Raises:
             ValueError: If a budget is below 1, or the name is not one line.
         """
-        budgets = (max_turns, max_actions, max_actions_per_turn)
-        for key, value in zip(("max_turns", "max_actions", "max_actions_per_turn"), budgets, strict=True):
-            if value < 1:
-                raise ValueError(f"{key}={value} must be at least 1")
-        if not name.strip() or len(name.splitlines()) != 1:
-            raise ValueError(f"name={name!r} must be one line of text")
+        _check(name, max_turns=max_turns, max_actions=max_actions, max_actions_per_turn=max_actions_per_turn)
         if self.style == "compact":
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
             lines = [name, *([lessons] if lessons else []), first, *([f"go {hint}"] if hint else [])]
-            return [_user("\n".join(lines))]
+            return [_user("\n".join([*lines, *self._plan(plan)]))]
         system = "\n\n".join(
             [
                 f"You are playing {name}.\n{rules.strip()}".rstrip() if system_text is None else system_text,
@@ -101,10 +98,17 @@ class Prompt:
         first = observation if message is None else message
         if hint:
             first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
-        return [{"role": "system", "content": system}, _user(first)]
+        return [{"role": "system", "content": system}, _user("\n".join([first, *self._plan(plan)]))]
 
     def following(
-        self, *, observation: str, reward: float, complaint: str, turns_left: int, actions_left: int
+        self,
+        *,
+        observation: str,
+        reward: float,
+        complaint: str,
+        turns_left: int,
+        actions_left: int,
+        plan: bool = False,
     ) -> str:
         """The user message after a turn.
 
@@ -114,6 +118,7 @@ class Prompt:
             complaint: What was wrong with the last reply, as its dialect words it; empty if it was valid.
             turns_left: Replies left.
             actions_left: Actions left in all.
+            plan: Whether the next reply is to be a plan.
 
         Raises:
             ValueError: For a reward that is not finite, or a negative budget.
@@ -125,12 +130,39 @@ class Prompt:
         points = f"{round(reward, 1) + 0.0:+.1f}"  # adding 0.0 turns -0.0 into +0.0
         if self.style == "compact":
             lines = ["invalid"] * bool(complaint) + [f"reward {points}"] * self.show_reward
-            return "\n".join([*lines, f"turns {turns_left} actions {actions_left}", observation])
+            lines += [f"turns {turns_left} actions {actions_left}", observation]
+            return "\n".join([*lines, *self._plan(plan)])
         lines = [f"Your last reply was invalid: {complaint}."] if complaint else []
         if self.show_reward:
             lines.append(f"Your last turn earned {points} points.")
         lines.append(f"You have {_count(turns_left, 'turn')} and {_count(actions_left, 'action')} left.")
-        return "\n".join([*lines, "The game now shows:", observation])
+        return "\n".join([*lines, "The game now shows:", observation, *self._plan(plan)])
+
+    def after_plan(self, *, observation: str, turns_left: int, actions_left: int) -> str:
+        """The user message after a reply that was a plan; arguments as of `following`.
+
+        ``compact`` shows the game again: the embedded policy acts on what stands last.
+        """
+        if self.style == "compact":
+            return f"act\nturns {turns_left} actions {actions_left}\n{observation}"
+        return "Now follow your plan."
+
+    def _plan(self, is_asked: bool) -> list[str]:
+        if not is_asked:
+            return []
+        if self.style == "compact":
+            return ["plan"]
+        return [
+            "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
+        ]
+
+
+def _check(name: str, **budgets: int) -> None:
+    for key, value in budgets.items():
+        if value < 1:
+            raise ValueError(f"{key}={value} must be at least 1")
+    if not name.strip() or len(name.splitlines()) != 1:
+        raise ValueError(f"name={name!r} must be one line of text")
 
 
 def _count(number: int, noun: str) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl import seeds
+from lit_agentrl.batch import LEFT_OUT
 from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.routers import Routing
@@ -137,6 +138,9 @@ class Updater:
         width = tensors["is_action_BT"].shape[1]
         for name, column in found.items():
             tensors[name] = column[mine, :width] if name.endswith("_BT") else column[mine]
+        if (left_out_BT := tensors.pop(LEFT_OUT, None)) is not None:
+            masks = [name for name in ("is_action_BT", "is_value_target_BT") if name in tensors]
+            tensors |= {name: tensors[name] & ~left_out_BT for name in masks}
         if keep_B is None:
             return tensors
         row["train/kept_row_share"] = float(keep_B.float().mean())

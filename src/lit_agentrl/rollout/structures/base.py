@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lit_agentrl.batch import StepBatch
+from torch import Tensor
+
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Branching
@@ -17,6 +19,7 @@ MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numb
 BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
 WHOLE_CONTEXT = "whole context"  # the policy reads all that came before
 BRANCHES = "branches"  # episodes that share turns, and trees of them: ``node_BT``, ``tree_B``
+PLANS = "plans"  # turns of a planner: ``is_plan_BT``
 MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a part of each
 
 
@@ -70,7 +73,7 @@ class Structure(Protocol):
 
     Attributes:
         needs: of the engine ``"fork"`` and ``"entropies"``, of the context `WHOLE_CONTEXT`; checked at start.
-        gives: what filter and algorithm may ask of it: `BASELINE`, `BRANCHES`, `MORE_GROUPS`.
+        gives: what filter and algorithm may ask of it: `BASELINE`, `BRANCHES`, `PLANS`, `MORE_GROUPS`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
         takes_trials: whether :meth:`trial` may ask for one.
@@ -136,6 +139,10 @@ class Structure(Protocol):
         Those of an earlier iteration keep their points.
         """
         return so_far.sampled
+
+    def left_out(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
+        """Sampled tokens, (B, T), that advantages see and the loss of this iteration does not; None: none are."""
+        return None
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         """Take what is to be kept from an iteration that is complete; collective.

@@ -103,6 +103,17 @@ def play(worker: Worker, wave: Wave) -> Played:
     return worker.take()
 
 
+def counted(played: Sequence[Played]) -> dict[str, float]:
+    """What workers counted, over waves and ranks, as ``worker/NAME``; collective."""
+    names = sorted({name for each in played for name in each.counts})
+    if not names:
+        return {}
+    own = torch.tensor(
+        [sum(each.counts.get(name, 0.0) for each in played) for name in names], dtype=torch.float64
+    )
+    return {f"worker/{name}": value for name, value in zip(names, sum_over_ranks(own).tolist(), strict=True)}
+
+
 def used_by_all(played: Sequence[Played]) -> dict[str, float]:
     """What the engines of all ranks were asked for; collective."""
     own: Counter[str] = Counter()
