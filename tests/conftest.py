@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,13 @@ def thinned(cases: Iterable[Any], one_in: int = 3) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=rare if number % one_in else ())
         for number, case in enumerate(cases)
     ]
+
+
+def sampled(names: Iterable[str], often: Collection[str]) -> list[Any]:
+    """Parameters of a test whose every case is a whole run: `often` among the slow tests, the others by hand."""
+    cases = list(names)
+    assert {*often} <= {*cases}
+    return [pytest.param(name, marks=() if name in often else pytest.mark.long) for name in cases]
 
 
 @lru_cache

@@ -102,7 +102,11 @@ def _begun(sweep: Path, command: Any) -> psutil.Process:
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("launcher", "number"),
-    [("joblib", signal.SIGINT), ("submitit_local", signal.SIGINT), ("joblib", signal.SIGKILL)],
+    [
+        ("joblib", signal.SIGINT),
+        ("joblib", signal.SIGKILL),
+        pytest.param("submitit_local", signal.SIGINT, marks=pytest.mark.long),
+    ],
 )
 def test_an_interrupted_sweep_leaves_no_process(
     launcher: str, number: signal.Signals, in_empty_folder: Path

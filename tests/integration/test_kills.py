@@ -17,9 +17,8 @@ from tests.integration.kills import KILLS, Campaign, table
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
 )
-# within a log (also of two processes), a checkpoint and an export, beside a second process; of runs that play ahead one
-# is killed twice at random, and of one a single process is killed
-SAMPLE = (10, 19, 22, 30, 40, 65, 95)
+# within a log of two processes, a checkpoint and an export; of runs that play ahead one is killed twice at random
+SAMPLE = (19, 22, 30, 65)
 
 
 @pytest.mark.slow
@@ -33,8 +32,8 @@ def test_a_kill_of_each_kind(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_structures_are_killed(tmp_path: Path) -> None:
-    """Trees that another process plays ahead, a buffer of successes, and hints; the long campaign has the others."""
-    numbers = [KILLS.index((setting, "at random")) for setting in ("mcts, overlap", "replay", "hint")]
+    """Trees that another process plays ahead, and a buffer of successes; the long campaign has the others."""
+    numbers = [KILLS.index((setting, "at random")) for setting in ("mcts, overlap", "replay")]
     _campaign("kills", tmp_path, "--kills", *map(str, numbers))
     found = Campaign(tmp_path, seed=0).results()
     assert len(found) == len(numbers) and [row for row in found if row["problem"]] == []

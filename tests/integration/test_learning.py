@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lit_agentrl.commands.train import main as main_train
+from tests.conftest import sampled
 from tests.rl.test_algo_configs import UNTRAINED
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
@@ -25,6 +26,8 @@ RISES = {
     "hrl_tar": ("return", 0.08)
 }  # after plans replies are mostly invalid at first; it learns the safe arm
 RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start
+# one of each family of objectives
+OFTEN = ("grpo", "gspo", "online_dpo", "ppo", "reinforce", "rloo", "sppo", "starpo_s")
 SMALL = [
     "env=bandit", "env.game.payoff=expected", "test.episodes=256", "val.episodes=8", "val.every=1000",
     "callbacks.transcripts.every=1000", "optim.lr=2e-4",
@@ -41,7 +44,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", sorted({*ALGORITHMS} - RECORDED - {*UNTRAINED}))
+@pytest.mark.parametrize("name", sampled(sorted({*ALGORITHMS} - RECORDED - {*UNTRAINED}), OFTEN))
 def test_the_better_arm_is_learnt(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     budget = ITERATIONS.get(name, DEFAULT)

@@ -150,7 +150,7 @@ def test_games_that_raise_on_one_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
     code, printed, _ = _run(tmp_path, f"kill:{rank}")
     assert code == 1
@@ -163,7 +163,9 @@ def test_a_rank_that_is_killed(rank: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "worker"), [(0, "none"), (1, "process")])
+@pytest.mark.parametrize(
+    ("rank", "worker"), [pytest.param(0, "none", marks=pytest.mark.long), (1, "process")]
+)
 def test_a_rank_that_stalls(rank: int, worker: str, tmp_path: Path) -> None:
     """It is ended as well, though its main thread, or the process that plays for it, sleeps for ten minutes."""
     code, printed, seconds = _run(tmp_path, f"stall:{rank}", "strategy.timeout_s=15", f"worker={worker}")
@@ -176,7 +178,9 @@ def test_a_rank_that_stalls(rank: int, worker: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_the_process_that_started_them_is_ended(number: int, tmp_path: Path) -> None:
     """In the midst of a rollout that stalls on one rank; the dead one's ranks notice by themselves."""
     arguments, variables = _arguments(tmp_path), _variables(tmp_path, "stall:1")
