@@ -48,6 +48,8 @@ def narrow(text: str) -> str:
     return text
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_from_keywords_leaves_what_a_command_leaves(result: Result) -> None:
     summary = result.summary
     assert (summary["status"], summary["iterations"]) == ("completed", 2)

@@ -248,6 +248,8 @@ def test_half_of_a_group_goes_on_from_last_turns() -> None:
     assert found == [Branch(3, 0, 2), Branch(4)]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     search = search_path([ROOT / "examples" / "own_worker" / "conf"])
     settings = instantiate(compose_job("train", ["worker=second_copy"], search).worker)

@@ -47,6 +47,8 @@ def test_a_folder_holds_whole_episodes_and_says_of_what(collected: Path) -> None
     assert described["env"]["name"] == "bandit" and described["rollout.max_reply_tokens"] == 8
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_a_kill_left_is_continued_to_the_same_bytes(
     collected: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,8 @@ def test_a_worker_has_nothing_to_play_with(in_empty_folder: Path, refused: Refus
     assert "model has no network here, and a server answers to one process; use worker=none" in said
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("option", ["optim.lr=0.1", "update=four_minibatches", "update.epochs=2"])
 def test_options_of_training_are_refused(option: str, refused: Refused, tmp_path: Path) -> None:
     said = refused(f"algo=training_free_grpo env=bandit {option} hydra.run.dir={tmp_path}/r", main_train)

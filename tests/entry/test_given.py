@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from lit_agentrl.commands.train import main as main_train
 from tests.entry.conftest import SMALL, Refused
 
@@ -14,6 +16,8 @@ def given(name: str, *more: str) -> list[str]:
     return [*SMALL.split(), target, "engine.num_slots=8", *more]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_gives_its_engine_each_version_and_logs_it(tmp_path: Path) -> None:
     main_train([*given("Given"), f"hydra.run.dir={tmp_path}"])
     with (tmp_path / "metrics.csv").open(newline="") as file:

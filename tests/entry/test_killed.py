@@ -52,6 +52,8 @@ def stop_before_the_first_checkpoint(folder: Path, *, iteration: int) -> None:
     reports.write(folder / "summary.json", {**summary, "status": "stopped", "iterations": 0})
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("iteration", [0, 1])
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(
     finished_run: Path, run_copy: Path, caplog: pytest.LogCaptureFixture, iteration: int

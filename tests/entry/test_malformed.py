@@ -283,6 +283,8 @@ def test_an_engine_that_an_update_cannot_trust_is_refused(
     assert "training for 2 iterations …" in begun
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_folder_below_a_file(refused: Refused) -> None:
     Path("file").touch()
     message = refused("hydra.run.dir=file/run")
@@ -428,6 +430,8 @@ def test_evaluation_of_a_run(refused: Refused, run_copy: Path, options: str, nam
     assert not (run_copy / "evaluations").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_variant_is_evaluated_and_shown_where_nothing_can_be_written(
     run_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -505,6 +509,8 @@ def test_what_was_checked_is_used(monkeypatch: pytest.MonkeyPatch, in_empty_fold
     assert used == [made[0], made[1], None] and used[0] is not used[1]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_interrupt_tells_how_to_continue(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path
 ) -> None:

@@ -103,6 +103,8 @@ def test_no_worker_is_refused_where_it_is_asked_for(
     assert "use worker=process, or rollout.overlap=false" in error
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("option", ["device", "threads", "patience"])
 def test_options_that_moved_are_told(option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, tmp_path, "rollout.overlap=true", f"rollout.overlap_{option}=2")

@@ -46,6 +46,8 @@ def rows(folder: Path | str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_on_recorded_episodes_plays_evaluations_alone(
     episodes: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

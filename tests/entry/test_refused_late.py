@@ -94,6 +94,8 @@ LATER = [  # found when the parts of the run are made, in a folder that is taken
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(("command", "told"), LATER, ids=[case[0] for case in LATER])
 def test_nothing_is_left_behind(refused: Refused, in_empty_folder: Path, command: str, told: str) -> None:
     """Not even the folder of the date."""

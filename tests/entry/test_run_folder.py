@@ -118,6 +118,8 @@ def test_a_folder_in_use_is_left_alone(refused: Refused) -> None:
         assert contents(Path("run")) == before
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_that_goes_on_is_left_alone(refused: Refused, run_copy: Path) -> None:
     with held_by_another(run_copy):
         before = contents(run_copy)
@@ -170,6 +172,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return folders
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_without_its_config_is_not_written_over(refused: Refused, trained: list[Path]) -> None:
     main_train(["env=bandit", "hydra.run.dir=run", "hydra.output_subdir=null"])
     assert "hydra.run.dir=run is not empty" in refused(
@@ -178,6 +182,8 @@ def test_a_run_without_its_config_is_not_written_over(refused: Refused, trained:
     assert contents(Path("run")) == {"run/metrics.csv": b"0"}
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_nothing_is_written_beside_the_run_folder(refused: Refused) -> None:
     Path("other").mkdir()
     Path("other", "val.jsonl").write_text("theirs")
@@ -226,6 +232,8 @@ def test_folders_of_any_name(name: str) -> None:
     assert others == ["env=bandit", "seed=1"]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_a_kill_at_the_very_start_left_is_no_hindrance(trained: list[Path]) -> None:
     """Its lock, and a config that was not written to its end."""
     folder = Path("it's new")
@@ -238,6 +246,8 @@ def test_what_a_kill_at_the_very_start_left_is_no_hindrance(trained: list[Path])
     assert sorted(os.listdir(folder)) == [".hydra", "metrics.csv"]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
@@ -259,6 +269,8 @@ def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
     assert not Path("run", "summary.json").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_of_several_processes_the_first_owns_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that starts them gives it up, and leaves the summary alone that somebody else has begun to write."""
     with ExitStack() as stack:

@@ -56,6 +56,8 @@ def count(folder: Path, tiny_model_folder: Path, more: str = "") -> None:
     assert not list((folder / "w").iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_counts_what_it_asks_a_server_for(
     tmp_path: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,8 @@ def test_a_search_is_checked_at_its_ends() -> None:
     assert "hydra.sweeper.direction=minimize" in plan(f"{OPTUNA} seed=1,2 callbacks.best.mode=min").overrides
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "cores", lambda: 8)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -134,6 +134,8 @@ def test_the_export_is_the_best_policy(mixed_run: Path) -> None:
     assert AutoTokenizer.from_pretrained(mixed_run / "hf").chat_template
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_evaluate_any_game_split_and_temperature(mixed_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main_evaluate(
         [
@@ -161,6 +163,8 @@ def test_evaluate_any_game_split_and_temperature(mixed_run: Path, capsys: pytest
     assert json.loads(file.read_text())["results"] == results
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_evaluate_needs_no_device_of_the_training(mixed_run: Path, tmp_path: Path) -> None:
     """As on a machine without the GPUs that played ahead; ``gpu`` is there on some machines, ``cuda:99`` on none."""
     shutil.copytree(mixed_run / ".hydra", tmp_path / ".hydra")
@@ -205,6 +209,8 @@ def test_a_hugging_face_folder_trains_with_the_full_prompt(tiny_model_folder: Pa
     assert summary["status"] == "completed"
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_few_products_are_kept_prepared_unless_the_user_says_how_many(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -221,6 +227,8 @@ def test_few_products_are_kept_prepared_unless_the_user_says_how_many(
     assert (os.environ[of_onednn], os.environ[of_torch]) == ("77", str(_PREPARED))
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_game_that_fails_in_validation_alone_stops_the_run_too(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -245,6 +253,8 @@ def test_a_game_that_fails_in_validation_alone_stops_the_run_too(
     assert reports.read(tmp_path / "r" / "summary.json")["status"] == "failed"
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_an_interrupted_run_closes_its_games_and_leaves_the_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_games: list[Bandit]
 ) -> None:

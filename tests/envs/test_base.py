@@ -70,6 +70,8 @@ def test_draw_for_split_gives_up_with_a_clear_error():
     assert len(attempts) == MAX_ATTEMPTS
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("game", GAMES)
 def test_no_instance_is_in_two_splits_over_2000_seeds(game):
     split_of_id = {}

@@ -71,6 +71,8 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     assert [len(Path(f"report/{name}.csv").read_text().splitlines()) for name in ("runs", "cells")] == [7, 3]
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_same_runs_elsewhere_give_the_same_report(grid: Path, tmp_path: Path) -> None:
     """As of a sweep that was killed and continued: nothing tells when or how often it was begun."""
     main(["report", str(grid), "--out", str(tmp_path / "one" / "r")])

@@ -78,6 +78,8 @@ def told(episodes: Sequence[Episode]) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("structure", [OFTEN, TREES], ids=["branch", "tree"])
 def test_a_branch_costs_its_own_tokens_and_is_an_episode_like_any_other(structure: Structure) -> None:
     episodes = PLAYED(structure)
@@ -121,6 +123,8 @@ def test_a_branch_costs_its_own_tokens_and_is_an_episode_like_any_other(structur
     assert len(trees) == len(batch.tree_B.unique()) < len(episodes)
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_branches_does_not_depend_on_room() -> None:
     # most parents have left the engine, and are read again
     assert told(play(OFTEN, slots=3)) == told(PLAYED(OFTEN))

@@ -311,6 +311,8 @@ def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None
     assert (tmp_path / "log").read_text() == "closed\n" * 4  # one for each episode that can be under way
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_wave_leaves_nothing_in_the_engine() -> None:
     """Groups are larger than the room, so that an episode ends while others of its group have not begun."""
     one = Scheduler(rules(), rules().open_engine(tiny_network()))

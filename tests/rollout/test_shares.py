@@ -141,6 +141,8 @@ def test_cut_by_number_alone() -> None:
     assert all_of_it.wave is whole
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
     first, second = wave(4, 1), wave(2, 1, iteration=1, number=1)
     expected = [played.episodes for played in here(first, second, share=1)]

@@ -33,6 +33,8 @@ def same(a, b, **tolerance):
     return all(torch.allclose(a[name], b[name], **tolerance) for name in b)
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "term", [kl.KLInLoss(estimator=kl.k3, coef=0.1), kl.KLInReward(estimator=kl.k1, coef=0.1)]
 )

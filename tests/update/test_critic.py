@@ -85,6 +85,8 @@ def _no_policy_loss(*, ratio_BT, advantage_BT):
     return none(ratio_BT=ratio_BT, advantage_BT=advantage_BT * 0)
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [partial(separate), partial(shared, coef=0.5)])
 def test_micro_batches_and_row_order_do_not_change_the_critic(kind):
     batch = recorded()[1]

@@ -105,6 +105,8 @@ def test_minibatches_hold_whole_groups():
         step(alg=objective(), minibatches=4)
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_terms_and_row_selection_stand_beside_it():
     """KL, an entropy that moves and a choice of rows change the step; a KL in the reward shapes the returns."""
     plain = step(alg=objective(), epochs=2, optim=SGD)[1]
