@@ -1,4 +1,4 @@
-"""Pictures of rollout structures for docs/rollouts.md, drawn from the episodes of short runs.
+"""Pictures of rollout structures for docs/rollouts.md, and of a reward for docs/rewards.md, drawn from short runs.
 
     python scripts/structure_pictures.py [NAME ...]
 
@@ -35,7 +35,12 @@ RUNS = {
     "hint": f"{HARD} algo=ghpo",
     "retry": "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.prompts=16 rollout.members=8",
     "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
+    "two_level": f"{LAKE} algo=hrl_tar rollout.members=4",
+    "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
+    "delta": f"{HARD} algo=delta reward.delta.at_iteration=1 trainer.max_epochs=2 rollout.instances=4",
 }
+REWARDS = ("delta",)  # not structures, but what pays for their episodes
+
 COLOURS = {"own": "#3f51b5", "other": "#ef6c00", "line": "#90a4ae", "text": "#263238", "note": "#546e7a"}
 LEFT, TOP, STEP, ROW, WIDTH = 150, 62, 90, 30, 640
 
@@ -63,6 +68,7 @@ class Line:
     colour: str = "own"
     note: str = ""
     block: int = 0  # lines of one block share their opening
+    plans: Sequence[int] = ()  # replies that are plans
 
 
 def record(name: str) -> tuple[StepBatch, ...]:
@@ -88,7 +94,8 @@ def record(name: str) -> tuple[StepBatch, ...]:
 
 def line(episode: Episode, **further: Any) -> Line:
     turns = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
-    told = {"label": f"episode {episode.member}", "begin": episode.branch_turn, **further}
+    plans = [number for number, turn in enumerate(episode.turns) if turn.is_plan]
+    told = {"label": f"episode {episode.member}", "begin": episode.branch_turn, "plans": plans, **further}
     return Line(turns=turns, solved=episode.success, **told)
 
 
@@ -193,9 +200,51 @@ def of_forget(batches: Sequence[StepBatch]) -> list[Line]:
     ]
 
 
+def of_two_level(batches: Sequence[StepBatch]) -> list[Line]:
+    """The group whose episodes differ most in length."""
+    group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
+    note = "a diamond is a plan, of which the game plays nothing"
+    return [line(e, note=note if e is group[0] else "") for e in group]
+
+
+def of_experience(batches: Sequence[StepBatch]) -> list[Line]:
+    """A group in which some fail, and the same instance in the next iteration."""
+    first, after = (_groups(batch.episodes) for batch in batches)
+    group = next(group for group in first if 0 < sum(e.success for e in group) < len(group))
+    again = next(g for g in after if g[0].instance_seed == group[0].instance_seed)
+    notes = (
+        "some solve it: the policy is asked for lessons",
+        "the next iteration: every prompt holds the list of lessons",
+    )
+    return _two(group, again, notes)
+
+
+def of_delta(batches: Sequence[StepBatch]) -> list[Line]:
+    """One instance before and after the switch, with its points as training sees them."""
+    first, after = (_groups(batch.episodes) for batch in batches)
+    group = max(
+        first, key=lambda group: (any(e.success for e in group), len({e.training_return for e in group}))
+    )
+    again = next(g for g in after if g[0].instance_seed == group[0].instance_seed)
+    lines = _two(
+        group, again, ("first the points of the game", "then whether the game was solved, and penalties")
+    )
+    for each, episode in zip(lines, [*group, *again], strict=True):
+        each.label = f"{each.label}: {episode.training_return:+.1f}"
+    return lines
+
+
+def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, str]) -> list[Line]:
+    """Two groups, one below the other."""
+    return [
+        *(line(e, note=notes[0] if e is group[0] else "") for e in group),
+        *(line(e, block=1, colour="other", note=notes[1] if e is again[0] else "") for e in again),
+    ]
+
+
 DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
     "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
-    "forget": of_forget,
+    "forget": of_forget, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
 }  # fmt: skip
 
 
@@ -207,11 +256,12 @@ def _groups(episodes: Sequence[Episode]) -> list[list[Episode]]:
 def svg(name: str, lines: Sequence[Line]) -> str:
     """A card of its own colours, so that it can be read on a light and on a dark page."""
     height = _heights(lines)[-1] + 24
+    kind = "reward" if name in REWARDS else "algo/structure"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
             f'height="{height}" role="img" font-family="sans-serif" font-size="13" fill="{COLOURS["text"]}">',
-            f"<title>algo/structure={name}: the episodes of a group, as they were played</title>",
+            f"<title>{kind}={name}: the episodes of a group, as they were played</title>",
             f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="#ffffff" '
             'stroke="#cfd8dc"/>',
             f'<text x="16" y="26" font-family="monospace" font-weight="bold">{name}</text>',
@@ -247,6 +297,10 @@ def _mark(x: float, y: float, solved: bool | None, colour: str) -> str:
     return f'<path d="M{x - 4} {y - 4}l8 8m0-8l-8 8" stroke="#b71c1c" stroke-width="2"/>'
 
 
+def _plan(x: float, y: float) -> str:
+    return f'<path d="M{x - 7:g} {y}l7-7 7 7-7 7z" fill="{COLOURS["other"]}"/>'
+
+
 def _body(lines: Sequence[Line]) -> Iterator[str]:
     ys, longest = _heights(lines), max(each.turns for each in lines)
     step = min(STEP, (WIDTH - LEFT - 40) / longest)
@@ -259,7 +313,8 @@ def _body(lines: Sequence[Line]) -> Iterator[str]:
         yield f'<text x="16" y="{y + 4}">{each.label}</text>'
         yield f'<path d="M{begin:g} {y}H{end:g}" stroke="{colour}" stroke-width="2"/>'
         for turn in range(each.begin, each.turns):
-            yield _mark(round(LEFT + step * (turn + 0.5), 1), y, None, colour)
+            x = round(LEFT + step * (turn + 0.5), 1)
+            yield _plan(x, y) if turn in each.plans else _mark(x, y, None, colour)
         yield _mark(round(end + 10, 1), y, each.solved, colour)
         if each.note:
             yield f'<text x="{LEFT + 12}" y="{y - 14}" fill="{COLOURS["note"]}">{each.note}</text>'

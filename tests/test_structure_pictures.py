@@ -20,11 +20,14 @@ def test_branches_stand_below_their_parents() -> None:
     ]  # fmt: skip
     drawn = made.svg("tree", lines)
     own = [e.turns - e.begin for e in lines]
+    group[1].turns[0].is_plan = True
+    assert made.svg("two_level", made.grown(group)).count("-7 7z") == 1  # a diamond
     assert drawn.count("<circle") == sum(own) + 1 and "algo/structure=tree" in drawn  # and the legend's
 
 
 def test_the_docs_show_each_that_is_drawn() -> None:
-    page = (ROOT / "docs" / "rollouts.md").read_text(encoding="utf-8")
+    pages = (ROOT / "docs" / name for name in ("rollouts.md", "rewards.md"))
+    page = "".join(page.read_text(encoding="utf-8") for page in pages)
     shown = set(re.findall(r"images/structure_(\w+)\.svg", page))
     assert shown == set(load_script("structure_pictures").RUNS)
     assert all((ROOT / "docs" / "images" / f"structure_{name}.svg").exists() for name in shown)
