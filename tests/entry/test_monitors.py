@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.monitors import metrics_of
+from lit_agentrl.entry.monitors import OF_PAIRS, metrics_of
 from lit_agentrl.entry.parts import build_parts
 from tests.conftest import ROOT
 
@@ -49,7 +49,9 @@ def test_every_documented_metric_is_known() -> None:
     of_loss |= {"correction_max", "old_kl"}
     of_pairs = {f"{name}_{side}" for name in ("reward", "logp", "moved") for side in ("chosen", "rejected")}
     of_loss |= of_pairs | {"reward_margin", "reward_accuracy", "shorter_wins", "desirable_share"}
+    of_loss |= {"step_accuracy", "step_chance", "step_brier", "good_share"}
     names = known("algo=ppo", "reward=[tripwire]") + [f"train/{name}" for name in of_loss]
+    names += [f"val/{name}" for name in OF_PAIRS]
     levels = {"val/chance", "val/oracle"}  # constants: nothing to wait for
     for name in documented - {"reward/tripwire_share"} - levels:
         assert name in names, name

@@ -25,8 +25,7 @@ from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 from lit_agentrl.strategies.doors import doors_of
 from tests.conftest import ROOT
-
-ALGORITHMS = sorted(file.stem for file in (ROOT / "src/lit_agentrl/conf/algo").glob("[!_]*.yaml"))
+from tests.rl.test_algo_configs import ALGORITHMS
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,8 @@ import pytest
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.report import summary as reports
 from tests.conftest import sampled
-from tests.rl.test_algo_configs import UNTRAINED
+from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
 
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
-ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))
 SMALL = [
     "rollout.prompts=4", "rollout.members=4", "rollout.max_context_tokens=400", "val.episodes=4", "val.every=3",
     "test.episodes=0", "engine.num_slots=16", "trainer.max_epochs=3", "callbacks.transcripts.every=3",

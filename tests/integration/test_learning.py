@@ -11,10 +11,8 @@ import torch
 
 from lit_agentrl.commands.train import main as main_train
 from tests.conftest import sampled
-from tests.rl.test_algo_configs import UNTRAINED
+from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
 
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
-ALGORITHMS = sorted(file.stem for file in (CONF / "algo").glob("[!_]*.yaml"))
 DEFAULT = 20  # iterations of 16 groups of 8 episodes
 # what learns from recorded data, whose online form stands for it, or from what this run does not play
 RECORDED = {

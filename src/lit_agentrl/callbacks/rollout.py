@@ -117,6 +117,8 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
         _end_if_told(trainer)
+        if batch.given is not None:  # held out of a data set
+            return
         started, agent = time.perf_counter(), as_agent(pl_module)
         self.val.collect(batch, self._players.play, agent.version, is_first=not any(where))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
@@ -125,7 +127,22 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
         _end_if_told(trainer)
-        self.test.collect(batch, self._players.play, as_agent(pl_module).version, is_first=not any(where))
+        if batch.given is None:
+            self.test.collect(batch, self._players.play, as_agent(pl_module).version, is_first=not any(where))
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        """Take over what the module has made of episodes that were not played."""
+        if batch.given is not None:
+            self.val.take(batch, is_first=not any(where))
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        """As of validation."""
+        if batch.given is not None:
+            self.test.take(batch, is_first=not any(where))
 
 
 def _end_if_told(trainer: Trainer) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lit_agentrl import seeds
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.episode import Episode, Turn
@@ -37,6 +38,8 @@ class Kind:
         path: a folder that `collect` wrote, a ``.jsonl`` or ``.parquet`` file, or a list of them.
         batch: groups of an iteration.
         max_bad_share: share of rows that may be bad; these are counted and left out.
+        held_out: share of the prompts that a reward model is not trained on: one half of them validates it, the other
+            tests it.  A prompt is always on the same side, whatever the seed.  None: whatever the run needs.
         smallest: members that every group has at least.
         score: of recorded episodes: ``return`` (points) or ``success`` (1 or 0).
     """
@@ -45,6 +48,7 @@ class Kind:
     batch: int = 16
     max_bad_share: float = 0.05
     score: str = "return"
+    held_out: float | None = None
     smallest: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -60,6 +64,8 @@ class Kind:
         require_whole("batch", self.batch, 1, MOST)
         require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
         require_one_of("score", self.score, ("return", "success"))
+        if self.held_out is not None:
+            require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
 
     @property
     def paths(self) -> list[str]:
@@ -68,6 +74,17 @@ class Kind:
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         """Groups of the recorded episodes of one prompt, whose returns are their scores."""
         raise NotImplementedError
+
+    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        """Groups of the recorded episodes of a prompt that is held out: all of them, as all pairs are compared."""
+        yield episodes
+
+    def side(self, prompt: str) -> str:
+        """On which side a prompt is: ``train``, ``val`` or ``test``."""
+        if not self.held_out:
+            return "train"
+        drawn = seeds.uniform(0, f"held out|{prompt}")
+        return "val" if drawn < self.held_out / 2 else "test" if drawn < self.held_out else "train"
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         """The group of a row of a file.

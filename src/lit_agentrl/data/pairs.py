@@ -48,6 +48,9 @@ class Pairs(Kind):
         for unit in units:
             yield from self._matched(unit)
 
+    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        yield from [episodes] if self.of == "trajectory" else self.of_episodes(episodes)
+
     def _matched(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         """The widest gap first; no episode is in two pairs."""
         order = sorted(range(len(episodes)), key=lambda k: (-episodes[k].training_return, k))

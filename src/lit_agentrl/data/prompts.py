@@ -54,6 +54,8 @@ class PromptStream(LightningDataModule):
         val, test: games evaluated, one batch each; ``test`` may be exchanged.
         instances: of training, played in passes, each of which has all of them in an order of its own; None: new
             ones always.  What a filter asks for is drawn from them at random.
+        recorded: what is trained on in place of rollouts.
+        is_judged: evaluations compare what is held out of it, instead of playing.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class PromptStream(LightningDataModule):
         test: Sequence[EvalSpec] = (),
         instances: int | None = None,
         recorded: Recordings | None = None,
+        is_judged: bool = False,
     ) -> None:
         super().__init__()
         if instances is not None:
@@ -73,6 +76,7 @@ class PromptStream(LightningDataModule):
         self._instances = instances
         require_whole("prompts", prompts, 1)
         self._recorded = recorded
+        self._is_judged = is_judged
         self._prompts = prompts
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
         self._seed = seed
@@ -115,26 +119,37 @@ class PromptStream(LightningDataModule):
     def _trained(self) -> StepBatch:
         if self._recorded is None:
             return self._dealt(self.batch(self._iteration()))
-        where = (
-            {}
-            if self.trainer is None
-            else {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
-        )
-        return self._recorded.at(self._iteration(), **where)
+        return self._recorded.at(self._iteration(), **self._place())
+
+    def _place(self) -> dict[str, int]:
+        if self.trainer is None:
+            return {}
+        return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
 
     def val_dataloader(self) -> list[OneBatch]:
+        if self._is_judged:
+            return [OneBatch(partial(self._held_out, "val"))]
         return [OneBatch(partial(self._evaluation, spec, "val")) for spec in self._val]
 
     def test_dataloader(self) -> list[OneBatch]:
+        if self._is_judged:
+            return [OneBatch(partial(self._held_out, "test"))]
         return [OneBatch(partial(self._evaluation, spec, "test")) for spec in self.test]
 
     def _iteration(self) -> int:
         return self.trainer.current_epoch if self.trainer is not None else 0
 
-    def _evaluation(self, spec: EvalSpec, split: str) -> StepBatch:
-        # completed iterations: 0 at the start, k after iteration k, so every validation has its own noise
+    def _done(self) -> int:
+        """Completed iterations: 0 at the start, k after iteration k, so every validation has its own noise."""
         is_fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
-        done = self._iteration() + int(is_fitting)
+        return self._iteration() + int(is_fitting)
+
+    def _held_out(self, split: str) -> StepBatch:
+        assert self._recorded is not None
+        return self._recorded.judged(split, self._done(), **self._place())
+
+    def _evaluation(self, spec: EvalSpec, split: str) -> StepBatch:
+        done = self._done()
         # the 0 stands where the game's place in the run's list once did: its instances must not depend on that
         numbers = range(spec.first, spec.first + spec.prompts)
         keys = [seeds.key(0, f"{split}-instance", 0, p) for p in numbers]

@@ -86,17 +86,27 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
         ValueError: a file that cannot be read, too many bad rows, or too few groups.
     """
     tally, reader = _Tally(), Reader(student.chat, student.max_context_tokens)
-    groups: list[Group] = []
+    sides: dict[str, list[Group]] = {"train": [], "val": [], "test": []}
     recorded: list[Episode] = []
+    of_prompt: dict[str, list[Episode]] = {}  # rows that are held out
     for path in find_paths(kind):
         if path.is_dir():
             recorded += _recorded(kind, path, student, tally)
-        else:
-            groups += _of_rows(kind, path, reader, tally)
-    for prompt in by_prompt(recorded):
-        found = list(kind.of_episodes(prompt))
+            continue
+        for group in _of_rows(kind, path, reader, tally):
+            prompt = repr(group[0].opening)
+            if kind.side(prompt) == "train":
+                sides["train"].append(group)
+            else:
+                of_prompt.setdefault(prompt, []).extend(group)
+    for prompt, episodes in of_prompt.items():
+        sides[kind.side(prompt)].append(episodes)
+    for same in by_prompt(recorded):
+        side = kind.side(f"{same[0].task_name}|{same[0].instance_seed}")
+        found = list(kind.of_episodes(same) if side == "train" else kind.judged(same))
         tally.without_pair += not found and kind.smallest > 1
-        groups += found
+        sides[side] += found
+    groups = sides.pop("train")
     _require_good(kind, tally)
     if not groups:
         raise ValueError(f"path={kind.paths[0]}: none of its {tally.rows} rows makes a group to train on")
@@ -110,7 +120,7 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
         metrics["data/truncated_share"] = reader.num_truncated / reader.num_read
     return Recordings(
         groups, kind.batch, seed, notes=tuple(_notes(tally, reader)), metrics=metrics,
-        is_reference=tally.is_reference and bool(recorded) and not reader.num_read,
+        is_reference=tally.is_reference and bool(recorded) and not reader.num_read, held_out=sides,
     )  # fmt: skip
 
 

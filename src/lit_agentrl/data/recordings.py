@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -27,6 +27,7 @@ class Recordings:
         is_reference: the recorded log-probs are those of the reference policy.
         notes: what was left out of the files, for people.
         metrics: of every iteration.
+        held_out: groups of ``val`` and of ``test`` that are never trained on.
     """
 
     groups: Sequence[Group]
@@ -35,6 +36,7 @@ class Recordings:
     is_reference: bool = False
     notes: Sequence[str] = ()
     metrics: dict[str, float] = field(default_factory=dict)
+    held_out: Mapping[str, Sequence[Group]] = field(default_factory=dict)
 
     @property
     def told(self) -> str:
@@ -58,14 +60,19 @@ class Recordings:
         found.given = self._row(iteration, [episode for group in chosen for episode in group])
         return found
 
+    def judged(self, split: str, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
+        """A rank's share of what is held out for a split, after so many iterations."""
+        groups = list(enumerate(self.held_out.get(split, ())))[rank::world_size]
+        mine = [episode for number, group in groups for episode in _as_group(group, number)]
+        found = StepBatch(iteration, [], [], [number for number, _ in groups])
+        found.trajectories, found.given = pack(mine) if mine else None, {}
+        return found
+
     def _numbered(self, position: int) -> list[Episode]:
         """The group at a position of the endless stream, under a number that no other use of it has."""
         number, place = divmod(position, len(self.groups))
         order = _order(self.seed, number, len(self.groups))
-        return [
-            replace(episode, group=position, member=member, tree=None, branches=[], source=Source.RECORDED)
-            for member, episode in enumerate(self.groups[order[place]])
-        ]
+        return _as_group(self.groups[order[place]], position)
 
     def _row(self, iteration: int, episodes: Sequence[Episode]) -> dict[str, float]:
         count = len(episodes)
@@ -77,6 +84,13 @@ class Recordings:
             "data/success": sum(episode.success for episode in episodes) / count,
             "data/action_tokens": float(sum(episode.num_action_tokens for episode in episodes)),
         }
+
+
+def _as_group(group: Group, number: int) -> list[Episode]:
+    return [
+        replace(episode, group=number, member=member, tree=None, branches=[], source=Source.RECORDED)
+        for member, episode in enumerate(group)
+    ]
 
 
 @lru_cache(maxsize=4)

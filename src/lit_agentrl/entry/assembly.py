@@ -28,15 +28,16 @@ from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.making import engine_of, made, made_policy
 from lit_agentrl.entry.parts import Parts, build_parts
 from lit_agentrl.entry.quiet import quieten
-from lit_agentrl.entry.recorded import recordings
+from lit_agentrl.entry.recorded import HeldOut, recordings
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
 from lit_agentrl.entry.structure import asked_of_engine
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.modules.reward import RewardModule
 from lit_agentrl.report.iteration import failure
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.players import Players
@@ -66,6 +67,7 @@ class Run:
     loggers: list[Logger]
     folder: Path
     recorded: Recordings | None = None
+    held_out: HeldOut | None = None  # pairs that evaluations compare in place of playing
 
 
 # long: a straight list of what a run is made of
@@ -111,11 +113,13 @@ def build(
     )  # fmt: skip
     parts.worker.check(rules)
     recorded = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
+    is_judged = parts.algorithm.reads == SCORES
+    held_out = HeldOut(recorded) if is_judged and recorded is not None else None
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (), recorded=recorded,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, is_judged=is_judged,
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
@@ -130,12 +134,13 @@ def build(
         val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
         test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
     )  # fmt: skip
+    measured = held_out or games
     levels = {
         name: (found.chance_success, found.oracle_success)
-        for name, found in games.levels("val").items()
+        for name, found in measured.levels("val").items()
         if found.chance_success is not None and found.oracle_success is not None
     }
-    module = PolicyModule(
+    module = (RewardModule if is_judged else PolicyModule)(
         policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
         is_reference_given=recorded is not None and recorded.is_reference,
@@ -144,15 +149,15 @@ def build(
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
     notes = Notes(folder, parts.structure.notes)
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
-    if len(levels) == len(games.val):  # the means over games are those of all of them
+    if held_out or len(levels) == len(games.val):  # the means over games are those of all of them
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
         for part in (*callbacks, *loggers):
             if isinstance(part, Compares):
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(
-        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, recorded
-    )
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, recorded, held_out
+    )  # fmt: skip
 
 
 def _engine(

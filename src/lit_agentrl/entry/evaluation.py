@@ -22,6 +22,7 @@ from lit_agentrl.entry.making import as_list, other_engine
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.entry.totals import Totals
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
@@ -36,6 +37,7 @@ from lit_agentrl.report.statistics import (
 )
 from lit_agentrl.report.summary import Estimate, estimate, told
 from lit_agentrl.report.table import as_text
+from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
@@ -171,6 +173,11 @@ def rebuilt(
     cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
     """The objects of a finished run, on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
+    if build_algorithm(saved)[0].reads == SCORES:
+        raise UserError(
+            f"run={cfg.run} trained a reward model, which plays nothing: its scores are in summary.json, and "
+            "train.py uses it as reward=model reward.model.path=RUN"
+        )
     with open_dict(saved):
         saved.seed = cfg.seed
         saved.callbacks, saved.logger = {}, {}

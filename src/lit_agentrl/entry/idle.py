@@ -13,6 +13,7 @@ from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.parts import Parts
 from lit_agentrl.modules.base import AgentModule
 from lit_agentrl.rl.binding import bind, constants, with_computed
+from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rl.value_loss import ValueLoss
 
 
@@ -30,6 +31,10 @@ def _has_test(cfg: DictConfig, parts: Parts) -> bool:
 
 def _is_played(cfg: DictConfig, parts: Parts) -> bool:
     return parts.data is None
+
+
+def _plays(cfg: DictConfig, parts: Parts) -> bool:
+    return parts.algorithm.reads != SCORES
 
 
 def _is_truncated(cfg: DictConfig, parts: Parts) -> bool:
@@ -73,6 +78,10 @@ RULES = (
             "rollout.top_",
             "rollout.allow_",
         )
+    ),
+    *(
+        Rule(key, _plays, "a reward model plays nothing: it is judged on pairs held out; leave it out")
+        for key in ("val.episodes", "val.envs", "val.temperature", "test.envs", "test.temperature")
     ),
     Rule(
         "callbacks/collapse/action",

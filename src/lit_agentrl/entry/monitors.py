@@ -10,7 +10,7 @@ from lit_agentrl.entry.errors import did_you_mean, nearest
 from lit_agentrl.entry.games import Games
 from lit_agentrl.report.episodes import EVALUATED
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.structures.base import Structure
 
 _LOGGED = ("val/success",)  # what Lightning's own callbacks can see
@@ -41,6 +41,10 @@ _OF_ITERATIONS = {
     "time": ("rollout", "update", "validate", "env", "ahead"),
     "speed": ("action_tokens_per_s", "episodes_per_s", "prefill_reuse", "shared_prefill"),
 }  # fmt: skip
+OF_PAIRS = (
+    "success", "margin", "shorter_wins", "calibration_error", "pairs", "equal_length_pairs", "equal_length_success",
+    "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn",
+)  # fmt: skip
 _OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance")
 
 
@@ -115,6 +119,8 @@ def metrics_of(
     if len(games.weights) > 1:
         names += [f"rollout/{task.name}/success" for task in games.tasks[: len(games.weights)]]
     names += [f"train/{name}" for name in (*of_loss, *(term.measure for term in algorithm.terms()))]
+    if algorithm.reads == SCORES:
+        names += [f"val/{name}" for name in OF_PAIRS]
     names += [f"critic/{name}" for name in _OF_CRITIC] if has_critic else []
     names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
     names += ["reward/total"] if rewards.parts else []

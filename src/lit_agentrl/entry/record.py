@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from lit_agentrl import __version__
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.entry.errors import first_line
-from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.ownership import FolderInUse, owned
 from lit_agentrl.entry.totals import Totals
+from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import whole_lines
 from lit_agentrl.report import outcomes as by_instance
@@ -47,12 +47,19 @@ Stage = Literal["start", "best", "last"]
 Status = Literal["completed", "stopped", "collapsed", "failed"]
 
 
+class Measured(Protocol):
+    """What is evaluated, such as games."""
+
+    def levels(self, split: str) -> dict[str, Levels]:
+        """Chance and oracle of each on a split, by name."""
+
+
 class RunRecord:
     """Collects the scores of a run and writes its ``summary.json``, and ``outcomes.json`` beside it.
 
     Args:
         folder: the run folder.
-        games: the run's games, for chance and oracle.
+        games: what the run evaluates, for chance and oracle.
         totals: the counting callback.
         command: how the run was started.
         seed: run seed.
@@ -64,7 +71,7 @@ class RunRecord:
     """
 
     def __init__(
-        self, folder: Path, games: Games, totals: Totals, *, command: str, seed: int, planned: int,
+        self, folder: Path, games: Measured, totals: Totals, *, command: str, seed: int, planned: int,
         at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
         is_writing: bool = True,
     ) -> None:  # fmt: skip

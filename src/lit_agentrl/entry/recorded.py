@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from omegaconf import DictConfig
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.reading import Student, find_paths, read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.entry.making import made
+from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.rl.objective import Objective
+from lit_agentrl.report.verdicts import NEAR, PAIRS
+from lit_agentrl.rl.judging import Verdicts, judge
+from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, Structure
 from lit_agentrl.text.chat import ChatRenderer
@@ -19,6 +25,7 @@ from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from lit_agentrl.update.minibatches import plural
 from lit_agentrl.update.settings import UpdateSettings
 
+_HELD_OUT = 0.2  # of the prompts, where a reward model is to be judged
 _PLAY = "or data=rollouts"
 
 
@@ -31,12 +38,16 @@ def build_kind(
         ValueError: an option that makes no sense, a file that is not there, or what only rollouts have.
     """
     if not cfg.get("data"):
+        _check_judged(algorithm, None, update)
         return None
     with named("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
+    if kind.held_out is None:
+        kind = replace(kind, held_out=_HELD_OUT if algorithm.reads == SCORES else 0.0)
     _check_rollouts(cfg, kind, structure)
     _check_groups(kind, algorithm, update)
+    _check_judged(algorithm, kind, update)
     return kind
 
 
@@ -80,6 +91,81 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
             f"update.minibatches={update.minibatches} exceeds the {most} {plural(units)} of an iteration with "
             f"data.batch={kind.batch}; lower it, or raise data.batch"
         )
+
+
+def _check_judged(algorithm: Objective, kind: Kind | None, update: UpdateSettings) -> None:
+    """Refuse a reward model without recorded episodes, or without some that it is judged on, and what it has not.
+
+    Raises:
+        ValueError: naming the option and the remedy.
+    """
+    if algorithm.reads != SCORES:
+        if kind is not None and kind.held_out:
+            raise ValueError(
+                f"data.held_out={kind.held_out:g} is for reward models, and algo={algorithm.name} is judged by "
+                "playing; leave it out"
+            )
+        return
+    if kind is None:
+        raise ValueError(
+            f"algo={algorithm.name} trains a reward model, which learns from recorded episodes: set data=pairs "
+            "data.path=FOLDER, of lit-agentrl collect"
+        )
+    if not kind.held_out:
+        raise ValueError(
+            f"data.held_out=0 leaves nothing that the reward model of algo={algorithm.name} is judged on; set it to 0.2"
+        )
+    if update.stop is not None:
+        raise ValueError(
+            f"update.stop goes by log-probs, and algo={algorithm.name} trains a score; set update/stop=none"
+        )
+
+
+class HeldOut:
+    """The pairs that a reward model is judged on, counted.
+
+    Args:
+        recorded: with what is held out of it.
+
+    Raises:
+        ValueError: there is no pair of unequal returns to validate on.
+    """
+
+    def __init__(self, recorded: Recordings) -> None:
+        self._verdicts = {split: _pairs_of(recorded, split) for split in ("val", "test")}
+        if not len(self._verdicts["val"]):
+            raise ValueError(
+                "data.held_out leaves no two answers to one prompt of unequal worth to validate on; raise it, or name "
+                "more data"
+            )
+
+    def levels(self, split: str) -> dict[str, Levels]:
+        """Chance and oracle, as of games."""
+        found = self._verdicts[split]
+        numbers = {PAIRS: len(found), NEAR: int(found.is_near_P.sum())}
+        return {name: Levels(0.5, None, 1.0, None, n) for name, n in numbers.items() if n}
+
+    def told(self, split: str) -> str:
+        """How many there are."""
+        return f"{len(self._verdicts[split])} pairs held out"
+
+    @property
+    def note(self) -> str:
+        """What is right without any model, in a line."""
+        found = self._verdicts["val"].metrics()
+        near = found.get("equal_length_shorter_wins")
+        beside = (
+            "" if near is None else f"; of {found['equal_length_pairs']:.0f} of equal length in {near:.3f}"
+        )
+        return (
+            f"held out for validation: {len(self._verdicts['val'])} pairs; the shorter one wins in "
+            f"{found['shorter_wins']:.3f} of them{beside}"
+        )
+
+
+def _pairs_of(recorded: Recordings, split: str) -> Verdicts:
+    batch = recorded.judged(split, 0).trajectories or TrajectoryBatch.empty()
+    return judge(batch.tensors(), batch.reward_BT)
 
 
 def recordings(

@@ -71,10 +71,12 @@ def train(
     at_start = [line for line in (bounds, repeated, *left_out) if line]
     if run.recorded:
         screen.note(run.recorded.told)
+    if run.held_out:
+        screen.note(run.held_out.note)
     planned = run.trainer.max_epochs or 0
     tracker = record.RunRecord(
         folder,
-        run.games,
+        run.held_out or run.games,
         totals,
         command=command,
         seed=cfg.seed,
@@ -208,6 +210,8 @@ def _measure(
 
 
 def _played(run: Run, split: str) -> str:
+    if run.held_out:
+        return run.held_out.told(split)
     specs = run.games.val if split == "val" else run.games.test
     return screen.episodes_of([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 

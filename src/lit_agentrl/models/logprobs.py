@@ -103,8 +103,24 @@ def hidden_before(
     Of a causal LM the whole is called, if with one position for its head: where it is cut up over ranks, its trunk
     cannot compute alone.
     """
-    chosen = is_action_BT[:, 1:]
-    inputs = _inputs(network, tokens_BT, torch.nonzero(chosen, as_tuple=True), packing)
+    place = torch.nonzero(is_action_BT[:, 1:], as_tuple=True)
+    return _states(network, _inputs(network, tokens_BT, place, packing))
+
+
+def hidden_at(
+    network: nn.Module, *, tokens_BT: Tensor, is_read_BT: Tensor, packing: Packing | None = None
+) -> Tensor:
+    """The last hidden state after each token where ``is_read_BT`` is True, (A, D), row by row; as `hidden_before`."""
+    wider_BT = torch.nn.functional.pad(tokens_BT, (0, 1))
+    place = torch.nonzero(is_read_BT, as_tuple=True)
+    if (
+        packing is not None
+    ):  # of which the last token of each row is left out, as nothing is predicted from it
+        packing = Packing([length + 1 for length in packing.lengths], packing.common)
+    return _states(network, _inputs(network, wider_BT, place, packing))
+
+
+def _states(network: Any, inputs: _Inputs) -> Tensor:
     trunk: Any = getattr(network, "base_model", network)
     kept: list[Tensor] = []
     with trunk.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state)):

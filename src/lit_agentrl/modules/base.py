@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.models.adapters import check_base, with_base, without_base
+from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
 from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
@@ -36,6 +37,7 @@ class AgentModule(LightningModule):
         seed: run seed.
         levels: chance and oracle success of each validated game, for ``val/normalised``.
         is_reference_given: see `Updater`.
+        head: of a reward model, trained with the network below it.
 
     Attributes:
         row: metrics of the iteration under way, emptied by the iteration log.
@@ -53,18 +55,21 @@ class AgentModule(LightningModule):
         seed: int = 0,
         levels: dict[str, tuple[float, float]] | None = None,
         is_reference_given: bool = False,
+        head: ScoreHead | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.policy = policy
         self.network = policy.network
         self.critic = critic(policy) if critic is not None else None
+        self.head = head
         self.objective = objective
         self.optim = optim
         # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
         self.updater = Updater(
             objective, update, policy.network, critic=self.critic, temperature=temperature, seed=seed,
             routing=policy.routing, is_reference_given=is_reference_given,
+            head=head,
         )  # fmt: skip
         self.levels = levels or {}
         self.row: dict[str, float] = {}
@@ -98,7 +103,8 @@ class AgentModule(LightningModule):
         if not self.objective.trains:
             return []
         iterations = self.trainer.max_epochs or 1
-        built = [self.optim.build(_trained(self.network), iterations)]
+        own = _trained(self.network) + ([] if self.head is None else _trained(self.head))
+        built = [self.optim.build(own, iterations)]
         if self.critic is not None:
             built.append(self.critic.optim.build(_trained(self.critic), iterations))
         return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+LOGPS = ("logp_BT", "entropy_BT")  # what a policy gives a loss, with gradient
+SCORES = ("score_BT",)  # what the head of a reward model gives
 ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # that every `Objective.prepare` is given
 
 
@@ -88,11 +90,16 @@ class Objective(Protocol):
         unit: column whose equal numbers mark rows that `loss` must see together, such as ``group_B``; neither
             minibatches, micro-batches nor ranks part them.  None: a sum over rows, whose minibatches are of whole
             trajectories.
+        reads: columns of a network that `loss` is given, which carry gradient: `LOGPS` of a policy, `SCORES` of a
+            reward model, whose head reads the tokens that ``is_scored_BT`` of `prepare` names.
+        is_chance: of a reward model: its scores are logits of a chance, after every turn.
         trains: False: nothing is trained, `loss` is never called, and no optimizer is made.
     """
 
     name: str
     unit: ClassVar[str | None] = None
+    reads: ClassVar[tuple[str, ...]] = LOGPS
+    is_chance: ClassVar[bool] = False
     trains: ClassVar[bool] = True
 
     @property
@@ -153,8 +160,8 @@ class Objective(Protocol):
         among them, also on their own: their share must be 0 and finite.
 
         Args:
-            tensors: all columns of whole units, what `count` gave, and ``logp_BT`` and ``entropy_BT`` (nats) of the
-                policy, which carry gradient.
+            tensors: all columns of whole units, what `count` gave, and those that `reads` names, which carry gradient:
+                ``logp_BT`` and ``entropy_BT`` (nats) of a policy, or ``score_BT``.
         """
         ...
 
@@ -187,14 +194,17 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
         found = _tried("prepare", objective.prepare, given)
         tensors |= {name: t for name, t in found.items() if name != "keep_B" and t.dim()}
         tensors |= _tried("count", objective.count, tensors)
-    scores = {name: rows[name].clone().requires_grad_() for name in ("logp_BT", "entropy_BT")}
+    like = rows["logp_BT"]
+    scores = {name: rows.get(name, 0 * like).clone().requires_grad_() for name in objective.reads}
     with torch.enable_grad():
         result = _tried("loss", objective.loss, tensors | scores)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
         raise ValueError(f"loss must return a scalar and its metrics, and returned a {type(result).__name__}")
     loss, metrics = result
     if loss.dim() or not bool(torch.isfinite(loss)) or not loss.requires_grad:
-        raise ValueError("loss must return a finite scalar through which gradient flows into logp_BT")
+        raise ValueError(
+            f"loss must return a finite scalar through which gradient flows into {objective.reads[0]}"
+        )
     for name, value in metrics.items():
         if value.shape != (torch.Size() if name.endswith("_max") else torch.Size([2])):
             raise ValueError(f"loss: metric {name} must be [sum, weight], or a scalar where it ends in _max")

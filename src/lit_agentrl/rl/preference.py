@@ -122,16 +122,8 @@ class PreferenceLoss(Objective):
             self._losses(columns)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Keeps the rows of pairs; ``pairless_share`` of groups have none."""
-        pairs = bind(self.pairing, tensors)
-        units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
-        is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
-        is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
-        row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
-        keep_B[row_A[is_paired_N[units.unit_A]]] = True
-        scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
-        groups, paired = (len(torch.unique(g_B)) for g_B in (scored_B, tensors["group_B"][keep_B]))
-        return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - paired / max(groups, 1))}
+        """Keeps the rows of pairs."""
+        return kept_pairs(bind(self.pairing, tensors), tensors)
 
     def count(self, tensors: Tensors) -> Tensors:
         """Pairs, groups that have one, and tokens of the best of each."""
@@ -183,16 +175,38 @@ class PreferenceLoss(Objective):
 
     def _losses(self, columns: Tensors) -> Tensor:
         """The loss of each pair."""
-        columns = columns | {"z_P": columns["z_P"] + bind(self.margin, columns)}
-        turned = {"chosen": "rejected", "rejected": "chosen"}
-        flipped = {
-            "_".join(turned.get(part, part) for part in name.split("_")): value
-            for name, value in columns.items()
-        }
-        flipped["z_P"] = -columns["z_P"]
-        with named("smoothing"):
-            losses_P: Tensor = self.smoothing(bind(self.link, columns), bind(self.link, flipped))
-        return losses_P
+        return link_losses(columns, margin=self.margin, link=self.link, smoothing=self.smoothing)
+
+
+def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
+    """``keep_B``, the rows of pairs; ``pairless_share`` of groups have none."""
+    units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
+    is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
+    is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
+    row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
+    keep_B[row_A[is_paired_N[units.unit_A]]] = True
+    scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
+    groups, paired = (len(torch.unique(g_B)) for g_B in (scored_B, tensors["group_B"][keep_B]))
+    return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - paired / max(groups, 1))}
+
+
+def link_losses(
+    columns: Tensors,
+    *,
+    margin: Callable[..., Tensor],
+    link: Callable[..., Tensor],
+    smoothing: Callable[..., Tensor],
+) -> Tensor:
+    """The loss of each pair, (P,), from columns of pairs by name; gradient flows through ``z_P`` and both sides."""
+    columns = columns | {"z_P": columns["z_P"] + bind(margin, columns)}
+    turned = {"chosen": "rejected", "rejected": "chosen"}
+    flipped = {
+        "_".join(turned.get(part, part) for part in name.split("_")): value for name, value in columns.items()
+    }
+    flipped["z_P"] = -columns["z_P"]
+    with named("smoothing"):
+        losses_P: Tensor = smoothing(bind(link, columns), bind(link, flipped))
+    return losses_P
 
 
 @torch.no_grad()

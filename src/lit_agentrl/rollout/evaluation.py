@@ -53,5 +53,9 @@ class Evaluation:
         batch.episodes, batch.used = played.episodes, used_by_all([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)
+        self.take(batch, is_first=is_first)
+
+    def take(self, batch: StepBatch, *, is_first: bool = True) -> None:
+        """Take over the outcomes of a batch; ``is_first`` as of `collect`."""
         self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]
         self.iteration = batch.iteration

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from lit_agentrl.distributed import StrategyDoors
-from lit_agentrl.models.logprobs import TokenScores, score_tokens
+from lit_agentrl.models.heads import ScoreHead
+from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.models.routing import Pass, Routers
 from lit_agentrl.update.critic import Critic
-from lit_agentrl.update.microbatches import Form
+from lit_agentrl.update.microbatches import Form, micro_batched
 from lit_agentrl.update.scoring import expert_rows, form_of_rows, memory_saved, score_rows, value_rows
 from lit_agentrl.update.settings import UpdateSettings
 
 Tensors = dict[str, Tensor]
 
 
+class Found(NamedTuple):
+    """What a loss reads off a micro-batch.
+
+    Attributes:
+        columns: by name, with gradient.
+        hidden_AD: what the policy's head read, where a critic reads it too.
+    """
+
+    columns: Tensors
+    hidden_AD: Tensor | None = None
+
+
 class Networks:
-    """The policy's network, and beside it a critic and a frozen reference, where there are any.
+    """The policy's network, and beside it a critic and a frozen reference, where there are any; or a reward model.
 
     Args:
         policy: causal LM, trained in place.
@@ -32,6 +45,7 @@ class Networks:
         settings: how rows are cut up and packed.
         temperature: sampling temperature of the trajectories; log-probs are taken at it.
         routing: what is done about the policy's routers.
+        head: of a reward model: it is trained with the network below it, whose log-probs nobody asks for.
 
     Raises:
         ValueError: a network cannot take rows in the form that is demanded, or its layers cannot be run again.
@@ -46,9 +60,11 @@ class Networks:
         settings: UpdateSettings,
         temperature: float,
         routing: Routing,
+        head: ScoreHead | None = None,
     ) -> None:
         self.policy = policy
         self.critic = critic
+        self.head = head
         self.reference = reference
         self._settings = settings
         self._temperature = temperature
@@ -72,7 +88,7 @@ class Networks:
 
     @property
     def trained(self) -> list[nn.Module]:
-        return [each for each in (self.policy, self.critic) if each is not None]
+        return [each for each in (self.policy, self.critic, self.head) if each is not None]
 
     @property
     def frozen(self) -> list[nn.Module]:
@@ -135,16 +151,36 @@ class Networks:
             tokens_per_microbatch=self._settings.tokens_per_microbatch, routers=self._routers,
         )  # fmt: skip
 
+    def head_scores(self, tensors: Tensors) -> Tensor:
+        """The head's scores of the rows where ``is_scored_BT``, (B, T)."""
+        assert self.head is not None
+        head = self.head
+
+        def scored(tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None) -> Tensor:
+            found_BT: Tensor = head(
+                self.policy, tokens_BT=tokens_BT, is_scored_BT=is_action_BT, packing=packing
+            )
+            return found_BT
+
+        rows = {name: tensors[name] for name in ("tokens_BT", "is_real_BT")}
+        rows["is_action_BT"] = tensors["is_scored_BT"]
+        return micro_batched(scored, rows, 2 * self._settings.tokens_per_microbatch, self.form)
+
     # ------------------------------------------------------------------ with gradient
-    def scores(self, part: Tensors, packing: Packing | None, *, entropy_grad: bool) -> TokenScores:
-        """Log-probs and entropies of a micro-batch, and hidden states where a critic reads the policy's."""
+    def scores(self, part: Tensors, packing: Packing | None, *, entropy_grad: bool) -> Found:
+        """What a loss reads of a micro-batch: log-probs and entropies of the policy, or scores of the head."""
         with memory_saved(self._settings.checkpoint_activations, self.policy):
-            return score_tokens(
+            if self.head is not None:
+                rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
+                return Found({"score_BT": self.head(self.policy, **rows, packing=packing)})
+            found = score_tokens(
                 self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
                 temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
                 with_hidden=self.critic is not None and self.critic.is_shared,
                 logits_chunk=self._settings.logits_chunk, is_checked=True,
             )  # fmt: skip
+        assert found.entropy_BT is not None
+        return Found({"logp_BT": found.logp_BT, "entropy_BT": found.entropy_BT}, found.hidden_AD)
 
     def value_loss(
         self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None

@@ -59,9 +59,7 @@ class Stepper:
         metrics = self._accumulate(minibatch, loop)
         if self._is_too_far(minibatch, metrics) and not is_fresh:
             return {"stop_kl_max": metrics["stop_kl_max"]}, False
-        gap = sum_over_ranks(metrics["logp_gap"])
-        is_off = float(gap[0] / gap[1].clamp(min=1)) > self._settings.max_logp_gap
-        if is_fresh and is_off and not self._objective.needs("sampler_logp_BT"):
+        if is_fresh and self._is_off(metrics) and not self._objective.needs("sampler_logp_BT"):
             # the sampler's numbers are not this network's: take the ratio against recomputed ones
             loop.zero_grad()
             recomputed_BT = self._networks.logp(tensors)
@@ -80,6 +78,13 @@ class Stepper:
         if not is_fresh:
             metrics = {name: v for name, v in metrics.items() if not name.startswith("logp_gap")}
         return metrics, True
+
+    def _is_off(self, metrics: Tensors) -> bool:
+        """Whether the recorded log-probs are not this network's; a reward model has none."""
+        if self._networks.head is not None:
+            return False
+        gap = sum_over_ranks(metrics["logp_gap"])
+        return float(gap[0] / gap[1].clamp(min=1)) > self._settings.max_logp_gap
 
     def _is_too_far(self, minibatch: Tensors, metrics: Tensors) -> bool:
         """Whether `UpdateSettings.stop` ends the iteration here, alike on all ranks; ``stop_kl_max`` is what it saw."""
@@ -125,12 +130,14 @@ class Stepper:
     def _clip(self, metrics: Tensors, loop: Loop) -> Tensor:
         """Scales gradients down to the norms allowed; returns the sum of the norms before."""
         critic = self._networks.critic
-        norm = loop.doors.clip_gradient_norm(self._networks.policy.parameters(), self._settings.grad_clip)
+        head = self._networks.head
+        own = [*self._networks.policy.parameters(), *([] if head is None else head.parameters())]
+        norm = loop.doors.clip_gradient_norm(own, self._settings.grad_clip)
         metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
         if critic is not None:
-            own = loop.doors.clip_gradient_norm(critic.parameters(), critic.grad_clip)
-            metrics["critic_grad_norm"] = torch.stack([own, torch.ones_like(own)])
-            norm = norm + own
+            of_critic = loop.doors.clip_gradient_norm(critic.parameters(), critic.grad_clip)
+            metrics["critic_grad_norm"] = torch.stack([of_critic, torch.ones_like(of_critic)])
+            norm = norm + of_critic
         return norm
 
     def _accumulate(self, minibatch: Tensors, loop: Loop) -> Tensors:
@@ -163,13 +170,12 @@ class Stepper:
         self, part: Tensors, packing: Packing | None, routed: Pass | None
     ) -> tuple[Tensor, Tensors]:
         """Loss of a micro-batch and its metrics."""
-        scores = self._networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
-        assert scores.entropy_BT is not None
-        part |= {"logp_BT": scores.logp_BT, "entropy_BT": scores.entropy_BT}
+        found = self._networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
+        part |= found.columns
         loss, metrics = self._objective.loss(part)
         share = loss.detach()
         if self._networks.critic is not None:
-            value_loss, value_metrics = self._networks.value_loss(part, packing, scores.hidden_AD)
+            value_loss, value_metrics = self._networks.value_loss(part, packing, found.hidden_AD)
             loss = loss + value_loss
             metrics |= value_metrics
         if routed is not None:
@@ -177,11 +183,11 @@ class Stepper:
             loss = loss + router_loss
             metrics |= router_metrics
         with torch.no_grad():
-            is_own_BT = part["is_action_BT"] & _is_of_now(part)
-            gap_BT = (scores.logp_BT - part["sampler_logp_BT"]).abs() * is_own_BT
-            count = is_own_BT.sum().float()
-            metrics["logp_gap"] = torch.stack([gap_BT.sum(), count])
-            metrics["logp_gap_max"] = gap_BT.max()
+            if "logp_BT" in found.columns:
+                is_own_BT = part["is_action_BT"] & _is_of_now(part)
+                gap_BT = (part["logp_BT"] - part["sampler_logp_BT"]).abs() * is_own_BT
+                metrics["logp_gap"] = torch.stack([gap_BT.sum(), is_own_BT.sum().float()])
+                metrics["logp_gap_max"] = gap_BT.max()
             metrics["loss"] = torch.stack([share, torch.zeros_like(share)])
             if self._settings.stop is not None:
                 metrics["moved"] = bind(old_kl, part).sum()

@@ -11,6 +11,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import LEFT_OUT
 from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
+from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
@@ -38,6 +39,7 @@ class Updater:
         seed: run seed; minibatches are drawn with it.
         routing: what is done about the routers of a mixture of experts.
         is_reference_given: rows come with ``ref_logp_BT``, so that no reference is kept.
+        head: of a reward model; the network is then trained below it.
 
     Attributes:
         progress: steps taken and skipped.
@@ -55,6 +57,7 @@ class Updater:
         seed: int = 0,
         routing: Routing | None = None,
         is_reference_given: bool = False,
+        head: ScoreHead | None = None,
     ) -> None:
         self.objective = objective
         self.settings = settings
@@ -64,7 +67,7 @@ class Updater:
         with named("update"):  # where the settings of an update stand
             self.networks = Networks(
                 network, critic=critic, reference=reference, settings=settings, temperature=temperature,
-                routing=routing or Routing(),
+                routing=routing or Routing(), head=head,
             )  # fmt: skip
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
         self._seed = seed
@@ -108,6 +111,8 @@ class Updater:
         """With the networks' columns; old log-probs are the sampler's own, unless both are asked for."""
         if bool(tensors["is_action_BT"][:, :1].any()):
             raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
+        if self.networks.head is not None:  # nobody asks for log-probs
+            return tensors
         tensors = {**tensors, "old_logp_BT": tensors["sampler_logp_BT"]}
         if self.networks.routing.replay == "old":
             tensors["experts_BK"] = self.networks.experts(tensors)

@@ -1,0 +1,142 @@
+"""The folder of a reward model: a causal language model, its head, and a record of both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lit_agentrl.models.heads import ScoreHead
+from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.policy import Policy, load_pretrained
+
+FORMAT, VERSION = "lit_agentrl reward model", 1
+ABOUT, WEIGHTS = "reward_model.json", "score_head.safetensors"
+
+
+@dataclass(frozen=True)
+class About:
+    """What is recorded of a reward model.
+
+    Attributes:
+        kind: ``score``: of a whole episode, on no scale of its own; ``logit``: of a chance, after every turn.
+        fingerprint: of the weights of network and head.
+        tokenizer: fingerprint of what maps texts to ids.
+        mean, std: of the scores of held-out episodes.
+        algo: what it was trained by.
+    """
+
+    kind: str
+    fingerprint: str
+    tokenizer: str
+    mean: float = 0.0
+    std: float = 1.0
+    algo: str = ""
+
+
+@dataclass
+class RewardModel:
+    """A network with its head, and what is recorded of it."""
+
+    policy: Policy
+    head: ScoreHead
+    about: About
+
+
+def of_weights(network: nn.Module, head: nn.Module) -> str:
+    """A fingerprint of both."""
+    return hashlib.sha256(f"{fingerprint(network)} {fingerprint(head)}".encode()).hexdigest()
+
+
+def save_head(folder: str | Path, head: ScoreHead, about: About) -> None:
+    """Write the head beside the network, whose folder this is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
+    save_file(state, Path(folder) / WEIGHTS)
+    told = {"format": FORMAT, "version": VERSION, **asdict(about)}
+    (Path(folder) / ABOUT).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def find_model(path: str) -> Path:
+    """The folder of the reward model that a run wrote, or that this is itself.
+
+    Raises:
+        ValueError: there is none, naming the path.
+    """
+    given = Path(path).expanduser()
+    for folder in (given / "hf", given):
+        if (folder / ABOUT).is_file():
+            return folder
+    if not given.exists():
+        raise ValueError(f"path={path} is not there; looked for {given.absolute()}")
+    raise ValueError(
+        f"path={path} holds no reward model: no {ABOUT} in it, nor in its hf/; give the folder of a run that trained "
+        "one, such as algo=bradley_terry"
+    )
+
+
+def read_about(path: str) -> About:
+    """What is recorded of the reward model of a folder; nothing is loaded.
+
+    Raises:
+        ValueError: there is none, or its record cannot be read.
+    """
+    file = find_model(path) / ABOUT
+    try:
+        told: Any = json.loads(file.read_text(encoding="utf-8"))
+        if told.pop("format") != FORMAT or told.pop("version") != VERSION:
+            raise ValueError("it is of another format")
+        about = About(**told)
+        texts = (about.kind, about.fingerprint, about.tokenizer, about.algo)
+        if not all(isinstance(each, str) for each in texts) or about.kind not in ("score", "logit"):
+            raise ValueError("a field is of the wrong type")
+        if not (isinstance(about.mean, float | int) and isinstance(about.std, float | int) and about.std > 0):
+            raise ValueError("mean and std must be numbers, std > 0")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"path={path}: {file.name} cannot be read ({error}); train the model again"
+        ) from error
+    return about
+
+
+def load_model(path: str, tokenizer: str) -> RewardModel:
+    """The reward model of a folder, frozen.
+
+    Args:
+        path: of a run, or of the folder itself.
+        tokenizer: fingerprint of that of the policy whose ids it is to read.
+
+    Raises:
+        ValueError: it cannot be loaded, speaks other ids, or its weights are not those that are recorded.
+    """
+    folder, about = find_model(path), read_about(path)
+    if about.tokenizer != tokenizer:
+        raise ValueError(
+            f"path={path} reads token ids of another tokenizer than the policy's; train a reward model of the same one"
+        )
+    policy = load_pretrained(str(folder))
+    head = ScoreHead(policy.network.config.get_text_config().hidden_size)
+    try:
+        head.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"path={path}: {WEIGHTS} cannot be loaded ({reason}); train the model again"
+        ) from error
+    if (found := of_weights(policy.network, head)) != about.fingerprint:
+        raise ValueError(
+            f"path={path} holds weights {found[:12]}, and its record says {about.fingerprint[:12]}: a file was "
+            "exchanged; train the model again"
+        )
+    policy.network.requires_grad_(False)
+    head.requires_grad_(False)
+    return RewardModel(policy, head, about)

@@ -1,0 +1,127 @@
+"""A reward model as a LightningModule: a policy's network with a head of one number, judged on pairs held out."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.distributed import gather_rows
+from lit_agentrl.models.heads import ScoreHead
+from lit_agentrl.models.lora import merged
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.reward_model import About, of_weights, save_head
+from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.report.verdicts import NEAR, PAIRS, outcomes
+from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.judging import Verdicts, judge
+from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.reward_losses import is_end
+from lit_agentrl.rl.step_labels import step_metrics
+from lit_agentrl.rl.units import trajectory_units
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+
+
+class RewardModule(PolicyModule):
+    """Trains the policy's network, below a new head, to score recorded episodes.
+
+    An evaluation compares all pairs that are held out.  To everything that reads evaluations a pair is an episode: a
+    success where the better side has the higher score, its return the margin, its group the prompt.
+
+    Args:
+        policy: network and tokenizer; the network is trained in place.
+        objective: one that reads ``score_BT``; see ``rl/reward_losses.py``.
+        seed: run seed; the head's first weights are drawn with it.
+        options: others of `AgentModule`.
+    """
+
+    score_mean: Tensor
+    score_std: Tensor
+
+    def __init__(self, policy: Policy, *, objective: Objective, seed: int = 0, **options: Any) -> None:
+        head = ScoreHead(policy.network.config.get_text_config().hidden_size, seed=seed)
+        head.to(policy.network.dtype)
+        output: Any = policy.network.get_output_embeddings()  # type: ignore[no-untyped-call]
+        tied: Any = policy.network.get_input_embeddings()
+        if output is not None and output.weight is not tied.weight:
+            output.weight.requires_grad_(False)  # no score depends on it
+        super().__init__(policy, objective=objective, seed=seed, head=head, **options)
+        self.register_buffer("score_mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("score_std", torch.ones((), dtype=torch.float64))
+
+    def setup(self, stage: str) -> None:
+        """As of `AgentModule`.
+
+        Raises:
+            ValueError: the strategy cuts networks up.
+        """
+        super().setup(stage)
+        if self._doors.is_sharded:
+            raise ValueError(
+                "strategy=fsdp does not cut up the head of a reward model; use strategy=ddp or single"
+            )
+
+    # ------------------------------------------------------------------ evaluation
+    def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._judge("val", batch)
+
+    def test_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._judge("test", batch)
+
+    @torch.no_grad()
+    def _judge(self, split: str, batch: StepBatch) -> None:
+        rows = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed().tensors()
+        units = bind(trajectory_units, rows)
+        found = self.objective.prepare(rows)
+        is_end_BT = is_end(units, rows["is_action_BT"])
+        is_scored_BT = found["is_scored_BT"] | is_end_BT
+        score_BT = self.updater.networks.head_scores(rows | {"is_scored_BT": is_scored_BT})
+        own = judge(rows, score_BT)
+        table, _ = gather_rows({"table": own.table_PC})
+        verdicts = Verdicts(table["table"].cpu())
+        of_all, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
+        scores_S = of_all["scores"]
+        metrics = verdicts.metrics() | {
+            "score_mean": float(scores_S.mean()),
+            "score_std": float(scores_S.std()),
+        }
+        if "is_good_B" in found:
+            table = {
+                "score": score_BT,
+                "turn": rows["turn_BT"],
+                "good": found["is_good_B"][:, None].expand_as(score_BT),
+            }
+            steps = {name: column[is_scored_BT].double() for name, column in table.items()}
+            metrics |= step_metrics(gather_rows(steps)[0])
+        self.row |= {f"{split}/{name}": value for name, value in metrics.items()}
+        self.log(f"{split}/success", metrics.get("success", 0.0), logger=False, batch_size=1, sync_dist=False)
+        batch.outcomes = [*outcomes(verdicts, PAIRS), *outcomes(verdicts, NEAR)]
+        if split == "val":
+            self.score_mean.copy_(scores_S.mean())
+            self.score_std.copy_(scores_S.std().clamp(min=1e-6))
+
+    def on_validation_epoch_end(self) -> None:
+        """All is in the row already."""
+
+    def on_test_epoch_end(self) -> None:
+        """All is in the row already."""
+
+    # ------------------------------------------------------------------ saving
+    def export(self, folder: str | Path, network: Any = None) -> None:
+        """As of `AgentModule`, with the head and what `models.reward_model.About` records beside it."""
+        super().export(folder, network)
+        assert self.head is not None
+        head = copy.deepcopy(self.head).cpu()
+        plain = self.policy.network if network is None else network
+        if self.policy.adapters is not None:
+            plain = merged(plain)
+        about = About(
+            kind="logit" if self.objective.is_chance else "score",
+            fingerprint=of_weights(plain, head), tokenizer=tokenizer_fingerprint(self.policy.tokenizer),
+            mean=float(self.score_mean), std=float(self.score_std), algo=self.objective.name,
+        )  # fmt: skip
+        save_head(folder, head, about)

@@ -1,0 +1,174 @@
+"""A reward model as a module: its gradient, how it is judged, its folder, and that a resumed run is the whole run."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from torch import Tensor
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
+from lit_agentrl.modules.reward import RewardModule
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.update.settings import OptimSettings, UpdateSettings
+from tests.conftest import nano_tokenizer, tiny_policy
+from tests.rl.test_algo_configs import CONF, REWARD_MODELS
+from tests.update.bare import BareModule
+from tests.update.conftest import recorded
+
+
+class BareReward(RewardModule, BareModule):
+    """With what a Trainer provides."""
+
+
+def objective(name: str) -> Any:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        section = compose("train", overrides=[f"algo={name}"]).algo
+    del section.structure
+    return instantiate(section)
+
+
+def module_of(name: str, **update: Any) -> BareReward:
+    sgd = OptimSettings(optimizer=partial(torch.optim.SGD), lr=1.0)
+    settings = UpdateSettings(**({"tokens_per_microbatch": 10_000, "grad_clip": 1e9} | update))
+    module = BareReward(tiny_policy(), objective=objective(name), update=settings, optim=sgd)
+    module.prepare()
+    return module
+
+
+def change(name: str, batch: Any = None, **update: Any) -> dict[str, Tensor]:
+    module = module_of(name, **update)
+    before = {key: p.detach().clone() for key, p in module.named_parameters()}
+    batch = batch or recorded()[1]
+    module.training_step(StepBatch(0, [], [], [], trajectories=batch), 0)
+    assert module.row["train/loss"] > 0 and "train/logp_gap" not in module.row
+    return {key: p.detach() - before[key] for key, p in module.named_parameters()}
+
+
+SLOW = [pytest.mark.slow, pytest.mark.sweep]
+
+
+@pytest.mark.parametrize("name", ["bradley_terry", *(pytest.param(n, marks=SLOW) for n in REWARD_MODELS[1:])])
+def test_how_rows_are_cut_and_packed_does_not_change_the_gradient(name: str) -> None:
+    expected = change(name, packing=False)
+    assert float(expected["head.linear.weight"].abs().max()) > 1e-4
+    assert sum(float(v.abs().sum()) > 0 for v in expected.values()) > 5  # the network is trained too
+    batch = recorded()[1]
+    order = torch.randperm(batch.num_rows, generator=torch.Generator().manual_seed(1))
+    for found in (
+        change(name, packing=False, tokens_per_microbatch=1),
+        change(name, batch.select(order), packing="shared"),
+    ):
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, atol=3e-6, rtol=1e-4)
+
+
+def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path) -> None:
+    module = module_of("bradley_terry")
+    batch = StepBatch(0, [], [], [], trajectories=recorded()[1], given={})
+    module.log = lambda *args, **options: None  # type: ignore[method-assign]
+    module.validation_step(batch, 0)
+    assert module.row["val/pairs"] == sum(outcome.task_name == "pairs" for outcome in batch.outcomes) > 0
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    module.export(folder)
+    spoken = tokenizer_fingerprint(module.policy.tokenizer)
+    model = load_model(str(tmp_path), spoken)
+    assert model.about.kind == "score" and model.about.std == pytest.approx(module.row["val/score_std"])
+    rows = recorded()[1].tensors()
+    ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
+    with torch.no_grad():
+        ours, theirs = module.head(module.policy.network, **ask), model.head(model.policy.network, **ask)
+    assert torch.equal(ours, theirs) and not model.head.linear.weight.requires_grad
+    about = json.loads((folder / ABOUT).read_text())
+    for told, said in (
+        ({**about, "fingerprint": "0" * 64}, "and its record says 000000000000: a file was exchanged"),
+        ({**about, "tokenizer": "0" * 64}, "another tokenizer than the policy's"),
+        ({**about, "kind": "x"}, "a field is of the wrong type"),
+        ({**about, "version": 9}, "it is of another format"),
+        ({}, "cannot be read"),
+    ):
+        (folder / ABOUT).write_text(json.dumps(told))
+        with pytest.raises(ValueError, match=said) as raised:
+            load_model(str(tmp_path), spoken)
+        assert "\n" not in str(raised.value)
+    for path, said in (
+        (str(tmp_path / "no"), "is not there; looked for"),
+        (str(CONF), "holds no reward model"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_about(path)
+
+
+def data(folder: Path) -> str:
+    """Forty prompts of one turn; the longer answer is the better one."""
+    rows = [
+        {"prompt": f"{'#' * (k % 8 + 1)} {'P_' * (k // 8 + 1)}", "chosen": "<answer>Up || Down</answer>",
+         "rejected": "<answer>Up</answer>"} for k in range(40)
+    ]  # fmt: skip
+    file = folder / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+SMALL = [
+    "env=bandit",
+    "data=pairs",
+    "data.batch=4",
+    "data.held_out=0.4",
+    "val.every=2",
+    "callbacks.transcripts.every=9",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*SMALL, "algo=bradley_terry", f"data.path={data(tmp_path)}"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    main_train([*given, "trainer.max_epochs=4", f"hydra.run.dir={whole}"])
+    main_train([*given, "trainer.max_epochs=2", f"hydra.run.dir={cut}"])
+    main_train([f"resume={cut}", "trainer.max_epochs=4"])
+    one, other = (
+        torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (whole, cut)
+    )
+    assert one.keys() == other.keys() and "head.linear.weight" in one
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert (whole / "metrics.csv").read_text().splitlines()[-1].count(",") > 5
+    found = {game["name"]: game for game in json.loads((cut / "summary.json").read_text())["games"]}
+    assert found["pairs"]["last"]["success"]["mean"] > 0.9 > found["pairs"]["chance"]["success"]["mean"]
+    assert load_model(str(cut), tokenizer_fingerprint(nano_tokenizer())).about.algo == "bradley_terry"
+    with pytest.raises(SystemExit):
+        main_evaluate([f"run={cut}"])
+    assert "trained a reward model, which plays nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["algo=bradley_terry"], "algo=bradley_terry trains a reward model, which learns from recorded episodes"),
+        *(pytest.param(*each, marks=SLOW) for each in (
+        (["algo=process_reward", "data=unpaired", "data.held_out=0"], "data.held_out=0 leaves nothing that"),
+        (["algo=bradley_terry", "data=unpaired"], "has groups of one, and algo=bradley_terry compares"),
+        (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 is for reward models"),
+        (["algo=bradley_terry", "data=pairs", "val.episodes=8"], "a reward model plays nothing"),
+        (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "update.stop goes by log-probs"),
+        )),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_one_line(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = [f"data.path={data(tmp_path)}"] if len(options) > 1 else []
+    with pytest.raises(SystemExit):
+        main_train([*options, *path, f"hydra.run.dir={tmp_path / 'run'}"])
+    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
