@@ -1,0 +1,193 @@
+"""Missions of BabyAI in words: rooms with doors, keys, balls and boxes, of which the player sees what lies ahead."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.adapters.base import Replayed, missing
+from lit_agentrl.envs.base import Outcome
+
+# in the order of minigrid's numbers; its seventh, done, does nothing
+ACTIONS = ("Left", "Right", "Forward", "Pickup", "Drop", "Toggle")
+_FACES = ("east", "south", "west", "north")
+# levels in whose order of goals, hands full or hidden keys the bot of minigrid errs
+_NO_BOT = ("Debug", "Carrying", "KeyInBox")
+_ENDLESS = 10**9  # its own limit of steps: limits belong to the task
+
+
+class BabyAI(Replayed):
+    """One mission an episode, such as ``put the red ball next to the blue box``.
+
+    The player sees a square of 7 × 7 cells ahead, as far as walls and closed doors allow.  Success pays 1.  Best
+    play is that of the bot of minigrid, which sees no more than the player and explores where it must.  For the few
+    levels that the bot cannot play it is not known.
+
+    Args:
+        id: a level, such as ``BabyAI-GoToLocal-v0``, ``BabyAI-PutNextLocal-v0`` or ``BabyAI-BossLevel-v0``.
+        split: ``train``, ``val`` or ``test``, by all that the rooms hold.
+
+    Raises:
+        ValueError: the library is missing, or it has no such level.
+    """
+
+    foreign = ("_game", "_ahead")
+
+    def __init__(self, *, id: str = "BabyAI-GoToLocal-v0", split: str = "train") -> None:
+        super().__init__(split=split)
+        self._id = id
+        self._game: Any
+        self._ahead: Any  # of the bot: its game, itself, how many actions it has seen, its advice
+        self._open()
+        self._number = 0
+
+    @property
+    def rules(self) -> str:
+        return (
+            "Fulfil the goal. You see what lies ahead of you, at most 6 cells ahead and 3 to each side.\n"
+            "Left and Right turn you, Forward goes one step. Pickup takes what is one step ahead, and you carry one "
+            "thing at a time. Drop puts it one step ahead. Toggle opens a door or a box one step ahead; a locked "
+            "door needs the key of its colour.\n"
+            f"Actions: {', '.join(ACTIONS)}.\nRewards: 1 at the end."
+        )
+
+    @property
+    def system_text(self) -> str:
+        return f"You are playing BabyAI.\n{self.rules}"
+
+    def action_names(self) -> list[str]:
+        return list(ACTIONS)
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """The bot's next action; None: it sees no way to the goal any more."""
+        require_whole("horizon", horizon, 1)
+        if not self._is_running or any(word in self._id for word in _NO_BOT):
+            return None
+        action = self._asked()
+        return None if action is None else [action]
+
+    def _open(self) -> None:
+        self._game, self._ahead = _made(self._id), None
+
+    def _begin(self, number: int) -> None:
+        self._number, self._ahead = number, None
+        self._game.reset(seed=number)
+
+    def _content(self) -> str:
+        game = self._game
+        told = [self._id, game.mission, _progress(game.instrs), _things(game.carrying)]
+        where = [int(each) for each in (*game.agent_pos, game.agent_dir)]
+        return json.dumps([*told, where, game.width, [_things(cell) for cell in game.grid.grid]])
+
+    def _observe(self) -> str:
+        game = self._game
+        carried = game.carrying
+        return "\n".join([
+            f"goal : {game.mission}",
+            f"you face : {_FACES[game.agent_dir]}",
+            f"you carry : {'nothing' if carried is None else f'a {carried.color} {carried.type}'}",
+            "you see :",
+            *_seen(game),
+        ])  # fmt: skip
+
+    def _act(self, action: str) -> Outcome:
+        _, reward, is_over, _, _ = self._game.step(ACTIONS.index(action))
+        is_solved = bool(is_over and reward > 0)
+        return Outcome({"goal": float(is_solved)}, terminated=bool(is_over), success=is_solved)
+
+    def _asked(self) -> str | None:
+        """Ask a bot that has gone all the way along, in a game of its own."""
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
+        done = [each for each in self._done if isinstance(each, str)]
+        try:
+            if self._ahead is None:
+                game = _made(self._id)
+                game.reset(seed=self._number)
+                bot: Any = BabyAIBot(game)  # type: ignore[no-untyped-call]
+                self._ahead = [game, bot, 0, bot.replan(None)]
+            game, bot, count, advice = self._ahead
+            for action in done[count:]:
+                game.step(ACTIONS.index(action))
+                advice = bot.replan(game.actions(ACTIONS.index(action)))
+            self._ahead[2:] = [len(done), advice]
+        except Exception:  # its assertions, where something that it needs is gone
+            self._ahead = None
+            return None
+        return ACTIONS[int(advice)] if int(advice) < len(ACTIONS) else None
+
+    def close(self) -> None:
+        self._game.close()
+
+
+def _made(id: str) -> Any:
+    try:
+        import minigrid  # noqa: F401 - which makes its levels known
+        from minigrid.envs.babyai.core import roomgrid_level, verifier
+    except ImportError as error:
+        raise missing("minigrid", "babyai", error) from error
+    if verifier.use_done_actions:
+        raise ValueError(
+            "BABYAI_DONE_ACTIONS is set, so that no goal counts without the action done; unset it"
+        )
+    vars(roomgrid_level)["print"] = _silent  # it writes a line for each room that it draws in vain
+    known = isinstance(id, str) and id.startswith("BabyAI-") and id in gymnasium.registry
+    require(known, "id", id, "a level of BabyAI, such as BabyAI-GoToLocal-v0")
+    return gymnasium.make(id, disable_env_checker=True, max_steps=_ENDLESS).unwrapped
+
+
+def _silent(*_: object) -> None: ...
+
+
+def _things(thing: Any) -> list[Any] | None:
+    """All of an object, also what a box hides."""
+    if thing is None:
+        return None
+    return [*(int(each) for each in thing.encode()), _things(getattr(thing, "contains", None))]
+
+
+def _progress(goal: Any) -> list[Any]:
+    """A goal with what is done of it."""
+    parts = [getattr(goal, name, None) for name in ("instr_a", "instr_b")]
+    marks = [getattr(goal, name, None) for name in ("a_done", "b_done")]
+    return [type(goal).__name__, *map(str, marks), *(_progress(part) for part in parts if part is not None)]
+
+
+def _seen(game: Any) -> list[str]:
+    """Lines of what is visible: things from near to far, and the nearest wall to each side."""
+    grid, is_visible = game.gen_obs_grid()
+    size = game.agent_view_size
+    things, walls = [], dict[str, int]()
+    for ahead in range(size):
+        for side in range(-(size // 2), size // 2 + 1):
+            column, row = side + size // 2, size - 1 - ahead
+            cell = grid.get(column, row)
+            if cell is None or not is_visible[column, row] or (ahead, side) == (0, 0):
+                continue
+            if cell.type != "wall":
+                things.append((ahead + abs(side), ahead, side, f"{_named(cell)} {_place(ahead, side)}"))
+            elif not ahead or not side:
+                way = "ahead" if ahead else "right" if side > 0 else "left"
+                walls[way] = min(ahead + abs(side), walls.get(way, size))
+    lines = [text for *_, text in sorted(things)]
+    return lines + [f"a wall {_steps(count)} {way}" for way, count in sorted(walls.items())]
+
+
+def _named(thing: Any) -> str:
+    if thing.type != "door":
+        return f"a {thing.color} {thing.type}"
+    state = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
+    return f"{'an' if state == 'open' else 'a'} {state} {thing.color} door"
+
+
+def _place(ahead: int, side: int) -> str:
+    parts = [_steps(ahead) + " ahead"] * bool(ahead)
+    parts += [f"{_steps(abs(side))} {'right' if side > 0 else 'left'}"] * bool(side)
+    return " and ".join(parts)
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
