@@ -99,8 +99,17 @@ def require(condition: bool, option: str, value: object, valid: str) -> None:
     """
     if not condition:
         # a text that looks like a number, as of ${now:%Y}, would be told to be what it seems
-        told = repr(value) if isinstance(value, str) and value.lstrip("+-").isdecimal() else shown(value)
+        told = repr(value) if isinstance(value, str) and reads_as_number(value) else shown(value)
         raise ValueError(f"{option}={told} must be {valid}")
+
+
+def reads_as_number(text: str) -> bool:
+    """Whether it would be shown as a number is."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def require_number(
@@ -139,6 +148,16 @@ def require_whole(option: str, value: object, low: int, high: int | None = None,
         value,
         f"a whole number {f'>= {low}' if high is None else f'from {low} to {high}'}{beside}",
     )
+
+
+def require_local(option: str, path: object) -> None:
+    """Checks that a file is not named by an address: nothing is downloaded.
+
+    Raises:
+        ValueError: it is.
+    """
+    if "://" in str(path):
+        raise ValueError(f"{option}={shown(path)} is an address; download the file and give its path")
 
 
 def require_one_of(option: str, value: object, valid: tuple[str, ...]) -> None:

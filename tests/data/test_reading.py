@@ -248,6 +248,7 @@ def test_text_that_the_tokenizer_does_not_know_is_refused(
         ({"path": ""}, "path= must be a folder or a file"),
         ({"path": []}, "path=[] must be a folder or a file"),
         ({"path": "nowhere"}, "path=nowhere is not there"),
+        ({"path": "https://h/a.jsonl"}, "path=https://h/a.jsonl is an address; download the file"),
         (
             {"path": "a.csv"},
             "must be a folder of lit-agentrl collect, or a file that ends in .jsonl or .parquet",

@@ -183,7 +183,7 @@ def test_what_a_server_refuses_is_not_asked_again_and_a_key_is_never_told(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"url": "ftp://x"}, "url=ftp must be http"),
+        ({"url": "ftp://x"}, "url=ftp://x must be http"),
         ({"url": "http://me:hidden@x"}, "url holds a user, a password"),
         ({"key_variable": "NO_SUCH_KEY"}, "key_variable=NO_SUCH_KEY: the environment has no such variable"),
         ({"mode": "text"}, "mode=text must be one of tokens, chat"),

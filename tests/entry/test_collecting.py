@@ -71,7 +71,7 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
     ("options", "said"),
     [
         (f"{PLAYED} seed=1 out={{}}", "episodes of another command: seed is 0 there, and 1 here"),
-        (f"{PLAYED} out=file", "file is no folder (it has no manifest.json)"),
+        (f"{PLAYED} out=file", "out: file is no folder (it has no manifest.json)"),
         (f"{PLAYED} out=other", "other is a folder of something else"),
         (PLAYED, "out has no value; collect --help"),
         ("model=nano env=bandit members=2 temperature=0 out=x", "would record the same episode again"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry.errors import explain, report
+from lit_agentrl.checks import require
+from lit_agentrl.entry.errors import explain, nearest, report
 from lit_agentrl.entry.jobs import _command_line
+from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.strategies.checkpoint_io import CheckpointError
 from lit_agentrl.update.settings import UpdateSettings
 
@@ -67,3 +70,25 @@ def test_what_hydra_is_told_is_taken_back(before: str | None, monkeypatch: pytes
 def test_control_characters_of_others_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     report("name=\x1b]0;owned\x1b\\ \u2026 is no name")
     assert capsys.readouterr().err == "error: name=\\x1b]0;owned\\x1b\\ \u2026 is no name\n"
+
+
+def test_names_are_near_in_capitals_too() -> None:
+    assert nearest("GRPO", ["rloo", "grpo", "Adam"]) == ["grpo"]
+    assert nearest("adamm", ["rloo", "grpo", "Adam"]) == ["Adam"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (1e30, "part.grad_clip=1e+30 must be 0, or from 1e-30 to 1e+15 in size"),
+        (1e-320, "part.grad_clip=1e-320 must be 0, or from 1e-30"),
+        ("1e-6", "part.grad_clip='1e-6' must be a number"),
+    ],
+)
+def test_numbers_that_no_sum_can_hold_and_texts_that_look_like_numbers(value: object, told: str) -> None:
+    name = f"{UpdateSettings.__module__}.{UpdateSettings.__qualname__}"
+    check_targets(OmegaConf.create({"part": {"_target_": name, "grad_clip": float("inf")}}))
+    with pytest.raises(ValueError, match=re.escape(told)):
+        check_targets(OmegaConf.create({"part": {"_target_": name, "grad_clip": value}}))
+    with pytest.raises(ValueError, match="^a='1.5' must be b"):
+        require(False, "a", "1.5", "b")

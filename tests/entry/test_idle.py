@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from lit_agentrl.entry.idle import bounds_that_never_act
+import pytest
+from omegaconf import OmegaConf
+
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.idle import _refuse_long_warmup, bounds_that_never_act
 from tests.rl.ragged import fresh
 from tests.update.bare import build
 
@@ -34,3 +38,15 @@ def test_bounds(mixed: tuple[str, ...], update: dict[str, int], told: str) -> No
 def test_older_episodes_without_a_correction_have_other_ratios() -> None:
     assert not bounds_that_never_act(build(fresh("grpo")), is_ahead=True)
     assert bounds_that_never_act(build(fresh("grpo", "correction=truncated")), is_ahead=True)
+
+
+def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:
+    run = {"optim": {"warmup_iterations": 9}, "trainer": {"max_epochs": 9}}
+    jobs: list[Any] = [(OmegaConf.create(run), None)]
+    told = r"^optim.warmup_iterations=9 of trainer.max_epochs=9: optim.lr would never be reached; lower"
+    with pytest.raises(UserError, match=told):
+        _refuse_long_warmup({"optim.warmup_iterations"}, jobs)
+    longer = [(OmegaConf.create(run | {"trainer": {"max_epochs": 10}}), None)]
+    _refuse_long_warmup({"optim.warmup_iterations"}, [*jobs, *longer])  # a sweep, of which one run leaves it
+    _refuse_long_warmup({"optim.warmup_iterations", "debug"}, jobs)
+    _refuse_long_warmup({"trainer.max_epochs"}, jobs)

@@ -39,7 +39,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ),
     (
         "strategy=ddp trainer.accelerator=gpu trainer.devices=auto",
-        "trainer.devices=auto is no device",
+        "trainer.accelerator=gpu: torch finds no GPU here",
         "accelerator=cpu",
     ),
     ("critic.nosuch=2", "unknown option critic.nosuch", "critic.grad_clip"),
@@ -71,8 +71,17 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("+optim.optimizer.momentum=0.9", "optim.optimizer.momentum", "weight_decay"),
     ("+optim.optimizer.lr=1", "optim.optimizer.lr", "optim.lr"),
     ("env.game._target_=nosuch.Game", "env.game._target_=nosuch.Game", "No module named 'nosuch'"),
-    ("+notes.author=me", "notes.author", "only below trainer, callbacks"),
-    ("+val.evry=1", "val.evry", "an existing one is changed by"),
+    ("+notes.author=me", "notes.author", "valid: algo, callbacks, "),
+    ("+val.evry=1", "val.evry", "did you mean val.every?"),
+    ("+rollout.prompts=4", "rollout.prompts is there already", "write rollout.prompts=4 without the +"),
+    ("rollout.n=8", "rollout.n", "did you mean rollout.members?"),
+    ("algo.kl_coef=0.1", "algo.kl_coef", "did you mean algo.kl.coef?"),
+    ("model=Qwen/Qwen3-4B", "model=Qwen/Qwen3-4B", "write model=hf model.name=Qwen/Qwen3-4B"),
+    (
+        "filter=dynamic_sampling filter.target=161",
+        "filter.target=161",
+        "more than the 160 groups that 10 waves",
+    ),
     ("~seed", "~seed", "seed=…"),
     ("~callbacks", "callbacks", "is missing"),
     ("run_dir=here", "run_dir=here", "hydra.run.dir=FOLDER"),
@@ -388,6 +397,8 @@ def test_config_of_another_version(refused: Refused, run_copy: Path, key: str, n
 
 
 def test_unreadable_config(refused: Refused, run_copy: Path) -> None:
+    (run_copy / ".hydra" / "config.yaml").write_text("")
+    assert "config.yaml holds no config; copy the file anew" in refused("resume=run")
     (run_copy / ".hydra" / "config.yaml").write_text("{")
     message = refused("resume=run")
     assert "resume=run: its saved config cannot be read" in message and "config.yaml, line 1" in message

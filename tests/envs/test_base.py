@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -133,7 +134,13 @@ def test_noise_differs_by_noise_seed_alone():
         (FrozenLake, {"min_solution": 7}, "min_solution=7"),
         (FrozenLake, {"view": "picture"}, "view=picture"),
         (Bandit, {"payoff": "mean"}, "payoff=mean"),
-        (Bandit, {"low_reward": 0.25}, "low_reward=0.25"),
+        (
+            Bandit,
+            {"low_reward": 0.25},
+            "low_reward=0.25 must be below high_reward=1 times high_probability=0.25",
+        ),
+        (Bandit, {"high_reward": -1}, "high_reward=-1 must be a finite number > 0"),
+        (Bandit, {"high_reward": math.inf}, "high_reward=inf must be a finite number > 0"),
         (Bandit, {"high_probability": 1.2}, "high_probability=1.2"),
     ],
 )

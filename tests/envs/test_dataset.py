@@ -129,6 +129,7 @@ def test_bad_rows_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
+        ("http://h/a.jsonl", r"path=http://h/a.jsonl is an address; download the file"),
         ("none.jsonl", r"path=none.jsonl is no file that is there; looked for .*none.jsonl"),
         ("rows.csv", r"path=rows.csv must be a file that ends in .jsonl or .parquet"),
         (

@@ -166,7 +166,12 @@ def test_single_precision_returns_give_single_precision(batch):
     [
         (advantages.group_mean_std, {"ddof": 2}, r"ddof=2 must be 0 or 1"),
         (advantages.group_mean_std, {"singleton": "one"}, r"singleton=one must be"),
-        (advantages.group_mean_std, {"eps": -1}, r"eps=-1 must be finite and >= 0"),
+        (
+            advantages.group_mean_batch_std,
+            {"eps": 2},
+            r"eps=2 must be in \[0, 1\]: it is added to a standard",
+        ),
+        (advantages.group_mean_std, {"eps": -1}, r"eps=-1 must be in \[0, 1\]"),
         (advantages.mc_return, {"discount": 1.5}, r"discount=1\.5 must be in \[0, 1\]"),
     ],
 )

@@ -132,6 +132,16 @@ def test_devices_that_make_no_sense(devices: int | str | list[int]) -> None:
         launching.count_devices("cpu", devices)
 
 
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching.CUDAAccelerator, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "x")
+    told = (
+        r"^accelerator=gpu: torch finds no GPU here \(.*CUDA_VISIBLE_DEVICES=x\); set trainer.accelerator=cpu"
+    )
+    with pytest.raises(ValueError, match=told):
+        launching.count_devices("gpu", 1)
+
+
 @pytest.mark.slow
 def test_a_run_starts_its_processes(tmp_path: Path) -> None:
     (printed,) = ended(started(command(*DDP, "trainer.devices=2", f"hydra.run.dir={tmp_path / 'run'}")))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import one_line, require_local
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import BadRow, Kind, by_prompt, scored
@@ -60,6 +60,8 @@ def find_paths(kind: Kind) -> list[Path]:
     Raises:
         ValueError: one is not there, or of another kind.
     """
+    for each in kind.paths:
+        require_local("path", each)
     found = [Path(each).expanduser() for each in kind.paths]
     for path in found:
         if not path.exists():

@@ -69,8 +69,8 @@ class Server:
         require(
             parts.scheme in ("http", "https") and bool(parts.hostname),
             "url",
-            parts.scheme,
-            "http://… or https://…",
+            url.rpartition("@")[2],  # no password
+            "http://HOST:PORT or https://HOST:PORT",
         )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import __version__
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.checks import named, require, require_number, require_one_of, require_whole, shown
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.entry import screen
@@ -159,7 +159,8 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
     """Play the shards that are not there yet."""
     path = Path(str(cfg.out))
     plan = list(_plan(cfg, games))
-    is_there = open_folder(path)  # refused before anything is made in it
+    with named("out"):
+        is_there = open_folder(path)  # refused before anything is made in it
     with owned(path):
         folder = is_there or EpisodeFolder(path, described, planned=len(plan))
         if is_there is None:

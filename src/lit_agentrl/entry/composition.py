@@ -97,6 +97,7 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
     """
     with hydra_ready():
         _check_keys(parse(job), search)
+        _check_added(name, job, search)
         try:
             cfg = compose(config_name=name, overrides=[*job, *search], return_hydra_config=True)
         except Exception as error:
@@ -179,11 +180,27 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             )
         if override.is_delete() and key in all_groups(search) and key not in LISTS:
             raise UserError(f"{text}: {key} cannot be left out; valid: {', '.join(options_of(key, search))}")
-        if not (override.is_add() or override.is_force_add() or override.is_delete()):
-            continue
-        if not any(key == section or key.startswith(f"{section}.") for section in OPEN):
-            verb = "removed" if override.is_delete() else "added"
+        if override.is_delete() and not _is_open(key):
             raise UserError(
-                f"{text}: {key} cannot be {verb}; keys can be {verb} only below {', '.join(OPEN[:-1])}; "
+                f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN[:-1])}; "
                 f"an existing one is changed by {key}=…"
             )
+
+
+def _is_open(key: str) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in OPEN)
+
+
+def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
+    """Refuse a key that is added where nothing would read it: as one that is there, or as a misspelt one."""
+    for text, override in zip(job, parse(job), strict=True):
+        if not (override.is_add() or override.is_force_add()) or _is_open(override.key_or_group):
+            continue
+        plain = [each.lstrip("+") if each == text else each for each in job]
+        try:
+            compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
+        except Exception as error:
+            raise explain_composition(error, name, plain, search) from error
+        raise UserError(
+            f"{text}: {override.key_or_group} is there already; write {text.lstrip('+')} without the +"
+        )

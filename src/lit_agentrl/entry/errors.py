@@ -116,8 +116,9 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """The names most like a misspelt one, best first; empty if none is near."""
-    return get_close_matches(name, sorted(valid), n=3, cutoff=cutoff)
+    """The names most like a misspelt one, in capitals or not, best first; empty if none is near."""
+    small = {each.lower(): each for each in sorted(valid, reverse=True)}
+    return [small[found] for found in get_close_matches(name.lower(), small, n=3, cutoff=cutoff)]
 
 
 def did_you_mean(near: Sequence[str]) -> str:

@@ -133,12 +133,28 @@ def refuse_idle(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts
             is_meant = override.key_or_group.startswith(rule.key)
             if is_meant and not any(rule.acts(cfg, parts) for cfg, parts in jobs):
                 raise UserError(f"{override.input_line} has no effect: {rule.why}")
+    _refuse_long_warmup({override.key_or_group for override in parse(overrides)}, jobs)
     for cfg, parts in jobs:
         warmup, iterations = cfg.critic.get("warmup_iterations", 0), cfg.trainer.max_epochs
         if parts.critic is not None and warmup >= iterations:
             raise UserError(
                 f"critic.warmup_iterations={warmup} of trainer.max_epochs={iterations}: the policy would never be "
                 "trained; lower the first, or raise the second"
+            )
+
+
+def _refuse_long_warmup(typed: set[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
+    """A warm-up that no run of the command leaves; ``debug=fast`` shortens runs on purpose."""
+    for section in ("optim", "critic.optim"):
+        option = f"{section}.warmup_iterations"
+        if option not in typed or "debug" in typed:
+            continue
+        pairs = [(int(OmegaConf.select(cfg, option)), int(cfg.trainer.max_epochs)) for cfg, _ in jobs]
+        if all(warmup >= iterations for warmup, iterations in pairs):
+            warmup, iterations = pairs[0]
+            raise UserError(
+                f"{option}={warmup} of trainer.max_epochs={iterations}: {section}.lr would never be reached; lower "
+                "the first, or raise the second"
             )
 
 

@@ -37,7 +37,6 @@ def explain_composition(
         if key not in groups or isinstance(value, dict):
             continue
         options = options_of(key, search)
-        valid = f"valid: {', '.join(options)}"
         if override.is_add():
             return UserError(
                 f"{override.input_line}: {key} is chosen already; write {key}={value} without the +"
@@ -46,8 +45,7 @@ def explain_composition(
         if unknown := [name for name in names if name not in options]:
             if new := REMOVED.get(f"{key}={unknown[0]}"):
                 return UserError(f"{key}={unknown[0]} is no option any more; write {new}")
-            hint = f"{did_you_mean(nearest(unknown[0], options))} {valid}".strip()
-            return UserError(f"unknown option {key}={unknown[0]}; {hint}")
+            return UserError(f"unknown option {key}={unknown[0]}; {_unknown_name(key, unknown[0], options)}")
         chosen.append(str(override.input_line))
     try:
         base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
@@ -82,6 +80,13 @@ def explain_composition(
     return UserError(explain(error))
 
 
+def _unknown_name(group: str, name: str, options: Sequence[str]) -> str:
+    """What to write in place of an option that a group has not."""
+    if group == "model" and "/" in name:
+        return f"write model=hf model.name={name}"
+    return f"{did_you_mean(nearest(name, options))} valid: {', '.join(options)}".strip()
+
+
 def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
     """Names the same key under another option of its group, or the nearest keys beside it or elsewhere."""
     parent = key
@@ -102,14 +107,20 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
         return (
             f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
         )
-    near = [f"{prefix}{k}" for k in nearest(rest, children)]
+    near = [f"{prefix}{k}" for k in nearest(rest, children, cutoff=0.65)]
+    near = near or [MEANT[word] for word in (key, leaf) if word in MEANT and MEANT[word] != key]
+    near = near or [f"{prefix}{k}" for k in nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     if head not in known:
-        near = near or [MEANT[word] + key[len(head) :] for word in nearest(head, MEANT)[:1]]
+        near = near or [MEANT[word] + key[len(head) :] for word in nearest(head, MEANT, cutoff=0.75)[:1]]
     near = near or nearest(
         key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
     )
-    listed = f"valid: {', '.join(prefix + k for k in children)}" if children else f"{group} has none"
+    listed = (
+        f"valid: {', '.join(prefix + k for k in children)}"
+        if children
+        else f"{group}={choices.get(group)} has none"
+    )
     return f"unknown option {key}; {did_you_mean(near) or listed}"
 
 

@@ -49,7 +49,9 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides.append(argument)
             continue
         if name not in FLAGS:
-            hint = did_you_mean(nearest(name, FLAGS)) or "valid: --help, -m, --config-dir FOLDER, --cfg job"
+            hint = did_you_mean(nearest(name, FLAGS)) or (
+                "options are written key=value, without dashes; valid flags: --help, -m, --config-dir FOLDER, --cfg job"
+            )
             raise UserError(f"unknown flag {name}; {hint}")
         flags.append(argument)
         if name in ("--cfg", "-c"):

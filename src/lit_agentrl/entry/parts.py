@@ -99,7 +99,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     foretell(engine_of(cfg), asked_of_engine(algorithm, structure))
     context = build_context(cfg, algorithm)
     max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
-    check_structure(structure, algorithm, select_groups, max_waves, context, rollout.members)
+    check_structure(structure, algorithm, select_groups, max_waves, context, rollout)
     check_overlap(structure, is_ahead=rollout.overlap)
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)

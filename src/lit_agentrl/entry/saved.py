@@ -143,8 +143,8 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
         raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{option}={folder}: {file} holds no config")
+    if not isinstance(raw, dict) or not raw:
+        raise UserError(f"{option}={folder}: {file} holds no config; copy the file anew, or give another run")
     try:
         found, other = _up_to_date(raw), _other_loss(raw)
         _add_structure(found)

@@ -13,12 +13,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import reads_as_number, shown
 from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
+LEAST, MOST = (
+    1e-30,
+    1e15,
+)  # sizes of numbers that options may have, but for those of optimizers, which check their own
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -128,12 +132,24 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _require(option: str, annotation: Any, value: Any) -> None:
     """Refuse a value that may not be of that type; of entries, the one whose value may not."""
     if _accepts(annotation, value):
+        _require_size(option, value)
         return
     entries = [get_args(m) for m in _members(annotation) if get_origin(m) in _DICTS and get_args(m)]
     if entries and isinstance(value, Mapping):
         for name, inner in value.items():
             _require(f"{option}.{name}", entries[0][1], inner)
-    raise UserError(f"{option}={shown(value)} must be {_describe(annotation)}")
+    text = repr(value) if isinstance(value, str) and reads_as_number(value) else shown(value)
+    raise UserError(f"{option}={text} must be {_describe(annotation)}")
+
+
+def _require_size(option: str, value: Any) -> None:
+    """Refuse numbers that would overflow or vanish in float32; ``inf`` is left to the part."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or "optim." in option:
+        return
+    if not (value in (0, math.inf, -math.inf) or LEAST <= abs(value) <= MOST):
+        raise UserError(
+            f"{option}={shown(value)} must be 0, or from {LEAST:g} to {MOST:g} in size: others break float32"
+        )
 
 
 def _accepts(annotation: Any, value: Any) -> bool:

@@ -12,13 +12,15 @@ from omegaconf import DictConfig, open_dict
 from lit_agentrl.checks import blamed, named
 from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.making import made
-from lit_agentrl.rl.filters import Selection, may_want_more
+from lit_agentrl.rl.filters import Selection, may_want_more, wanted_groups
 from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import (
     BASELINE,
     BRANCHES,
     MORE_GROUPS,
     PLANS,
+    WAVES,
     WHOLE_CONTEXT,
     Structure,
 )
@@ -47,7 +49,7 @@ def check_structure(
     select_groups: Callable[..., Selection],
     max_waves: int | None,
     context: Context,
-    members: int,
+    rollout: RolloutSettings,
 ) -> None:
     """Refuse an algorithm or a filter that asks for episodes which the structure does not play.
 
@@ -71,7 +73,7 @@ def check_structure(
             "context=full"
         )
     with named("algo.structure"):
-        structure.branching(members)
+        structure.branching(rollout.members)
     _check_episodes(name, structure, algorithm)
     if max_waves is not None and not may_want_more(select_groups):
         raise ValueError(
@@ -79,7 +81,7 @@ def check_structure(
             "filter=dynamic_sampling, or leave it out"
         )
     if MORE_GROUPS in structure.gives:
-        return
+        return _check_target(structure, algorithm, select_groups, max_waves, rollout)
     if may_want_more(select_groups):
         raise ValueError(
             f"filter asks for more groups where too few are left, and algo.structure={name} plays none; set "
@@ -110,6 +112,27 @@ def _check_episodes(name: str, structure: Structure, algorithm: Objective) -> No
         raise ValueError(
             f"algo.advantage of {algorithm.name} takes off the points of a greedy episode of each prompt, and "
             f"algo.structure={name} plays none; set algo/structure=greedy, or algo/advantage=loo"
+        )
+
+
+def _check_target(
+    structure: Structure,
+    algorithm: Objective,
+    select_groups: Callable[..., Selection],
+    max_waves: int | None,
+    rollout: RolloutSettings,
+) -> None:
+    """Refuse a filter that wants more groups than all waves of an iteration give: each would play all of them.
+
+    Raises:
+        ValueError: naming the option and the remedy.
+    """
+    target, waves = wanted_groups(select_groups), max_waves or WAVES
+    most = waves * structure.prompts(rollout.prompts, algorithm.requirements.prompt_factor)
+    if target is not None and target > most:
+        raise ValueError(
+            f"filter.target={target} is more than the {most} groups that {waves} waves of rollout.prompts="
+            f"{rollout.prompts} give; lower it, or raise rollout.prompts or algo.structure.max_waves"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from lit_agentrl.checks import require, require_whole
+from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 
@@ -57,8 +57,14 @@ class Bandit(TextEnv):
         require(payoff in PAYOFFS, "payoff", payoff, f"one of {', '.join(PAYOFFS)}")
         require(0 < high_probability <= 1, "high_probability", high_probability, "a number in (0, 1]")
         # Success means the risky arm; with a better safe arm the score would reward the worse choice.
+        require_number("high_reward", high_reward, "a finite number > 0", lambda value: value > 0)
+        require_number("low_reward", low_reward, "a finite number")
         mean = high_reward * high_probability
-        require(low_reward < mean, "low_reward", low_reward, f"below the risky arm's mean {mean:g}")
+        if low_reward >= mean:
+            raise ValueError(
+                f"low_reward={low_reward:g} must be below high_reward={high_reward:g} times high_probability="
+                f"{high_probability:g}; lower it, or raise one of these"
+            )
         self.reverse_meanings, self.payoff = reverse_meanings, payoff
         self.low_reward, self.high_reward, self.high_probability = low_reward, high_reward, high_probability
         self._arms, self._choice = [SAFE_NAMES[0], RISKY_NAMES[0]], ""

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from lit_agentrl.checks import require_local
 from lit_agentrl.envs.splits import SPLITS, split_of
 from lit_agentrl.envs.tables import READERS, read_table, short_path
 
@@ -63,6 +64,8 @@ class Source:
 def named_files(path: str | Mapping[str, str]) -> dict[str, Path]:
     """The file of each split that has one of its own; a single path is that of ``train``."""
     files = dict(path) if isinstance(path, Mapping) else {"train": path}
+    for name in files.values():
+        require_local("path", name)
     return {str(split): Path(str(name)).expanduser().absolute() for split, name in files.items()}
 
 

@@ -12,7 +12,6 @@ Shapes: ``return_B``, ``group_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``is
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,7 +72,7 @@ def group_mean_std(
     ``singleton`` says what a group with one scored trajectory gets: ``zero``, or its ``raw`` return.
     """
     require(singleton in ("zero", "raw"), "singleton", singleton, "zero or raw")
-    require(0 <= eps < math.inf, "eps", eps, "finite and >= 0")
+    require(0 <= eps <= 1, "eps", eps, "in [0, 1]: it is added to a standard deviation")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     moments = group_moments(found.return_S, found.group_S, found.num_groups, ddof=ddof)
     value_S = _divide(moments.centred_N, moments.std_N, eps)
@@ -104,7 +103,7 @@ def group_mean_batch_std(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor, eps: float = 1e-6
 ) -> Advantage:
     """``(R_i - mean_g) / (std of all returns of the batch + eps)``, std with ddof 1."""
-    require(0 <= eps < math.inf, "eps", eps, "finite and >= 0")
+    require(0 <= eps <= 1, "eps", eps, "in [0, 1]: it is added to a standard deviation")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     moments = group_moments(found.return_S, found.group_S, found.num_groups)
     batch = group_moments(found.return_S, torch.zeros_like(found.group_S), 1)
@@ -209,7 +208,7 @@ def process_group(
     Raises:
         ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
     """
-    require(0 <= eps < math.inf, "eps", eps, "finite and >= 0")
+    require(0 <= eps <= 1, "eps", eps, "in [0, 1]: it is added to a standard deviation")
     check_shapes(
         return_B=return_B,
         group_B=group_B,

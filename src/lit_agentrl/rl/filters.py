@@ -27,9 +27,14 @@ class Selection:
     want_more: bool
 
 
+def wanted_groups(select_groups: Callable[..., Selection]) -> int | None:
+    """The number of groups below which a filter asks for more: its ``target``; None: it never asks."""
+    return select_groups.keywords.get("target") if isinstance(select_groups, partial) else None
+
+
 def may_want_more(select_groups: Callable[..., Selection]) -> bool:
     """Whether a filter can ask for more groups: one that has a ``target`` number of them."""
-    return isinstance(select_groups, partial) and select_groups.keywords.get("target") is not None
+    return wanted_groups(select_groups) is not None
 
 
 def keep_all(*, group_B: Tensor) -> Selection:

@@ -47,6 +47,12 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
     """
     is_cuda = accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
     kind: type[CPUAccelerator | CUDAAccelerator] = CUDAAccelerator if is_cuda else CPUAccelerator
+    if not kind.is_available():
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = "" if hidden is None else f" (the environment variable CUDA_VISIBLE_DEVICES={hidden})"
+        raise ValueError(
+            f"accelerator={accelerator}: torch finds no GPU here{why}; set trainer.accelerator=cpu"
+        )
     try:
         found = kind.auto_device_count() if devices == "auto" else kind.parse_devices(devices)  # type: ignore[arg-type]
     except (TypeError, ValueError, MisconfigurationException) as error:  # which says what is wrong, in lines

@@ -15,6 +15,7 @@ from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
+WAVES = 10  # of an iteration, where an option of that says null
 MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
 BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
 WHOLE_CONTEXT = "whole context"  # the policy reads all that came before

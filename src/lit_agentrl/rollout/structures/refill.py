@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure
+from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, WAVES, SoFar, Structure
 
 
 class Refill(Structure):
@@ -27,8 +27,8 @@ class Refill(Structure):
     gives = frozenset({MORE_GROUPS})
 
     def __init__(self, max_waves: int | None = None) -> None:
-        limit = 10 if max_waves is None else max_waves
-        require_whole("max_waves", limit, 1, MAX_WAVES, ", or null for 10")
+        limit = WAVES if max_waves is None else max_waves
+        require_whole("max_waves", limit, 1, MAX_WAVES, f", or null for {WAVES}")
         self.max_waves = limit
 
     def prompts(self, wanted: int, factor: float) -> int:
