@@ -11,7 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lit_agentrl.entry.evaluation import record_of, table_of
+from lit_agentrl.entry.evaluation import record_of
+from lit_agentrl.entry.score_table import table_of
 from lit_agentrl.episode import EndReason, Outcome
 
 LEVELS = {"chance_success": 0.035, "oracle_success": 1.0, "chance_return": None, "oracle_return": None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,24 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.table import Table
 
+from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
-from lit_agentrl.entry import screen
+from lit_agentrl.entry import diagnosing, screen
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.keeping import can_keep, keep
 from lit_agentrl.entry.making import as_list, other_engine
-from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.score_table import table_of
 from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.entry.totals import Totals
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
-from lit_agentrl.episode import Outcome
+from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.report.statistics import (
     clustered_mean_interval,
     clustered_share_interval,
@@ -35,7 +36,7 @@ from lit_agentrl.report.statistics import (
     pass_at_k,
     shares_interval,
 )
-from lit_agentrl.report.summary import Estimate, estimate, told
+from lit_agentrl.report.summary import estimate
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.settings import MOST
@@ -84,8 +85,10 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
-    announces = Announces()
+    announces = Announces(keeps=cfg.diagnostics)
     run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
+    if cfg.diagnostics:
+        diagnosing.check_run(run)
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
     games = [run.games.tasks[spec.task].name for spec in run.games.test]
@@ -103,7 +106,12 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
             task = run.games.tasks[spec.task]
             outcomes = [each for each in run.rollouts.test.outcomes if each.task_name == task.name]
             levels = asdict(lookup(task, cfg.split))
-            records.append(record_of(cfg, task.name, float(temperature), outcomes, levels))
+            record = record_of(cfg, task.name, float(temperature), outcomes, levels)
+            if cfg.diagnostics:
+                played_now = [each for each in announces.episodes if each.task_name == task.name]
+                found = diagnosing.diagnose(run, task.name, played_now, params, seed=cfg.seed)
+                record["thoughts"] = found
+            records.append(record)
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
@@ -113,12 +121,26 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
 
 
 class Announces(Callback):
-    """Tells what is played, once the weights with which it is played are there."""
+    """Tells what is played, once the weights with which it is played are there.
+
+    Args:
+        keeps: whether the episodes stay in ``episodes`` until the next are played.
+    """
 
     text = ""
 
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self.episodes: list[Episode] = []
+
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         screen.doing(self.text)
+        self.episodes = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        self.episodes += batch.episodes if self._keeps else []
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
@@ -153,6 +175,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     """
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require(isinstance(cfg.diagnostics, bool), "diagnostics", cfg.diagnostics, "true or false")
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets
@@ -243,57 +266,9 @@ def record_of(
     return record
 
 
-def table_of(
-    stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
-) -> Table:
-    """For people, of the model or the weights that ``stage`` names: one line a score, so that 80 columns show them.
-
-    ``used`` is what a server was asked for.
-    """
-    each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
-    variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
-    table = Table(
-        title=f"{stage}, split {cfg.split}{each}{variant}",
-        caption="n: instances; normalised: 0 is chance, 1 is the oracle"
-        + (f"\nengine: {told(used)}" if used else ""),
-    )
-    for column in ("game", "T", "n", "score", "value", "95 % interval"):
-        table.add_column(column, justify="left" if column in ("game", "score") else "right")
-    for record in records:
-        names = [record["env"], f"{record['temperature']:g}"]
-        for score, cells in _scores(record):
-            table.add_row(*names, *cells[:1], score, *cells[1:])
-            names = ["", ""]
-        table.add_section()
-    return table
-
-
-def _scores(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Name of each score of a record, and its n, value and interval as they are shown."""
-    levels = record["levels"]
-    yield "success", _shown(record["success"])
-    for level in ("chance", "oracle"):
-        yield f"  {level}", ("", _number(levels[f"{level}_success"], 3), "")
-    yield "  normalised", ("", _number(record["normalised"], 2), "")
-    for score in ("return", *(key for key in record if key.startswith("pass@"))):
-        yield score, _shown(record[score])
-
-
 def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
     """None where a level is not known, or where both are the same."""
     chance, oracle = levels["chance_success"], levels["oracle_success"]
     if chance is None or oracle is None or oracle <= chance:
         return None
     return normalised(success, chance, oracle)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _shown(scored: Estimate | None) -> tuple[str, str, str]:
-    if scored is None:
-        return "0", "–", ""
-    low, high = scored["low"], scored["high"]
-    bounds = "" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
-    return str(scored["n"]), f"{scored['mean']:.3f}", bounds

@@ -1,0 +1,195 @@
+"""``diagnostics=true`` of an evaluation: do thoughts depend on what is seen, and does the answer depend on them?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.base import Foretelling, SamplingParams
+from lit_agentrl.engines.rethinking import Rethinking, ThoughtOf
+from lit_agentrl.entry import screen
+from lit_agentrl.entry.assembly import Run
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.making import engine_of
+from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
+from lit_agentrl.rollout.thoughts import Swapped, Thought, any_turns, first_turns, no_thought, thoughts_of
+from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.update.scoring import form_of_rows, score_rows
+
+SAMPLES = 64  # thoughts of a matrix, as in arXiv 2604.06268
+_SAMPLERS = {"first_turn": "first turns", "any_turn": "any turn"}
+_ABLATIONS = {"removed": "without thoughts", "swapped": "with others' thoughts"}
+
+
+def check_run(run: Run) -> None:
+    """Refuse a run whose policy does not think, or plays through an engine that cannot be given thoughts.
+
+    Raises:
+        UserError: says which, and the remedy.
+    """
+    if not run.rules.prompt.think:
+        raise UserError(
+            "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
+        )
+    make = engine_of(run.cfg)
+    tells = make.func if isinstance(make, partial) and isinstance(make.func, Foretelling) else None
+    if tells is None or tells.foretold(**make.keywords).weights != "shared":
+        raise UserError("diagnostics=true reads likelihoods of the network itself; add engine=native")
+
+
+def diagnose(
+    run: Run, name: str, episodes: Sequence[Episode], params: SamplingParams, *, seed: int
+) -> dict[str, Any]:
+    """What the thoughts of a game's episodes tell; the episodes are played twice more.
+
+    Args:
+        run: that has just played them.
+        name: of the game.
+        episodes: all of the game, in the order in which they were played.
+        params: how they were sampled.
+        seed: of the draws.
+
+    Raises:
+        UserError: hardly any reply had a thought.
+    """
+    thoughts = thoughts_of(episodes)
+    if len({thought.group for thought in thoughts}) < 2:
+        raise UserError(
+            f"diagnostics=true: replies to {len({t.group for t in thoughts})} instances of {name} have a thought, and "
+            "2 are needed; raise episodes, or leave it out"
+        )
+    network: Any = run.module.policy.network
+    network.to(run.trainer.strategy.root_device)  # from which the trainer has taken it
+    limit = (
+        run.rules.max_context_tokens - params.max_reply_tokens
+    )  # so that any thought fits after any context
+    fitting = [thought for thought in thoughts if len(thought.context) <= limit]
+    screen.doing(f"scoring thoughts of {name} after what others saw")
+    samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
+    found: dict[str, Any] = {key: _information(run, each, params) for key, each in samples.items()}
+    groups = [episode.group for episode in episodes]
+    chat, before = run.rules.chat, [episode.outcome for episode in episodes]
+    empty = no_thought(chat)
+    chosen: dict[str, ThoughtOf] = {
+        "removed": lambda episode, turn: empty,
+        "swapped": Swapped(thoughts, groups, seed),
+    }
+    found["ablation"] = {
+        key: _compared(before, _played_again(run, name, key, params, thought_of))
+        for key, thought_of in chosen.items()
+    }
+    return found
+
+
+def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) -> dict[str, Any] | None:
+    """Estimates of a sample; None where all of it was seen alike."""
+    kinds = {context: number for number, context in enumerate(dict.fromkeys(t.context for t in sample))}
+    if len(kinds) < 2:
+        return None
+    logp_NP = _likelihoods(run, sample, params)
+    same_P = torch.tensor([kinds[thought.context] for thought in sample])
+    logp_NP, own_N = merged(logp_NP=logp_NP, own_N=torch.arange(len(sample)), same_P=same_P)
+    tokens_N = torch.tensor([len(thought.tokens) for thought in sample])
+    return {
+        "thoughts": len(sample),
+        "observations": len(kinds),
+        "tokens": float(tokens_N.double().mean()),
+        **asdict(information(logp_NP=logp_NP, own_N=own_N)),
+        "per_token_paper": per_token_paper(logp_NP=logp_NP, own_N=own_N, tokens_N=tokens_N),
+        "per_token_code": asdict(per_token_code(logp_NP=logp_NP, own_N=own_N, tokens_N=tokens_N)),
+    }
+
+
+def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
+    """Log p(thought i | context j), nats at the sampling temperature (greedy: at 1), (N, N), teacher-forced."""
+    network = run.module.policy.network
+    device = next(network.parameters()).device
+    settings = run.module.updater.settings
+    form = form_of_rows([network], settings.packing, is_cuda=device.type == "cuda")
+    known: dict[tuple[int, ...], Tensor] = {}
+    for thought in sample:
+        if thought.context not in known:
+            rows = _rows([(thought.context, each.tokens) for each in sample], device)
+            with torch.no_grad(), run.trainer.precision_plugin.forward_context():
+                logp_BT = score_rows(
+                    network, rows, temperature=params.temperature or 1.0, form=form,
+                    tokens_per_microbatch=settings.tokens_per_microbatch, logits_chunk=settings.logits_chunk,
+                )  # fmt: skip
+            known[thought.context] = logp_BT.double().sum(1).cpu()
+    return torch.stack([known[thought.context] for thought in sample], dim=1)
+
+
+def _rows(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device) -> dict[str, Tensor]:
+    """What is read, and after it what is scored, right-padded."""
+    width = max(len(before) + len(scored) for before, scored in pairs)
+    tokens_BT = torch.zeros(len(pairs), width, dtype=torch.int64)
+    is_action_BT = torch.zeros(len(pairs), width, dtype=torch.bool)
+    is_real_BT = torch.zeros_like(is_action_BT)
+    for row, (before, scored) in enumerate(pairs):
+        end = len(before) + len(scored)
+        tokens_BT[row, :end] = torch.tensor([*before, *scored])
+        is_action_BT[row, len(before) : end] = True
+        is_real_BT[row, :end] = True
+    rows = {"tokens_BT": tokens_BT, "is_action_BT": is_action_BT, "is_real_BT": is_real_BT}
+    return {column: values.to(device) for column, values in rows.items()}
+
+
+def _played_again(
+    run: Run, name: str, key: str, params: SamplingParams, thought_of: ThoughtOf
+) -> Sequence[Outcome]:
+    """The same instances with the same draws, each reply after the thought that it is given."""
+    number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
+    (batch,) = run.stream.test_dataloader()[number]
+    make = run.rules.engine
+    rules = replace(run.rules, engine=lambda **given: Rethinking(make(**given), thought_of))
+    evaluation = replace(run.rollouts.test, params=params)
+    screen.doing(f"playing {name} {_ABLATIONS[key]}")
+    network, context = run.module.policy.network, run.trainer.precision_plugin.forward_context
+    player = Inline(rules, network, context, StrategyDoors())
+    try:
+        evaluation.collect(batch, player.play, run.module.version)
+    finally:
+        player.stop()
+    return evaluation.outcomes
+
+
+def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
+    """Success, and what it is more or less than before, on the instances that both could play."""
+    pairs = [
+        (float(a.success) - float(b.success), b.group)
+        for b, a in zip(before, after, strict=True)
+        if not (a.failed or b.failed)
+    ]
+    success = [a.success for a in after if not a.failed]
+    return {
+        "success": estimate(clustered_share_interval(success, [a.group for a in after if not a.failed])),
+        "difference": estimate(mean_interval(group_means(*zip(*pairs, strict=True)))),
+    }
+
+
+def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float, int]]:
+    """Lines of the table: a name, an estimate or a number, and n."""
+    for key, title in _SAMPLERS.items():
+        if (each := found[key]) is None:
+            continue
+        n = each["thoughts"]
+        yield f"I(X;Z), {title}", each["mutual"], n
+        yield f"  at most ({each['observations']} seen)", math.log(each["observations"]), n
+        yield "  H(Z|X)", each["conditional_entropy"], n
+        yield "  z-score", each["z_score"], n
+        yield "  retrieval", each["retrieval"], n
+        yield "    chance", each["chance"], n
+    for key, title in _ABLATIONS.items():
+        each = found["ablation"][key]
+        yield title, each["success"], each["success"]["n"]
+        yield "  difference", each["difference"], each["difference"]["n"]

@@ -1,0 +1,118 @@
+"""The thoughts of played episodes: what was read before each, samples of them, and which to write in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lit_agentrl import seeds
+from lit_agentrl.episode import Episode, Segment
+from lit_agentrl.rollout.past import row_of
+from lit_agentrl.text.chat import ChatRenderer
+
+
+@dataclass(frozen=True)
+class Thought:
+    """A thought that was closed before the answer, as tokens.
+
+    Attributes:
+        episode: index among the episodes.
+        group: its instance.
+        turn: counted from 0.
+        context: all that the policy had read and written before it.
+        tokens: its own, with its tags as far as they were sampled.
+        lead: what the reply had before it, as a rule nothing.
+    """
+
+    episode: int
+    group: int
+    turn: int
+    context: tuple[int, ...]
+    tokens: tuple[int, ...]
+    lead: tuple[int, ...] = ()
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """The beginning of its reply, up to its end."""
+        return (*self.lead, *self.tokens)
+
+
+def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
+    """Those of all turns, in order; failed episodes have none."""
+    found = []
+    for index, episode in enumerate(episodes):
+        for number, turn in enumerate(episode.turns if not episode.failed else ()):
+            places = np.flatnonzero(turn.reply_segments == Segment.THINK)
+            if not turn.has_think or not len(places):
+                continue
+            first, end = int(places[0]), int(places[-1]) + 1
+            reply = turn.reply_tokens.tolist()
+            row = row_of(episode.turns[: number + 1])
+            before = row[: len(row) - len(reply)]
+            found.append(
+                Thought(
+                    index, episode.group, number, (*before, *reply[:first]), tuple(reply[first:end]),
+                    tuple(reply[:first]),
+                )
+            )  # fmt: skip
+    return found
+
+
+def first_turns(thoughts: Sequence[Thought], number: int) -> list[Thought]:
+    """The thoughts of the first turns of so many episodes."""
+    return [thought for thought in thoughts if thought.turn == 0][:number]
+
+
+def any_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thought]:
+    """So many draws with replacement: an episode, each as likely as any other, then one of its turns."""
+    by_episode: dict[int, list[Thought]] = {}
+    for thought in thoughts:
+        by_episode.setdefault(thought.episode, []).append(thought)
+    episodes = list(by_episode.values())
+
+    def draw(among: int, *address: int) -> int:
+        return int(seeds.uniform(seed, "thoughts/draw", *address) * among)
+
+    chosen = [(k, episodes[draw(len(episodes), k, 0)]) for k in range(number)] if episodes else []
+    return [turns[draw(len(turns), k, 1)] for k, turns in chosen]
+
+
+def no_thought(chat: ChatRenderer) -> list[int]:
+    """Tokens of a think block with nothing in it, after the header of a reply.
+
+    Raises:
+        ValueError: the dialect writes thoughts in no block before the answer.
+    """
+    written, bare = chat.dialect.write(["q2"], thought="q1"), chat.dialect.write(["q2"], thought=None)
+    if not written.endswith(bare) or "q1" not in written[: -len(bare)]:
+        raise ValueError(f"dialect {type(chat.dialect).__name__} has no think block that could be empty")
+    empty = written[: -len(bare)].replace("q1", "")
+    if chat.forced_think:
+        empty = empty.removeprefix(chat.dialect.think_start)
+    return list(chat.tokenizer.encode(empty, add_special_tokens=False))
+
+
+class Swapped:
+    """For each turn the thought of an episode of another instance, of the same turn where there is one.
+
+    Args:
+        thoughts: of the episodes as they were played.
+        groups: of the episodes that are played again, in order.
+        seed: of the draws.
+
+    Raises:
+        ValueError: all thoughts are of one instance.
+    """
+
+    def __init__(self, thoughts: Sequence[Thought], groups: Sequence[int], seed: int) -> None:
+        if len({thought.group for thought in thoughts}) < 2:
+            raise ValueError("thoughts can be exchanged between two instances or more; raise episodes")
+        self._all, self._groups, self._seed = list(thoughts), list(groups), seed
+
+    def __call__(self, episode: int, turn: int) -> Sequence[int]:
+        """Tokens by episode and turn."""
+        others = [thought for thought in self._all if thought.group != self._groups[episode]]
+        alike = [thought for thought in others if thought.turn == turn] or others
+        return alike[int(seeds.uniform(self._seed, "thoughts/swap", episode, turn) * len(alike))].opening

@@ -1,0 +1,110 @@
+"""What thoughts tell, of the embedded policy: likelihoods are those of its draws; its own thoughts change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.base import Capabilities, SamplingParams
+from lit_agentrl.entry import diagnosing
+from lit_agentrl.entry.assembly import Run, build
+from lit_agentrl.entry.composition import compose_job, task_loader
+from lit_agentrl.entry.errors import UserError
+from lit_agentrl.entry.score_table import table_of
+from lit_agentrl.episode import Episode
+from lit_agentrl.report.table import as_text
+from lit_agentrl.rollout.thoughts import Swapped, no_thought, thoughts_of
+from lit_agentrl.rollout.workers.inline import Inline
+
+
+class Elsewhere:
+    """An engine with weights of its own."""
+
+    @classmethod
+    def foretold(cls) -> Capabilities:
+        return Capabilities(exact_log_probs=True, fork=True, weights="given")
+
+
+def run_of(folder: Path, *overrides: str) -> Run:
+    cfg = compose_job("train", ["env=sokoban", "test.episodes=4", "val.episodes=2", *overrides])
+    OmegaConf.set_struct(cfg, False)
+    cfg.run_dir, cfg.callbacks, cfg.logger = str(folder), {}, {}
+    return build(cfg, task_loader())
+
+
+def played(run: Run, params: SamplingParams) -> list[Episode]:
+    (batch,) = run.stream.test_dataloader()[0]
+    context = run.trainer.precision_plugin.forward_context
+    player = Inline(run.rules, run.module.policy.network, context, StrategyDoors())
+    replace(run.rollouts.test, params=params).collect(batch, player.play, 0)
+    player.stop()
+    return batch.episodes
+
+
+def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosing, "SAMPLES", 4)
+    run = run_of(tmp_path)
+    diagnosing.check_run(run)
+    params = replace(run.rollouts.test.params, temperature=0.0)
+    episodes = played(run, params)
+    thoughts = thoughts_of(episodes)
+    assert len(thoughts) >= 4 and {thought.turn for thought in thoughts} > {0}
+    # teacher-forced, each thought is as likely after its own context as the engine says that it was
+    matched = diagnosing._likelihoods(run, thoughts[:4], params).diagonal().tolist()
+    for thought, found in zip(thoughts, matched, strict=False):
+        turn = episodes[thought.episode].turns[thought.turn]
+        end = len(thought.opening)
+        assert turn.reply_tokens.tolist()[:end] == [*thought.opening]
+        assert found == pytest.approx(turn.reply_logps[len(thought.lead) : end].sum(), abs=1e-3)
+    # greedy, with its own thoughts the policy plays the same episodes
+    own = {(thought.episode, thought.turn): thought.opening for thought in thoughts}
+    again = diagnosing._played_again(
+        run, "sokoban", "swapped", params, lambda episode, turn: own.get((episode, turn), ())
+    )
+    assert list(again) == [
+        replace(e.outcome, entropy=a.entropy) for e, a in zip(episodes, again, strict=True)
+    ]
+    found = diagnosing.diagnose(run, "sokoban", episodes, params, seed=0)
+    for key in ("first_turn", "any_turn"):
+        assert 0 <= found[key]["chance"] <= found[key]["retrieval"] <= 1
+    assert found["ablation"]["removed"]["difference"]["n"] == 4
+    json.dumps(found, allow_nan=False)
+    cfg = OmegaConf.create({"split": "test", "members": 1})
+    score = {"mean": 0.5, "low": 0.1, "high": 0.9, "n": 4}
+    record: dict[str, Any] = {"env": "sokoban", "temperature": 0.0, "success": score, "return": score}
+    record |= {"normalised": None, "thoughts": found}
+    record["levels"] = dict.fromkeys(("chance_success", "oracle_success"), None)
+    text = as_text(table_of("start weights", cfg, [record], {}))
+    assert "with others' thoughts" in text and max(map(len, text.splitlines())) <= 80
+
+
+def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "prompt.think=false")
+    with pytest.raises(UserError, match="the run has prompt.think=false; leave it out"):
+        diagnosing.check_run(run)
+    with pytest.raises(UserError, match="replies to 0 instances of sokoban have a thought, and 2 are needed"):
+        diagnosing.diagnose(run, "sokoban", [], run.rollouts.test.params, seed=0)
+    run.rules = replace(run.rules, prompt=replace(run.rules.prompt, think=True))
+    run.cfg.engine = {"_target_": f"{__name__}.Elsewhere", "_partial_": True}
+    with pytest.raises(UserError, match="likelihoods of the network itself; add engine=native"):
+        diagnosing.check_run(run)
+    assert run.rules.chat.tokenizer.decode(no_thought(run.rules.chat)).split() == ["<think>", "</think>"]
+
+
+def test_an_exchanged_thought_is_of_another_instance_and_of_the_same_turn_where_there_is_one() -> None:
+    def thought(group: int, turn: int) -> Any:
+        return diagnosing.Thought(group, group, turn, (1,), (group, turn))
+
+    pool = [thought(0, 0), thought(1, 0), thought(0, 1)]
+    swap = Swapped(pool, [0, 1], seed=0)
+    found: Sequence[Sequence[int]] = [swap(0, 0), swap(1, 0), swap(1, 1), swap(0, 1)]
+    assert found == [(1, 0), (0, 0), (0, 1), (1, 0)]
+    with pytest.raises(ValueError, match="between two instances or more"):
+        Swapped(pool[:1], [0], seed=0)
