@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from lit_agentrl.checks import one_line
-from lit_agentrl.envs.adapters.sessions import Refused, Sessions
+from lit_agentrl.envs.adapters.asked import Refused
+from lit_agentrl.envs.adapters.sessions import Sessions
 from lit_agentrl.envs.adapters.wire import packed, unpacked
 
 _log = logging.getLogger(__name__)
