@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.idle import _refuse_long_warmup, bounds_that_never_act
+from lit_agentrl.entry.idle import _refuse_long_warmup, bounds_that_never_act, processes_without_prompts
 from tests.rl.ragged import fresh
 from tests.update.bare import build
 
@@ -50,3 +50,10 @@ def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:
     _refuse_long_warmup({"optim.warmup_iterations"}, [*jobs, *longer])  # a sweep, of which one run leaves it
     _refuse_long_warmup({"optim.warmup_iterations", "debug"}, jobs)
     _refuse_long_warmup({"trainer.max_epochs"}, jobs)
+
+
+def test_processes_that_have_nothing_to_play_are_told() -> None:
+    assert not processes_without_prompts(4, 4)
+    assert processes_without_prompts(4, 8).startswith(
+        "rollout.prompts=4 leave 4 of 8 processes nothing to play"
+    )

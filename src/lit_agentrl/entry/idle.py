@@ -158,6 +158,16 @@ def _refuse_long_warmup(typed: set[str], jobs: Sequence[tuple[DictConfig, Parts]
             )
 
 
+def processes_without_prompts(prompts: int, processes: int) -> str:
+    """A line about processes that no prompt of an iteration is left for; empty, where each has one."""
+    if processes <= prompts:
+        return ""
+    return (
+        f"rollout.prompts={prompts} leave {processes - prompts} of {processes} processes nothing to play; raise it, or "
+        "lower trainer.devices"
+    )
+
+
 def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
     """A line about bounds of ratios and values, where an iteration has only the step in which nothing has moved.
 

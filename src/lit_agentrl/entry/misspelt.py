@@ -14,10 +14,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from lit_agentrl.entry.constants import MEANT, REMOVED
+from lit_agentrl.entry.constants import REMOVED
 from lit_agentrl.entry.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
 from lit_agentrl.entry.groups import all_groups, options_of
 from lit_agentrl.entry.overrides import parse
+from lit_agentrl.entry.words import MEANT
 
 
 def explain_composition(

@@ -104,7 +104,8 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     parsed: list[Override] = []
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
-            raise UserError(f"{text} is not an override; write key=value, such as env=sokoban")
+            known = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
+            raise UserError(f"{text} is not an override; write key=value, such as {known}")
         if text.endswith("=") and not text.startswith("~"):
             raise UserError(f"{text} has no value; write a value, or null for none")
         try:

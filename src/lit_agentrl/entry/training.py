@@ -16,7 +16,7 @@ from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, run_folder, screen, threads
 from lit_agentrl.entry.assembly import Run, build, plain
 from lit_agentrl.entry.games import TaskLoader
-from lit_agentrl.entry.idle import bounds_that_never_act
+from lit_agentrl.entry.idle import bounds_that_never_act, processes_without_prompts
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.overrides import program
 from lit_agentrl.entry.parts import Parts
@@ -68,7 +68,9 @@ def train(
     bounds = bounds_that_never_act(run.module, is_ahead=is_older)
     left_out = run.recorded.notes if run.recorded else ()
     repeated = never_repeated(run.structure, run.games, cfg.rollout.get("instances"))
-    at_start = [line for line in (bounds, repeated, *left_out) if line]
+    processes = 1 if run.recorded else run.trainer.world_size
+    idle = processes_without_prompts(cfg.rollout.prompts, processes)
+    at_start = [line for line in (bounds, repeated, idle, *left_out) if line]
     if run.recorded:
         screen.note(run.recorded.told)
     if run.held_out:

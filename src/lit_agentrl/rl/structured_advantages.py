@@ -147,7 +147,7 @@ def indicator(
     All trajectories that tie for the best get 1.  ``min_return`` (points) keeps a group without any success
     from being imitated.  A group with one scored trajectory offers no choice and gets 0.
     """
-    require(not math.isnan(min_return), "min_return", min_return, "a number of points")
+    require(min_return < math.inf, "min_return", min_return, "a number of points, which returns can exceed")
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     best = found.return_S.new_full((found.num_groups,), -math.inf)
     best = best.scatter_reduce_(0, found.group_S, found.return_S, "amax")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -127,6 +128,11 @@ class OptimSettings:
                 f"optimizer={made.__name__} computes the loss several times a step, and episodes give their gradient "
                 "once; choose another, such as optim.optimizer._target_=torch.optim.AdamW"
             )
+        for option, value in self.optimizer.keywords.items() if isinstance(self.optimizer, partial) else ():
+            is_finite = not isinstance(value, float) or math.isfinite(value)
+            require(
+                is_finite, f"optimizer.{option}", value, "finite"
+            )  # torch itself takes a weight_decay=inf
         if (reason := self._refusal(self.optimizer)) is None:
             return
         if not isinstance(self.optimizer, partial):
