@@ -1,0 +1,58 @@
+"""The worlds of the page "Bring your world" keep the contract, and stand there as they are."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import ThreadingHTTPServer
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from examples.own_world.server import Handler, episodes
+from lit_agentrl.envs.adapters.remote import Remote
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.checker import check_env
+from tests.conftest import ROOT
+
+OWN = ROOT / "examples/own_world"
+
+
+def test_the_page_shows_the_files_as_they_are() -> None:
+    page = (ROOT / "docs/bring_your_world.md").read_text(encoding="utf-8")
+    for name, language in (
+        ("corridor.py", "python"),
+        ("conf/env/corridor.yaml", "yaml"),
+        ("server.py", "python"),
+    ):
+        assert f"```{language}\n{(OWN / name).read_text(encoding='utf-8')}```\n" in page
+
+
+def test_a_game_of_30_lines_keeps_the_contract() -> None:
+    task: Task = instantiate(OmegaConf.load(OWN / "conf/env/corridor.yaml"))
+    check_env(task.make, episodes=5)
+    lines = (OWN / "corridor.py").read_text(encoding="utf-8").splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 32
+
+
+def test_a_server_without_the_package_is_played() -> None:
+    text = (OWN / "server.py").read_text(encoding="utf-8")
+    assert "import lit_agentrl" not in text and "from lit_agentrl" not in text
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        make = partial(Remote, url=f"http://127.0.0.1:{server.server_address[1]}", patience_s=5.0)
+        check_env(lambda split: make(split=split), episodes=2)
+        env = make()
+        assert env.reset(seed=0) == ("P D _ _ _ _ _ _ _ _ _ _", {"instance_id": "0"})
+        assert env.rules.startswith("Go to the door") and not env.has_state
+        assert env.step("right") == (
+            "_ D _ _ _ _ _ _ _ _ _ _".replace("D", "P"), 1.0, True, False,
+            {"success": True, "action_is_valid": True},
+        )  # fmt: skip
+        env.close()
+        assert env._session is None
+        env.reset(seed=1)
+        episodes.clear()  # as if it were started again: played again, and equal
+        assert env.step("Left")[2] is False
+        server.shutdown()
