@@ -96,7 +96,9 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
     if choices.get("env") == "remote":
         overrides.append(f"env.game.url={served_game()}")
     if choices.get("env") == "dataset":
-        overrides += [f"env.game.path={PROBLEMS}", "env.max_turns=2"]  # what parts about later turns ask for
+        overrides.append(f"env.game.path={PROBLEMS}")
+    if choices.get("env") in ("dataset", "bandit", "bandit_reversed"):
+        overrides.append("env.max_turns=2")  # what parts about later turns ask for
     if choices.get("data", "rollouts") != "rollouts":
         overrides.append(f"data.path={PROBLEMS}")
     if choices.get("reward") == "function":
@@ -226,6 +228,9 @@ def make_trainer(cfg: DictConfig) -> None:
 
 MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "callbacks": make_callbacks,
+    "callbacks/collapse": make_callbacks,
+    "callbacks/collapse/action": make_callbacks,
+    "callbacks/start_kl": make_callbacks,
     "context": make_context,
     "critic": make_critic,
     "data": make_data,

@@ -30,7 +30,7 @@ _OF_ITERATIONS = {
     "data": (
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
     ),
-    "val": ("broken_markers",),
+    "val": ("broken_markers", "start_kl"),
     "engine": ("*",),
     "collapse": (
         "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",

@@ -1,0 +1,87 @@
+"""How far a policy has gone from where it started, measured where it is validated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.distributed import sum_over_ranks
+from lit_agentrl.models.lora import adapter_layers
+from lit_agentrl.models.routers import Routing
+from lit_agentrl.modules.contract import as_agent, as_trained
+from lit_agentrl.rl.kl import k3
+from lit_agentrl.rollout.pack import pack
+from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.update.networks import Networks
+from lit_agentrl.update.reference import frozen
+
+
+class StartKL(Callback):
+    """Adds ``val/start_kl`` to the metrics: KL(policy || start), nats a token, mean of k3 over validations.
+
+    The start are the weights that the run began with.  Where a KL term keeps them, or adapters are trained, nothing
+    more is held; otherwise a copy of the network is.  No number of the run changes.
+
+    Args:
+        episodes: scored of each validated game, on each rank.
+        temperature: at which log-probs are taken; 0 stands for 1.
+
+    Raises:
+        ValueError: a value out of range; or, at start, a run in which it cannot be measured.
+    """
+
+    def __init__(self, episodes: int = 32, temperature: float = 1.0) -> None:
+        require_whole("episodes", episodes, 1)
+        require_number("temperature", temperature, ">= 0", lambda value: value >= 0)
+        self.episodes, self._temperature = episodes, temperature or 1.0
+        self._networks: Networks | None = None
+        self._sums = torch.zeros(2, dtype=torch.float64)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Keep the weights of now, which no checkpoint has touched yet, once."""
+        if self._networks is not None:
+            return
+        network, updater = as_agent(pl_module).policy.network, as_trained(pl_module).updater
+        if network is None:
+            raise ValueError(
+                "callbacks.start_kl: the policy has no network here; use callbacks/start_kl=none"
+            )
+        reference = updater.networks.reference
+        if reference is None and doors_of(trainer.strategy).is_sharded and not adapter_layers(network):
+            raise ValueError(
+                "callbacks.start_kl: the strategy shards the network, and no KL term keeps its start; use a KL term, "
+                "such as algo/kl=loss_k3, or callbacks/start_kl=none"
+            )
+        self._networks = Networks(
+            network, critic=None, reference=frozen(network, None) if reference is None else reference,
+            settings=updater.settings, temperature=self._temperature, routing=Routing(),
+        )  # fmt: skip
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._sums = torch.zeros(2, dtype=torch.float64)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        """Score some of the episodes under both."""
+        assert self._networks is not None, "setup() comes first"
+        played = [each for each in batch.episodes if each.num_action_tokens and not each.failed]
+        if not played:
+            return
+        rows = pack(played[: self.episodes]).to(pl_module.device).trimmed().tensors()
+        with torch.no_grad(), trainer.precision_plugin.forward_context():
+            logp_BT = self._networks.logp(rows)
+            ref_logp_BT = self._networks.reference_logp(rows, doors_of(trainer.strategy))
+        is_action_BT = rows["is_action_BT"]
+        kl_BT = k3(logp_BT=logp_BT.double(), ref_logp_BT=ref_logp_BT.double())
+        self._sums += torch.stack([kl_BT[is_action_BT].sum(), is_action_BT.sum().double()]).cpu()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the mean over all ranks."""
+        total, count = sum_over_ranks(self._sums.to(pl_module.device)).tolist()
+        if count:
+            as_agent(pl_module).row["val/start_kl"] = total / count

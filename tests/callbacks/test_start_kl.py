@@ -1,0 +1,47 @@
+"""KL to the start: 0 at the start, the mean of k3 afterwards, and alike whether a KL term keeps the start or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from lit_agentrl.callbacks.start_kl import StartKL
+from lit_agentrl.entry.assembly import build
+from lit_agentrl.entry.composition import compose_job, task_loader
+
+
+def measured(folder: Path, *overrides: str) -> tuple[float, float, bool]:
+    """Before and after the weights are moved; and whether a copy of the network is held."""
+    asked = ["env=bandit", "val.episodes=3", "test.episodes=0", "callbacks/start_kl=val", *overrides]
+    cfg = compose_job("train", asked)
+    OmegaConf.set_struct(cfg, False)
+    cfg.run_dir, cfg.logger, cfg.trainer.enable_progress_bar = str(folder), {}, False
+    cfg.callbacks = {"start_kl": cfg.callbacks.start_kl}
+    run = build(cfg, task_loader())
+    found = []
+    for scale in (0.0, 0.03):
+        with torch.no_grad():
+            torch.manual_seed(0)
+            for weight in run.module.policy.network.parameters():
+                weight += scale * torch.randn_like(weight)
+        run.trainer.validate(run.module, run.stream, verbose=False)
+        found.append(run.module.row["val/start_kl"])
+    (callback,) = [each for each in run.trainer.callbacks if isinstance(each, StartKL)]
+    held = callback._networks.reference is run.module.updater.networks.reference
+    return found[0], found[1], not held
+
+
+def test_it_is_0_at_the_start_and_grows(tmp_path: Path) -> None:
+    start, moved, is_copied = measured(tmp_path, "algo/kl=none")
+    assert start == 0 and 0.001 < moved < 10 and is_copied
+    assert measured(tmp_path, "algo/kl=loss_k3", "val.temperature=1.0") == (0, moved, False)
+
+
+def test_values_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="episodes=0 must be a whole number >= 1"):
+        StartKL(episodes=0)
+    with pytest.raises(ValueError, match="temperature=-1 must be >= 0"):
+        StartKL(temperature=-1)
