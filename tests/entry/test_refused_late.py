@@ -175,6 +175,7 @@ def test_evaluations(refused: Refused, in_empty_folder: Path) -> None:
         ({"WORLD_SIZE": "2"}, "variable WORLD_SIZE=2 names one of several processes"),
         ({"NODE_RANK": "1"}, "variable NODE_RANK=1 needs MASTER_ADDR and MASTER_PORT"),
         ({"MASTER_PORT": "http"}, "variable MASTER_PORT=http must be a whole number from 1 to 65535"),
+        ({"MKL_NUM_THREADS": "0"}, "variable MKL_NUM_THREADS=0 must be a whole number >= 1"),
         ({"OMP_NUM_THREADS": "two"}, "variable OMP_NUM_THREADS=two must be a whole number >= 1"),
     ],
 )

@@ -112,6 +112,8 @@ def open_folder(path: Path) -> EpisodeFolder | None:
             )
         shards = tuple(_shard(entry) for entry in found["shards"])
         described, planned = dict(found["described"]), int(found["planned"])
+        if planned < 0:
+            raise ValueError(f"{file} is damaged (planned={planned} is less than 0); collect anew")
     except (OSError, UnicodeError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} is damaged ({type(error).__name__}: {error}); collect anew") from error
     return EpisodeFolder(path, described, shards, planned)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import require
 from lit_agentrl.entry import composition, run_folder, screen, sweepers
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import as_names, check_overrides, flag_values
 from lit_agentrl.entry.own_configs import check_folders
@@ -82,7 +83,9 @@ def check(
     run_folder.require_new(*place)
     if plan:
         run_folder.require_apart(jobs)
-        if not plan.is_whole:
+        if plan.is_whole:
+            _refuse_twice(listed)
+        else:
             sweepers.require_one_value(jobs)
     screen.loading()
     from lit_agentrl.entry.idle import refuse_idle
@@ -98,6 +101,19 @@ def check(
         checked.append(Checked(cfg, described, build_parts(cfg, composition.task_loader(folders)), place))
     refuse_idle(overrides, [(job.config, job.parts) for job in checked])
     return checked
+
+
+def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
+    """Refuse a sweep with two equal runs, which would be equal to the bit and count twice in a report.
+
+    Raises:
+        UserError: naming their options.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for job in map(tuple, jobs):
+        if job in seen:
+            raise UserError(f"-m: several runs have the options {' '.join(job)}; give each value once")
+        seen.add(job)
 
 
 def check_config(job: Sequence[str], cfg: DictConfig) -> None:

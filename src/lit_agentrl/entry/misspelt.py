@@ -109,7 +109,9 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
             f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
         )
     near = [f"{prefix}{k}" for k in nearest(rest, children, cutoff=0.65)]
-    near = near or [MEANT[word] for word in (key, leaf) if word in MEANT and MEANT[word] != key]
+    near = near or [
+        MEANT[word] for word in dict.fromkeys((key, leaf)) if word in MEANT and MEANT[word] != key
+    ]
     near = near or [f"{prefix}{k}" for k in nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     if head not in known:

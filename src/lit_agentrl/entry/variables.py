@@ -31,11 +31,10 @@ def check_environment() -> None:
                 "them; unset both"
             )
     _check_launched()
-    given = os.environ.get("OMP_NUM_THREADS", "1")
-    if not all(part.strip().isdecimal() and int(part) for part in given.split(",")):
-        raise UserError(
-            f"the environment variable OMP_NUM_THREADS={given} must be a whole number >= 1; unset it"
-        )
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        given = os.environ.get(name, "1")
+        if not all(part.strip().isdecimal() and int(part) for part in given.split(",")):
+            raise UserError(f"the environment variable {name}={given} must be a whole number >= 1; unset it")
 
 
 def _check_launched() -> None:
