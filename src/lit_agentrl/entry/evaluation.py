@@ -204,6 +204,7 @@ def rebuilt(
     with open_dict(saved):
         saved.seed = cfg.seed
         saved.callbacks, saved.logger = {}, {}
+        saved.reward = {}  # what training was paid for; a reward model may be gone by now
         saved.test.episodes = cfg.episodes
         if cfg.env is not None:
             saved.test.envs = [str(name) for name in as_list(cfg.env)]

@@ -35,6 +35,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "callbacks.*.rules.*": ("lit_agentrl.report.rules.Rule",),
     "callbacks.*.rules.*.signal": (
         "lit_agentrl.report.signals.both_fallen",
+        "lit_agentrl.report.signals.learned_gap",
         "lit_agentrl.report.signals.reward_gap",
     ),
     "context": ("lit_agentrl.text.context.*",),

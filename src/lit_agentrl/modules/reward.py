@@ -61,9 +61,7 @@ class RewardModule(PolicyModule):
         """
         super().setup(stage)
         if self._doors.is_sharded:
-            raise ValueError(
-                "strategy=fsdp does not cut up the head of a reward model; use strategy=ddp or single"
-            )
+            raise ValueError("strategy=fsdp cannot cut up a reward model; use strategy=ddp or single")
 
     # ------------------------------------------------------------------ evaluation
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -80,22 +78,16 @@ class RewardModule(PolicyModule):
         is_end_BT = is_end(units, rows["is_action_BT"])
         is_scored_BT = found["is_scored_BT"] | is_end_BT
         score_BT = self.updater.networks.head_scores(rows | {"is_scored_BT": is_scored_BT})
-        own = judge(rows, score_BT)
-        table, _ = gather_rows({"table": own.table_PC})
+        table, _ = gather_rows({"table": judge(rows, score_BT).table_PC})
         verdicts = Verdicts(table["table"].cpu())
         of_all, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
         scores_S = of_all["scores"]
-        metrics = verdicts.metrics() | {
-            "score_mean": float(scores_S.mean()),
-            "score_std": float(scores_S.std()),
-        }
+        metrics = verdicts.metrics()
+        metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
         if "is_good_B" in found:
-            table = {
-                "score": score_BT,
-                "turn": rows["turn_BT"],
-                "good": found["is_good_B"][:, None].expand_as(score_BT),
-            }
-            steps = {name: column[is_scored_BT].double() for name, column in table.items()}
+            good_BT = found["is_good_B"][:, None].expand_as(score_BT)
+            columns = {"score": score_BT, "turn": rows["turn_BT"], "good": good_BT}
+            steps = {name: column[is_scored_BT].double() for name, column in columns.items()}
             metrics |= step_metrics(gather_rows(steps)[0])
         self.row |= {f"{split}/{name}": value for name, value in metrics.items()}
         self.log(f"{split}/success", metrics.get("success", 0.0), logger=False, batch_size=1, sync_dist=False)

@@ -39,6 +39,11 @@ def both_fallen(row: Row) -> float | None:
     return max(known) if len(known) == len(sides) else None
 
 
+def learned_gap(row: Row) -> float | None:
+    """`rewards.model.Learned.curves`' gap, which grows where the model is hacked; None without one."""
+    return row.get("reward/model_gap")
+
+
 def uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:
     """``collapse/uniformity``: the largest of these entropies over that of uniform draws; empty where none is known.
 

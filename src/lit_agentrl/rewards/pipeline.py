@@ -144,8 +144,8 @@ class RewardPipeline:
         return {name: state for name, state in states.items() if state}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
-        for name, state in states.items():
+        """Inverse of :meth:`state_dict`; without parts, as where a run is only evaluated, nothing is taken over."""
+        for name, state in states.items() if self else ():
             self.parts[name].load_state_dict(state)
 
 

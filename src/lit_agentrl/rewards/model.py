@@ -1,0 +1,201 @@
+"""A trained reward model, or several, in place of the game's points; frozen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.models.reward_model import About, RewardModel, load_model, read_about
+from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage, at_end
+from lit_agentrl.rewards.scoring import turn_values
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+
+
+@dataclass(kw_only=True)
+class Learned(RewardPart):
+    """``weight * value`` of an episode at its end, or of each turn, by models that `algo=…` has trained.
+
+    A score has no scale of its own: its value is ``(score - mean) / std``, those of the episodes held out of the
+    model's training.  The value of a logit is its chance, ``sigmoid(logit)``.
+
+    Args:
+        path: folder of a run that trained a reward model, or of the model itself; or a list of them.
+        weight: points per unit of value; 0 keeps the game's points: the model is watched alone.
+        replaces: its points stand in place of the game's, else beside them.
+        keep_penalties: protocol penalties stay where the game's points go.
+        per: ``episode``: the value of the whole, at its end; ``turn``: after each turn; ``progress``: what each turn
+            has added to the value, so that an episode earns the value of its end less that of an average one.
+        combine: of several models: ``mean``, ``min``, or ``cautious``: mean less ``caution`` times their variance.
+        caution: see ``combine``.
+        tokens_per_batch: that are computed together.
+
+    Raises:
+        ValueError: an option that makes no sense, or a folder without a reward model; :meth:`setup` refuses models that
+            do not fit the policy.
+    """
+
+    sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
+    path: str | Sequence[str]
+    weight: float = 1.0
+    replaces: bool = True
+    keep_penalties: bool = True
+    per: str = "episode"
+    combine: str = "mean"
+    caution: float = 0.5
+    tokens_per_batch: int = 8192
+    _first: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[int, tuple[Episode, list[float]]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        is_text = isinstance(self.path, str) and bool(self.path.strip())
+        is_list = (
+            not isinstance(self.path, str | Mapping) and isinstance(self.path, Sequence) and bool(self.path)
+        )
+        is_list = is_list and all(isinstance(each, str) and each.strip() for each in self.path)
+        require(
+            is_text or is_list,
+            "path",
+            self.path,
+            "the folder of a run that trained a reward model, or a list",
+        )
+        require_number("weight", self.weight, "finite and >= 0", lambda weight: 0 <= weight < math.inf)
+        for name in ("replaces", "keep_penalties"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
+        if not self.weight and self.replaces:
+            raise ValueError(
+                "weight=0 would leave no points at all; set replaces=false to watch the model alone"
+            )
+        require_one_of("per", self.per, ("episode", "turn", "progress"))
+        require_one_of("combine", self.combine, ("mean", "min", "cautious"))
+        require_number("caution", self.caution, "finite and > 0", lambda value: 0 < value < math.inf)
+        require_whole("tokens_per_batch", self.tokens_per_batch, 1)
+        if len(self._paths) == 1 and self.combine != "mean":
+            raise ValueError(f"combine={self.combine} has no effect with one model; name several in path")
+        self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
+        abouts = [read_about(each) for each in self._paths]
+        if len({about.fingerprint for about in abouts}) < len(abouts):
+            raise ValueError(
+                f"path=[{','.join(self._paths)}] names the same weights twice; name each model once"
+            )
+
+    @property
+    def _paths(self) -> list[str]:
+        return [self.path] if isinstance(self.path, str) else list(self.path)
+
+    def setup(self, context: RewardContext) -> None:
+        """Loads the models onto the device of the run's networks.
+
+        Raises:
+            ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
+        """
+        spoken = tokenizer_fingerprint(context.tokenizer)
+        self._models: list[RewardModel] = [load_model(each, spoken) for each in self._paths]
+        for model in self._models:
+            network: torch.nn.Module = model.policy.network
+            for part in (network, model.head):
+                part.to(context.device)
+        self._device = context.device
+
+    # ------------------------------------------------------------------ points
+    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """The models' points, beside the game's or in their place."""
+        values = self.values(episodes)
+        if self.per == "episode":
+            given = at_end(episodes, [row[-1] for row in values])
+        else:
+            given = [list(row) for row in values]
+        if self.per == "progress":
+            start = sum(self._average(model.about) for model in self._models) / len(self._models)
+            given = [[b - a for a, b in zip([start, *row], row, strict=False)] for row in given]
+        kept = [
+            [self._kept(p, t) for p, t in zip(r, e.turns, strict=True)]
+            for r, e in zip(points, episodes, strict=True)
+        ]
+        return [
+            [p + self.weight * v for p, v in zip(row, more, strict=True)]
+            for row, more in zip(kept, given, strict=True)
+        ]
+
+    def _kept(self, points: float, turn: Turn) -> float:
+        if not self.replaces:
+            return points
+        return turn.reward_parts.get("invalid", 0.0) if self.keep_penalties else 0.0
+
+    @staticmethod
+    def _average(about: About) -> float:
+        return 0.5 if about.kind == "logit" else 0.0
+
+    def values(self, episodes: Sequence[Episode]) -> Points:
+        """After each turn of each episode, without weight; episodes that were asked for just before are kept."""
+        new = [episode for episode in episodes if id(episode) not in self._known]
+        self._known = {id(e): self._known[id(e)] for e in episodes if id(e) in self._known}
+        for episode, row in zip(new, self._scored(new), strict=True):
+            self._known[id(episode)] = (episode, row)  # which is held, so that nothing else has its number
+        return [self._known[id(episode)][1] for episode in episodes]
+
+    def _scored(self, episodes: Sequence[Episode]) -> Points:
+        if not episodes:
+            return []
+        found_MA = torch.stack(
+            [turn_values(model, episodes, self.tokens_per_batch, self._device) for model in self._models]
+        )
+        if self.combine == "min":
+            value_A = found_MA.amin(0)
+        else:
+            value_A = found_MA.mean(0)
+            if self.combine == "cautious":
+                value_A = value_A - self.caution * found_MA.var(0, correction=0)
+        parts = torch.split(value_A, [len(episode.turns) for episode in episodes])
+        return [part.tolist() for part in parts]
+
+    # ------------------------------------------------------------------ watching
+    def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
+        """``score``, the mean value of episodes, and beside it the true ``success``; ``auc`` and ``gap``.
+
+        ``auc``: the chance that a success has a higher value than a failure.  ``gap``: the share of episodes whose
+        value is at least the median of successes in the first iteration that had some, less the share of successes.
+        """
+        value = self.everyones_numbers([row[-1] for row in self.values(episodes)])
+        success = self.everyones_numbers([float(episode.success) for episode in episodes])
+        values, is_solved = (
+            torch.tensor(value, dtype=torch.float64),
+            torch.tensor(success, dtype=torch.float64) > 0,
+        )
+        row = {"score": float(values.mean()), "success": float(is_solved.double().mean())}
+        won, lost = values[is_solved], values[~is_solved]
+        if len(won) and len(lost):
+            ahead = won[:, None] - lost
+            row["auc"] = float(((ahead > 0).double() + 0.5 * (ahead == 0).double()).mean())
+        if len(won) and "bar" not in self._first:
+            self._first["bar"] = float(won.median())
+        if "bar" in self._first:
+            row["gap"] = float((values >= self._first["bar"]).double().mean()) - row["success"]
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which models they are, and what a success was worth at first."""
+        return {
+            "fingerprints": [model.about.fingerprint for model in self._models],
+            "first": dict(self._first),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`.
+
+        Raises:
+            ValueError: the models are others than those of the checkpoint.
+        """
+        mine = [model.about.fingerprint for model in self._models]
+        if list(state["fingerprints"]) != mine:
+            one, other = (next(iter(each), "none")[:12] for each in (mine, state["fingerprints"]))
+            raise ValueError(
+                f"reward.{self.name}.path={','.join(self._paths)} holds weights {one}, and this run was trained on "
+                f"{other}; put the model back"
+            )
+        self._first = dict(state["first"])

@@ -1,0 +1,167 @@
+"""A trained reward model as reward: its numbers, ensembles by hand, what it is watched by, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_agentrl.episode import Episode
+from lit_agentrl.models.heads import ScoreHead
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.reward_model import ABOUT, About, of_weights, save_head
+from lit_agentrl.report.signals import learned_gap
+from lit_agentrl.rewards.model import Learned
+from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rewards.scoring import rows_of
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from tests.conftest import nano_tokenizer, tiny_policy
+from tests.rewards.conftest import context, episode, turn
+
+
+@cache
+def network() -> Policy:
+    return tiny_policy()
+
+
+def model(folder: Path, seed: int = 0, **about: Any) -> str:
+    """A reward model of random weights."""
+    hf = folder / f"m{seed}{about.get('kind', '')}" / "hf"
+    hf.mkdir(parents=True)
+    policy = Policy(network().network, nano_tokenizer(), "tiny")
+    policy.save(hf)
+    head = ScoreHead(policy.network.config.hidden_size, seed=seed)
+    told = {
+        "kind": "score", "fingerprint": of_weights(policy.network, head),
+        "tokenizer": tokenizer_fingerprint(nano_tokenizer()), "mean": 0.25, "std": 2.0,
+    }  # fmt: skip
+    save_head(hf, head, About(**(told | about)))
+    return str(hf.parent)
+
+
+def played() -> list[Episode]:
+    """Of two turns in a row, of two rows, and of one long turn."""
+    two = [turn(3, reward=1.0), turn(5, reward=2.0, reward_parts={"invalid": -0.1})]
+    return [
+        episode(two, success=True),
+        episode([turn(2), turn(4, starts_row=True)], member=1),
+        episode([turn(9, sampled=[3] * 9)], member=2),
+    ]
+
+
+def part(path: Any, **options: Any) -> Learned:
+    made = Learned(path=path, **options)
+    made.name = "model"
+    made.setup(context())
+    return made
+
+
+def by_hand(found: Learned, each: Episode) -> list[float]:
+    """One row at a time, without padding."""
+    values = []
+    for tokens, ends in rows_of(each):
+        is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
+        is_scored[0, ends] = True
+        [one] = found._models
+        with torch.no_grad():
+            row = one.head(one.policy.network, tokens_BT=torch.tensor([tokens]), is_scored_BT=is_scored)
+        values += [(float(score) - 0.25) / 2 for score in row[is_scored]]
+    return values
+
+
+def test_values_are_the_models_and_stand_where_they_are_asked_for(tmp_path: Path) -> None:
+    path, episodes = model(tmp_path), played()
+    found = part(path, weight=3.0, tokens_per_batch=1)
+    expected = [by_hand(found, each) for each in episodes]
+    assert [len(row) for row in expected] == [2, 2, 1]
+    for made in (found, part(path, tokens_per_batch=10_000)):
+        assert all(
+            row == pytest.approx(hand, abs=1e-5)
+            for row, hand in zip(made.values(episodes), expected, strict=True)
+        )
+    game = [[t.reward for t in e.turns] for e in episodes]
+    ended = found.apply(game, episodes, iteration=0)
+    assert ended[0] == pytest.approx([0.0, 3 * expected[0][1] - 0.1], abs=1e-5)  # the penalty stays
+    beside = part(path, replaces=False).apply(game, episodes, iteration=0)
+    assert beside[0] == pytest.approx([1.0, 2.0 + expected[0][1]], abs=1e-5)
+    progress = part(path, per="progress", keep_penalties=False).apply(game, episodes, iteration=0)
+    assert [sum(row) for row in progress] == pytest.approx([row[-1] for row in expected], abs=1e-5)
+    every = part(path, per="turn", keep_penalties=False).apply(game, episodes, iteration=0)
+    assert every[1] == pytest.approx(expected[1], abs=1e-5)
+
+
+def test_several_models_and_chances(tmp_path: Path) -> None:
+    paths, episodes = [model(tmp_path, seed) for seed in (1, 2, 3)], played()
+    alone = [torch.tensor(sum(part(path).values(episodes), [])) for path in paths]
+    table = torch.stack(alone)
+    together = {
+        "mean": table.mean(0), "min": table.amin(0), "cautious": table.mean(0) - 0.5 * table.var(0, correction=0),
+    }  # fmt: skip
+    for combine, expected in together.items():
+        values = torch.tensor(sum(part(paths, combine=combine).values(episodes), []))
+        torch.testing.assert_close(values, expected)
+    chance = part(model(tmp_path, 1, kind="logit")).values(episodes)
+    torch.testing.assert_close(torch.tensor(sum(chance, [])), (alone[0] * 2 + 0.25).sigmoid())
+
+
+def test_what_it_is_watched_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is the median of the first successes; later episodes pass it without one."""
+    found = part(model(tmp_path))
+    worth = {0: [1.0, 2.0, 0.0, 0.5], 1: [2.0, 3.0, 2.5, 0.0]}
+    for iteration, solved in ((0, [True, True, False, False]), (1, [True, False, False, False])):
+        monkeypatch.setattr(
+            Learned, "values", lambda self, es, i=iteration: [[v] for v in worth[i][: len(es)]]
+        )
+        episodes = [episode([turn()], member=k, success=s) for k, s in enumerate(solved)]
+        row = found.curves(episodes, iteration=iteration)
+    assert row == {"score": 1.875, "success": 0.25, "auc": pytest.approx(1 / 3), "gap": 0.5}
+    assert learned_gap({"reward/model_gap": 0.5}) == 0.5 and learned_gap({}) is None
+    again = part(found.path)
+    again.load_state_dict(json.loads(json.dumps(found.state_dict())))
+    assert again.curves(episodes, iteration=2)["gap"] == 0.5
+    with pytest.raises(ValueError, match=r"reward\.model\.path=.* and this run was trained on 0000"):
+        again.load_state_dict({"fingerprints": ["0" * 64], "first": {}})
+
+
+def test_it_replaces_the_points_in_a_pipeline(tmp_path: Path) -> None:
+    pipeline, episodes = RewardPipeline({"model": Learned(path=model(tmp_path))}), played()
+    pipeline.setup(context())
+    pipeline.score(episodes, iteration=0)
+    row = pipeline.learn(episodes, iteration=0)
+    assert {
+        "reward/model_score",
+        "reward/model_success",
+        "reward/model_auc",
+        "reward/model_gap",
+    } <= row.keys()
+    assert row["reward/model_success"] == pytest.approx(1 / 3)
+    assert episodes[0].training_return == pytest.approx(
+        by_hand(pipeline.parts["model"], episodes[0])[1] - 0.1, abs=1e-5
+    )
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    for options, said in (
+        ({"path": ""}, "path= must be the folder of a run"),
+        ({"path": [path, path]}, "names the same weights twice"),
+        ({"path": "nowhere"}, "path=nowhere is not there"),
+        ({"path": str(tmp_path)}, "holds no reward model"),
+        ({"weight": 0}, "weight=0 would leave no points at all"),
+        ({"weight": -1}, "weight=-1 must be finite and >= 0"),
+        ({"per": "token"}, "per=token"),
+        ({"combine": "min"}, "combine=min has no effect with one model"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch=0"),
+        ({"replaces": 1}, "replaces=1 must be true or false"),
+    ):
+        with pytest.raises(ValueError, match=said.replace("[", r"\[")) as raised:
+            Learned(**({"path": path} | options))
+        assert "\n" not in str(raised.value)
+    about = Path(path) / "hf" / ABOUT
+    about.write_text(about.read_text().replace(tokenizer_fingerprint(nano_tokenizer()), "0" * 64))
+    with pytest.raises(ValueError, match="token ids of another tokenizer"):
+        part(path)
