@@ -69,6 +69,7 @@ STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in e
     "retry, overlap": f"{ONE_TURN} rollout.overlap=true",
     "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
     "forget, two processes": f"{LAKE} algo=eepo algo.structure.threshold=9 strategy=ddp trainer.devices=2",
+    "memory, overlap": f"{LAKE} algo=archer critic=expectile rollout.overlap=true update.minibatches=2",
     "two levels, overlap": f"{LAKE} algo=hrl_tar algo.structure.trains=alternate rollout.overlap=true",
 }
 OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES}

@@ -102,6 +102,11 @@ def _check_episodes(name: str, structure: Structure, algorithm: Objective) -> No
             f"algo.advantage of {algorithm.name} needs episodes that branch, and those of algo.structure={name} are "
             "independent: it would be algo/advantage=group_mean_std, so use it, or algo/structure=tree, branch or mcts"
         )
+    if structure.mixes_groups and algorithm.requirements.min_members > 1:
+        raise ValueError(
+            f"algo.advantage of {algorithm.name} compares the members of a group, and algo.structure={name} puts "
+            "episodes of other instances into it; set algo/advantage=archer, or algo/structure=refill"
+        )
     if PLANS not in structure.gives and algorithm.needs("is_plan_BT"):
         raise ValueError(
             f"algo.advantage of {algorithm.name} tells a planner from an executor, and episodes of "

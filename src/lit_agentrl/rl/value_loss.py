@@ -67,6 +67,31 @@ def clipped(
     return ValueLoss(0.5 * torch.maximum(free_BT, held_BT), held_BT > free_BT)
 
 
+def expectile(
+    *,
+    value_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_turn_end_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+    share: float = 0.7,
+) -> ValueLoss:
+    """``|share - 1[u < 0]| u^2``, ``u = ret - V``, but ``1/2 u^2`` at turn ends: IQL, arXiv 2110.06169, equation 5.
+
+    For `archer`: V, at the first token of a turn, goes to an upper expectile of Q, which is learnt at the last one.
+    ``share=0.5`` is `squared`.
+
+    Raises:
+        ValueError: also if ``share`` is not between 0 and 1.
+    """
+    require(0 < share < 1, "share", share, "above 0 and below 1")
+    is_target_BT = _targets(is_action_BT, is_value_target_BT)
+    error_BT = _select(return_BT.detach(), is_target_BT) - _select(value_BT, is_target_BT)
+    weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
+    weight_BT = torch.where(is_turn_end_BT, 0.5, weight_BT)
+    return ValueLoss(weight_BT * error_BT.square(), torch.zeros_like(is_target_BT))
+
+
 def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_BT: Tensor) -> Tensor:
     """``1 - var(ret - V) / var(ret)`` over the targets: 1 is perfect, 0 as good as a constant.
 

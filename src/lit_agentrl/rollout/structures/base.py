@@ -79,6 +79,7 @@ class Structure(Protocol):
         wants_repeats: whether it acts only on an instance that is played again.
         takes_trials: whether :meth:`trial` may ask for one.
         is_off_policy: whether rows may have been sampled with other weights than the update begins with.
+        mixes_groups: whether rows of other instances stand in a group.
         is_sequential: whether an iteration is planned with what the one before it has taught: it is not played ahead.
     """
 
@@ -88,6 +89,7 @@ class Structure(Protocol):
     wants_repeats: bool = False
     takes_trials: bool = False
     is_off_policy: bool = False
+    mixes_groups: bool = False
     is_sequential: bool = False
 
     def check_game(self, task: Task) -> None:

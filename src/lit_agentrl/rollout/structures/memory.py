@@ -1,0 +1,92 @@
+"""Episodes of earlier iterations beside the new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lit_agentrl import seeds
+from lit_agentrl.checks import require_whole
+from lit_agentrl.distributed import gather_objects
+from lit_agentrl.episode import Episode, Source
+from lit_agentrl.rollout.pack import trajectory_id
+from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.refill import Refill
+
+_FURTHER = 1 << 19  # members from here on are not of the group that they stand beside
+
+
+class Memory(Refill):
+    """Keeps the episodes of the last iterations, and trains on some of them again: the off-policy rows of ArCHer.
+
+    Beside each new episode stand ``rows`` of those kept, drawn at random and with replacement, with the log-probs of
+    the weights that sampled them and the points that they had.  They are of any instance: estimators that compare the
+    members of a group are refused.  An estimator decides what they teach; `archer` gives them to the critic alone.
+    Groups are refilled as by `Refill`.
+
+    Args:
+        iterations: whose episodes are kept.
+        rows: of those kept beside each new episode; 0 keeps none.
+        max_waves: see `Refill`.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    curves = ("kept_episodes", "remembered_share", "remembered_age")
+    is_off_policy = True
+    mixes_groups = True
+
+    def __init__(self, *, iterations: int = 4, rows: int = 1, max_waves: int | None = None) -> None:
+        require_whole("iterations", iterations, 1)
+        require_whole("rows", rows, 0, 16)
+        self._iterations, self._rows = iterations, rows
+        super().__init__(max_waves)
+        self._kept: list[Episode] = []  # from the oldest to the last
+
+    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
+        return [*so_far.sampled, *self._drawn(so_far)]
+
+    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+        drawn = self._drawn(so_far)
+        ages = [so_far.iteration - self._kept[at].iteration for at, _ in self._draws(so_far)]
+        if self._rows:
+            own = [
+                replace(e, env_seconds=0.0) for e in so_far.sampled if not e.failed and e.num_action_tokens
+            ]
+            # every rank keeps those of all, in one order
+            new = sorted(gather_objects(own), key=trajectory_id)
+            oldest = so_far.iteration + 1 - self._iterations
+            self._kept = [e for e in [*self._kept, *new] if e.iteration >= oldest]
+        trained = len(drawn) + len(so_far.sampled)
+        return {
+            "kept_episodes": (len(self._kept), 1.0),
+            "remembered_share": (len(drawn), trained),
+            "remembered_age": (sum(ages), len(ages)),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": [episode.to_plain() for episode in self._kept]} if self._kept else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._kept = [Episode.from_plain(plain) for plain in state["kept"]]
+
+    def _draws(self, so_far: SoFar) -> list[tuple[int, Episode]]:
+        """Which of those kept stands beside which new episode."""
+        if not self._kept:
+            return []
+        return [
+            (seeds.key(so_far.seed, "memory", so_far.iteration, e.group, e.member, n) % len(self._kept), e)
+            for e in so_far.sampled
+            for n in range(self._rows)
+        ]
+
+    def _drawn(self, so_far: SoFar) -> list[Episode]:
+        found = []
+        for number, (at, new) in enumerate(self._draws(so_far)):
+            member = _FURTHER + new.member * self._rows + number % max(self._rows, 1)
+            found.append(
+                replace(self._kept[at], group=new.group, member=member, tree=None, source=Source.REPLAY)
+            )
+        return found
