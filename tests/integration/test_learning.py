@@ -20,9 +20,8 @@ RECORDED = {
     "stable_alignment", "kto", "qrpo",
 }  # fmt: skip
 ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter of the groups
-RISES = {
-    "hrl_tar": ("return", 0.08)
-}  # after plans replies are mostly invalid at first; it learns the safe arm
+# after plans replies are mostly invalid at first, and the safe arm is learnt; with values of turns it rises and falls
+RISES = {"hrl_tar": ("return", 0.08), "archer": ("success", 0.1)}
 RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start
 # one of each family of objectives
 OFTEN = ("grpo", "gspo", "online_dpo", "ppo", "reinforce", "rloo", "sppo", "starpo_s")
