@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.checks import require
-from lit_agentrl.episode import Source
 from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.masked import check_shapes, masked_whiten
 from lit_agentrl.rl.returns import next_sampled, sum_over_turn, turn_index
+
+_REPLAY = 1  # `Source.REPLAY`; this room knows tensors alone
 
 
 def archer(
@@ -38,7 +39,7 @@ def archer(
     at these two tokens alone, with the values of before the update on the right: a target network that is renewed once
     an iteration.  ``r_k`` sums ``reward_BT`` over the turn.  A turn of one token has ``V_k`` only, and the right side
     of ``Q_k`` in place of ``Q_k``.  No return enters, so that rows of any policy teach the critic; rows of an earlier
-    one (`Source.REPLAY`) get an advantage of 0.  ``whiten``: the advantages of the others, each turn once.
+    one (``source_B`` of 1) get an advantage of 0.  ``whiten``: the advantages of the others, each turn once.
 
     Raises:
         ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
@@ -67,7 +68,7 @@ def archer(
     has_q_BT = of_turn(torch.ones_like(value_BT), is_q_BT) > 0
     q_BT = torch.where(has_q_BT, of_turn(value_BT, is_q_BT), ahead_BT)
     advantage_BT = q_BT - of_turn(value_BT, is_start_BT)
-    is_new_BT = is_counted_BT & (source_B != Source.REPLAY)[:, None]
+    is_new_BT = is_counted_BT & (source_B != _REPLAY)[:, None]
     if whiten:
         advantage_BT = of_turn(masked_whiten(advantage_BT, is_end_BT & is_new_BT), is_end_BT)
     return Advantage(
