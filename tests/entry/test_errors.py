@@ -81,6 +81,7 @@ def test_names_are_near_in_capitals_too() -> None:
     ("value", "told"),
     [
         (1e30, "part.grad_clip=1e+30 must be 0, or from 1e-30 to 1e+15 in size"),
+        (10**16, "part.grad_clip=10000000000000000 must be at most 1e+15"),
         (1e-320, "part.grad_clip=1e-320 must be 0, or from 1e-30"),
         ("1e-6", "part.grad_clip='1e-6' must be a number"),
     ],

@@ -107,7 +107,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("--config-dir /no/such", "--config-dir /no/such", "is not a folder"),
     # values out of range or of the wrong type
     ("filter.ratio=1.3", "filter.ratio=1.3", "(0, 1]"),
-    ("-m seed=1,2,1", "several runs have the options seed=1", "give each value once"),
+    ("-m seed=1,2,1", "several runs have the options seed=1; give", "each value once"),
     ("-m filter.ratio=1.0,1.3", "filter.ratio=1.3", "(0, 1]"),
     ("rollout.members=1", "rollout.members=1", "rollout.members >= 2"),
     ("rollout.prompts=many", "rollout.prompts=many", "a whole number"),

@@ -112,7 +112,8 @@ def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
     seen: set[tuple[str, ...]] = set()
     for job in map(tuple, jobs):
         if job in seen:
-            raise UserError(f"-m: several runs have the options {' '.join(job)}; give each value once")
+            told = " ".join(text for text in job if not text.startswith("hydra."))
+            raise UserError(f"-m: several runs have the options {told}; give each value once")
         seen.add(job)
 
 

@@ -146,6 +146,8 @@ def _require_size(option: str, value: Any) -> None:
     """Refuse numbers that would overflow or vanish in float32; ``inf`` is left to the part."""
     if isinstance(value, bool) or not isinstance(value, int | float) or "optim." in option:
         return
+    if isinstance(value, int) and value > MOST:
+        raise UserError(f"{option}={value} must be at most {MOST:g}")
     if not (value in (0, math.inf, -math.inf) or LEAST <= abs(value) <= MOST):
         raise UserError(
             f"{option}={shown(value)} must be 0, or from {LEAST:g} to {MOST:g} in size: others break float32"
