@@ -115,3 +115,17 @@ def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys
     (tmp_path / "own" / "levels.json").write_text("[]")
     with pytest.raises(ValueError, match="is no file of levels; write it anew with lit-agentrl levels"):
         lookup(instantiate(config), "val")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["env=dataset"], "env.game.path has no value; set env.game.path="),
+        (["env=sokoban", "env.game.size=2"], "env.game.size=2 must be a whole number >= 5"),
+    ],
+)
+def test_the_command_refuses_before_it_prints(options, said, capsys):
+    with pytest.raises(SystemExit):
+        main(options)
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: {said}") and not printed.out

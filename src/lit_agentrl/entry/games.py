@@ -74,11 +74,15 @@ def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
         search: as `composition.search_path` gives it.
 
     Raises:
-        UserError: an unknown option, or several games.
+        ValueError: an unknown option, a value that makes no sense, or several games.
     """
-    task = instantiate(compose_job("train", job, search).env)
+    cfg = compose_job("train", job, search)
+    check_targets(OmegaConf.masked_copy(cfg, ["env"]))
+    task = instantiate(cfg.env)
     if not isinstance(task, Task):
         raise UserError(f"{' '.join(job)}: a mixture has no levels of its own; name its games")
+    with named("env"):
+        task.make("train").close()
     return task
 
 
