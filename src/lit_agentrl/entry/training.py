@@ -144,7 +144,7 @@ def train(
     console.print(f"look at them with: tensorboard --logdir {folder}", soft_wrap=True)
     if trust := trust_note(folder):
         evaluate = program("train").replace("train", "evaluate")
-        told = f"its config names code of your own: {evaluate} run={folder}{trust}"
+        told = f"its config names code of your own, or another machine: {evaluate} run={folder}{trust}"
         console.print(told, soft_wrap=True)
     return result
 
