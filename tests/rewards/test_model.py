@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.heads import ScoreHead
@@ -19,8 +21,10 @@ from lit_agentrl.rewards.model import Learned
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rewards.scoring import rows_of
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
-from tests.conftest import nano_tokenizer, tiny_policy
+from tests.conftest import ROOT, nano_tokenizer, tiny_policy
 from tests.rewards.conftest import context, episode, turn
+
+RULES = ROOT / "src/lit_agentrl/conf/callbacks/collapse/default.yaml"
 
 
 @cache
@@ -125,6 +129,18 @@ def test_what_it_is_watched_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert again.curves(episodes, iteration=2)["gap"] == 0.5
     with pytest.raises(ValueError, match=r"reward\.model\.path=.* and this run was trained on 0000"):
         again.load_state_dict({"fingerprints": ["0" * 64], "first": {}})
+
+
+def test_the_rule_hacked_tells_a_recorded_run_from_its_control() -> None:
+    """Gaps of sixteen iterations: paid by a reward model, and by the game."""
+    hacked = [-3, -9, -12, -6, -6, -3, 19, 9, 19, 22, 16, 16, 34, 16, 19, 37]
+    honest = [-3, -6, -6, -3, -9, -9, 9, -6, -3, 3, -6, -9, -9, -6, -9, -6]
+    fired = []
+    for gaps in (hacked, honest):
+        rule = instantiate(OmegaConf.load(RULES).rules.hacked)
+        found = [rule.look("hacked", {"reward/model_gap": gap / 100}) is not None for gap in gaps]
+        fired.append([k for k, is_fired in enumerate(found, start=1) if is_fired])
+    assert fired == [[11], []]
 
 
 def test_it_replaces_the_points_in_a_pipeline(tmp_path: Path) -> None:
