@@ -95,6 +95,19 @@ def test_rewind_keeps_the_row_of_the_iteration_itself_and_minus_one_keeps_none(t
     assert log.path.read_text() == "iteration\n"
 
 
+def test_rewind_tells_of_rows_that_somebody_took_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = CSVLog(tmp_path)
+    for i in (0, 1, 4):
+        log.log_metrics({"a": i}, step=i)
+    log.rewind(4)
+    assert caplog.messages == [
+        f"{log.path}: 2 of the rows before iteration 5 are gone; the run goes on without them"
+    ]
+    assert len(rows(log.path)) == 3
+
+
 def test_rewind_without_a_file_writes_none(tmp_path: Path) -> None:
     CSVLog(tmp_path / "run").rewind(0)
     assert not (tmp_path / "run").exists()

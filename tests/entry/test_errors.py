@@ -93,3 +93,11 @@ def test_numbers_that_no_sum_can_hold_and_texts_that_look_like_numbers(value: ob
         check_targets(OmegaConf.create({"part": {"_target_": name, "grad_clip": value}}))
     with pytest.raises(ValueError, match="^a='1.5' must be b"):
         require(False, "a", "1.5", "b")
+
+
+def test_a_name_where_options_stand_is_told_its_group() -> None:
+    monitor = {"_target_": "lit_agentrl.callbacks.monitor.CollapseMonitor", "rules": {}, "action": "stop"}
+    with pytest.raises(
+        ValueError, match=r"callbacks/collapse/action=NAME chooses them, with .* rollback or stop"
+    ):
+        check_targets(OmegaConf.create({"callbacks": {"collapse": monitor}}))

@@ -118,12 +118,20 @@ class CSVLog(Logger):
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Drop the rows after ``iterations`` completed iterations, and torn ones, which is told; −1 drops all."""
+        """Drop the rows after ``iterations`` completed iterations, and torn ones; −1 drops all.
+
+        What was torn is told, and so are rows that somebody else took away.
+        """
         self._load()
         remove_leftover(self.path)
         if self._is_damaged:
             _log.warning("%s: dropped what a killed write left of a line", self.path)
         kept = {i: row for i, row in self._rows.items() if i <= iterations}
+        if gone := sum(i not in kept for i in range(1, iterations + 1)):
+            _log.warning(
+                "%s: %d of the rows before iteration %d are gone; the run goes on without them",
+                self.path, gone, iterations + 1,
+            )  # fmt: skip
         if len(kept) < len(self._rows) or self._is_damaged:
             self._rows = kept
             # columns seen only in dropped rows go too: the file is as if they had never been measured

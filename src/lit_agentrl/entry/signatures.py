@@ -14,15 +14,14 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import reads_as_number, shown
+from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.entry.errors import UserError, did_you_mean, first_line, nearest
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
-LEAST, MOST = (
-    1e-30,
-    1e15,
-)  # sizes of numbers that options may have, but for those of optimizers, which check their own
+# sizes of numbers that options may have, but for those of optimizers, which check their own
+LEAST, MOST = 1e-30, 1e15
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -139,7 +138,14 @@ def _require(option: str, annotation: Any, value: Any) -> None:
         for name, inner in value.items():
             _require(f"{option}.{name}", entries[0][1], inner)
     text = repr(value) if isinstance(value, str) and reads_as_number(value) else shown(value)
-    raise UserError(f"{option}={text} must be {_describe(annotation)}")
+    raise UserError(f"{option}={text} must be {_describe(annotation)}{_by_group(option)}")
+
+
+def _by_group(option: str) -> str:
+    """How options are chosen where a name stands in their place."""
+    group = option.replace(".", "/")
+    names = sorted(file.stem for file in (CONFIG_DIR / group).glob("[!_]*.yaml"))
+    return f"; {group}=NAME chooses them, with the NAME {' or '.join(names)}" if names else ""
 
 
 def _require_size(option: str, value: Any) -> None:
