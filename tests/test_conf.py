@@ -41,6 +41,7 @@ from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import served_game, thinned
+from tests.rewards.test_model import model as reward_model
 from tests.rl.test_algo_configs import AXES, BASES, host_of
 
 OPENING: dict[str, Any] = {
@@ -103,6 +104,8 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
         overrides.append(f"data.path={PROBLEMS}")
     if choices.get("reward") == "function":
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
+    if choices.get("reward") == "model":
+        overrides.append(f"reward.model.path={reward_model(tiny.parent / 'reward')}")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose(config_name="train", overrides=as_names([*overrides, "trainer.accelerator=cpu"]))
 

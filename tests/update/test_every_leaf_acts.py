@@ -262,7 +262,7 @@ def test_every_option_of_a_critic(name):
     def after(path: str, value: Any) -> list[Tensor]:
         return three_iterations(fresh("ppo"), changed(config, path, value).critic)
 
-    assert "critic.loss.clip" in {leaf.path for leaf in leaves(config.critic, "critic")}
+    assert any(leaf.path.startswith("critic.loss.") for leaf in leaves(config.critic, "critic"))
     assert not idle_leaves(leaves(config.critic, "critic"), after, after)
 
 
