@@ -20,7 +20,7 @@ from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.entry.assembly import build_dict, build_trainer
-from lit_agentrl.entry.composition import check_sections, task_loader
+from lit_agentrl.entry.composition import check_sections, compose_job, task_loader
 from lit_agentrl.entry.games import build_games, try_games
 from lit_agentrl.entry.overrides import as_names
 from lit_agentrl.entry.parts import build_parts, build_rewards
@@ -272,6 +272,18 @@ def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path
     else:
         MAKERS[group](cfg)
     assert not list(tmp_path.iterdir()), "making things must not write"
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ("env.game.options={is_slippery: false}", {"is_slippery": False}),
+        ("env.game.options.is_slippery=false", {"is_slippery": False}),
+    ],
+)
+def test_a_table_of_a_part_that_is_empty_takes_entries(given: str, options: dict[str, bool]) -> None:
+    """As the docs write them; Hydra alone would ask for a +."""
+    assert compose_job("train", ["env=gymnasium", given]).env.game.options == options
 
 
 @pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))

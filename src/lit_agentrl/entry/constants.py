@@ -78,7 +78,9 @@ class Loader(ConfigLoaderImpl):
                 }
         # an option that another one starts from is no choice, and has no key
         self._chosen = {d.config_path: d.package for d in defaults if d.override_key not in (None, *told)}
-        return super()._compose_config_from_defaults_list(defaults, repo)
+        cfg = super()._compose_config_from_defaults_list(defaults, repo)
+        _open_tables(OmegaConf.to_container(cfg, resolve=False), "", cfg)
+        return cfg
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         found = super()._load_single_config(default, repo)
@@ -93,6 +95,17 @@ class Loader(ConfigLoaderImpl):
             if package := self._chosen.get(option):
                 OmegaConf.update(found.config, package, values, force_add=True)
         return found
+
+
+def _open_tables(node: Any, path: str, cfg: DictConfig) -> None:
+    """Let arguments of a part that are an empty table, for names of the user's, take entries without a ``+``."""
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        inner = f"{path}.{key}" if path else str(key)
+        if value == {} and "_target_" in node:
+            OmegaConf.set_struct(OmegaConf.select(cfg, inner), False)
+        _open_tables(value, inner, cfg)
 
 
 hydra._internal.hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]  # Hydra 1.3 has no hook after merging
