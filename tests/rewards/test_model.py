@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.reward_model import ABOUT, About, of_weights, save_head
+from lit_agentrl.models.reward_model import ABOUT, WEIGHTS, About, of_weights, save_head
 from lit_agentrl.report.signals import learned_gap
 from lit_agentrl.rewards.model import Learned
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -177,6 +177,10 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=said.replace("[", r"\[")) as raised:
             Learned(**({"path": path} | options))
         assert "\n" not in str(raised.value)
+    head = Path(model(tmp_path, seed=1)) / "hf" / WEIGHTS
+    head.write_bytes(head.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="m1: score_head.safetensors is damaged .*; train the model again"):
+        Learned(path=str(head.parent.parent))
     about = Path(path) / "hf" / ABOUT
     about.write_text(about.read_text().replace(tokenizer_fingerprint(nano_tokenizer()), "0" * 64))
     with pytest.raises(ValueError, match="token ids of another tokenizer"):

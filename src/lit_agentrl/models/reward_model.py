@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -85,12 +85,21 @@ def find_model(path: str) -> Path:
 
 
 def read_about(path: str) -> About:
-    """What is recorded of the reward model of a folder; nothing is loaded.
+    """What is recorded of the reward model of a folder; of its weights, whether the files are whole.
 
     Raises:
-        ValueError: there is none, or its record cannot be read.
+        ValueError: there is none, its record cannot be read, or a file of weights was cut off.
     """
     file = find_model(path) / ABOUT
+    for weights in sorted(file.parent.glob("*.safetensors")):
+        try:
+            with safe_open(weights, "pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"path={path}: {weights.name} is damaged ({reason}); train the model again"
+            ) from error
     try:
         told: Any = json.loads(file.read_text(encoding="utf-8"))
         if told.pop("format") != FORMAT or told.pop("version") != VERSION:
