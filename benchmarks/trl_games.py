@@ -34,16 +34,7 @@ class EndlessSokoban(Sokoban):
 class ConstantPrompt(Prompt):
     """Messages of one length: nothing is said of the last reply, whose words both sides sample by themselves."""
 
-    def following(
-        self,
-        *,
-        observation: str,
-        reward: float,
-        complaint: str,
-        turns_left: int,
-        actions_left: int,
-        plan: bool = False,
-    ) -> str:
+    def following(self, *, observation: str, turns_left: int, **said: object) -> str:
         return f"turns {turns_left} actions {turns_left * ACTIONS_PER_TURN}\n{observation}"
 
 

@@ -216,6 +216,13 @@ def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
     Implicit rewards and their margin, the share of pairs that these rank rightly beside the share in which the shorter
     side is the chosen one, and of both sides the log-prob (nats) and how far it has moved.
     """
+    moves = {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
+    return compared_metrics(columns) | {name: _summed(value_P) for name, value_P in moves.items()}
+
+
+@torch.no_grad()
+def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
+    """Scores of both sides, their margin, and the share that they rank rightly beside that of the shorter side."""
     one, other = columns["chosen_length_P"], columns["rejected_length_P"]
     margin_P = columns["chosen_P"] - columns["rejected_P"]
     values = {
@@ -225,9 +232,11 @@ def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
         "reward_accuracy": (margin_P > 0).double(),
         "shorter_wins": (one < other).double() + 0.5 * (one == other).double(),
     }
-    values |= {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
-    count = margin_P.new_tensor(float(len(margin_P)))
-    return {name: torch.stack([value_P.sum(), count]) for name, value_P in values.items()}
+    return {name: _summed(value_P) for name, value_P in values.items()}
+
+
+def _summed(value_P: Tensor) -> Tensor:
+    return torch.stack([value_P.sum(), value_P.new_tensor(float(len(value_P)))])
 
 
 def no_nll() -> None:

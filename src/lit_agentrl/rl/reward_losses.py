@@ -20,7 +20,7 @@ from lit_agentrl.rl.links import certain
 from lit_agentrl.rl.margins import none
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, Tensors
 from lit_agentrl.rl.pairing import Pairs
-from lit_agentrl.rl.preference import kept_pairs, link_losses
+from lit_agentrl.rl.preference import compared_metrics, kept_pairs, link_losses
 from lit_agentrl.rl.units import Units, trajectory_units
 
 UNITS = ("return_B", "group_B", "trajectory_B", "is_action_BT", "turn_BT", "first_turn_B")
@@ -205,19 +205,3 @@ def shared(total: Tensor, tensors: Tensors) -> Tensor:
     """A sum divided by what was counted; with gradient also where there is nothing."""
     idle = tensors["score_BT"].sum() * 0
     return (total / tensors["num_compared"].clamp(min=1)).to(idle.dtype) + idle
-
-
-@torch.no_grad()
-def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
-    """Scores of both sides, their margin, and the share that they rank rightly beside that of the shorter side."""
-    one, other = columns["chosen_length_P"], columns["rejected_length_P"]
-    margin_P = columns["chosen_P"] - columns["rejected_P"]
-    values = {
-        "reward_chosen": columns["chosen_P"],
-        "reward_rejected": columns["rejected_P"],
-        "reward_margin": margin_P,
-        "reward_accuracy": (margin_P > 0).double(),
-        "shorter_wins": (one < other).double() + 0.5 * (one == other).double(),
-    }
-    count = margin_P.new_tensor(float(len(margin_P)))
-    return {name: torch.stack([value_P.sum(), count]) for name, value_P in values.items()}
