@@ -26,6 +26,7 @@ def example() -> Any:
         "monitored": {"name": "val/success", "mode": "max", "value": 0.7, "iteration": 30}, "iterations": 42,
         "planned_iterations": 100, "episodes": 1000, "action_tokens": 10_000, "prefilled_tokens": 5_000,
         "seconds": {"rollout": 1.5, "update": 2}, "engine": {"requests": 3}, "peak_memory_bytes": 1 << 30,
+        "threads": None,
     }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def run_command(
         print(f"lit_agentrl {__version__}")
         return
     threads.spin_briefly()
+    threads.LOAD.begin()
     try:
         check_environment()
         num_failed = command(arguments)

@@ -152,6 +152,7 @@ class RunRecord:
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),
             "peak_memory_bytes": peak_memory_bytes(),
+            "threads": self._totals.threads,
         }
         summary = cast(reports.Summary, fields)  # write() checks every field
         if self._is_writing:

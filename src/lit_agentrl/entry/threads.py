@@ -1,15 +1,70 @@
-"""Threads of torch: they wait for each other without keeping a core, and a resumed run has as many as before."""
+"""Threads of torch: a free core for each, no core kept while one waits, and after a resume as many as before."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import psutil
 
 # of GNU's OpenMP, which reads them once, when torch is imported
 _HOW_THEY_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _HOW_MANY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SPINS = 1000  # some tens of microseconds; most small operations are done by then
+
+
+class Load:
+    """How busy other programs keep this machine, from `begin` on; it decides once how many threads this process has.
+
+    A thread that shares its core with another program is what all others wait for, after each of thousands of small
+    operations.  Programs of low priority (nice) do not count, since they give way.
+    """
+
+    def __init__(self) -> None:
+        self._since: tuple[float, float] | None = None
+        self._number: int | None = None
+        self._note: str | None = None
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._since = _seconds()
+
+    def fit_threads(self) -> str | None:
+        """Take a thread less for each core that other programs keep busy; to be called before anything is computed.
+
+        All further runs of this process have as many, since the last bits of sums depend on the number.  Without
+        `begin`, in a notebook, and beside a variable of the user's or of a launcher's nothing changes.
+
+        Returns:
+            A line for the user where the number is not torch's own.
+        """
+        import torch
+
+        if self._since is None or any(name in os.environ for name in _HOW_MANY):
+            return None
+        if self._number is None:
+            (began, before), (now, after) = self._since, _seconds()
+            busy, own = max(0.0, after - before) / max(now - began, 1e-3), torch.get_num_threads()
+            self._number = max(1, min(own, cores() - int(busy + 0.5)))
+            if self._number < own:
+                self._note = (
+                    f"torch computes with {self._number} of {own} threads: other programs keep {busy:.1f} of {cores()} "
+                    f"cores busy. OMP_NUM_THREADS={own} takes all; last bits depend on the number"
+                )
+        torch.set_num_threads(self._number)
+        return self._note
+
+
+LOAD = Load()  # of this process
+
+
+def _seconds() -> tuple[float, float]:
+    """Of the clock, and those for which cores were busy with other programs than this one."""
+    everyone, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    mine = own.user + own.system + own.children_user + own.children_system
+    return time.monotonic(), everyone.user + everyone.system - mine
 
 
 def spin_briefly() -> None:

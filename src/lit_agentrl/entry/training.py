@@ -58,6 +58,8 @@ def train(
     folder = Path(cfg.run_dir)
     is_first = ranks.is_first()
     run_folder.require_within(cfg)
+    is_alone = ranks.processes_launched() in (None, (1, 1))
+    fewer_threads = threads.LOAD.fit_threads() if is_alone else None
     totals = Totals()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
@@ -70,7 +72,10 @@ def train(
     repeated = never_repeated(run.structure, run.games, cfg.rollout.get("instances"))
     processes = 1 if run.recorded else run.trainer.world_size
     idle = processes_without_prompts(cfg.rollout.prompts, processes)
-    at_start = [line for line in (bounds, repeated, idle, *left_out) if line]
+    last = folder / "checkpoints" / "last.ckpt"
+    can_continue = is_resume and checkpoint_exists(last)  # then with the threads of before
+    lines = (bounds, repeated, idle, *left_out, None if can_continue else fewer_threads)
+    at_start = [line for line in lines if line]
     if run.recorded:
         screen.note(run.recorded.told)
     if run.held_out:
@@ -88,8 +93,6 @@ def train(
         best=_first(run, BestCheckpoint),
         is_writing=is_first,
     )
-    last = folder / "checkpoints" / "last.ckpt"
-    can_continue = is_resume and checkpoint_exists(last)
     done = -1
     if can_continue:
         done = _iterations_done(last, totals, planned)

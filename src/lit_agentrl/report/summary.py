@@ -85,6 +85,7 @@ class Summary(TypedDict):
     seconds: dict[str, float]  # by phase: rollout, score, update, validate
     engine: dict[str, float]  # what a server was asked for, all measures included: requests, tokens, cost
     peak_memory_bytes: int
+    threads: int | None  # of torch; None: an earlier version did not say
 
 
 def estimate(interval: Interval) -> Estimate:
@@ -191,6 +192,7 @@ def read(path: str | Path) -> Summary:
         summary.setdefault("warnings", [])  # of a run of before there were any
         summary.setdefault("monitored", None)
         summary.setdefault("engine", {})
+        summary.setdefault("threads", None)
     try:
         validate(summary)
     except ValueError as error:
