@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.structures import table
+from benchmarks.structures import STRUCTURES, cells, table
 from tests.conftest import ROOT
 from tests.integration.conftest import environment
 
@@ -31,6 +31,15 @@ def test_the_table_by_hand() -> None:
     ]
 
 
+def test_the_most_telling_cells_come_first_and_all_structures_of_a_seed_together() -> None:
+    order = cells(["frozen_lake", "hard"], list(STRUCTURES), [0, 1])
+    first = ["refill", "hint", "refill, 64 instances", "replay"]
+    assert order[:8] == [("hard", name, seed) for seed in (0, 1) for name in first]
+    assert order[8][0] == "frozen_lake" and order[16] == ("hard", "branch", 0)
+    assert len(order) == len(set(order)) == 2 * 8 * 2
+    assert cells(["hard"], ["mcts"], [3]) == [("hard", "mcts", 3)]
+
+
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_the_command_goes_on_from_what_was_done(tmp_path: Path) -> None:
@@ -39,10 +48,13 @@ def test_the_command_goes_on_from_what_was_done(tmp_path: Path) -> None:
         "--structures", "refill", "mcts", "--seeds", "0", "1", "--budget", "300", "--rooms", "4", "--",
         "rollout.prompts=2", "rollout.members=4", "val.episodes=2", "trainer.accelerator=cpu",
     ]  # fmt: skip
+    rows = []
     for _ in range(2):
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
         (tmp_path / "frozen_lake_mcts_1.json").unlink()
+        rows.append((tmp_path / "frozen_lake_mcts_1" / "metrics.csv").read_text())
+    assert rows[0] == rows[1], "a run that its budget ended is not trained further"
     assert done.stdout.count("| frozen_lake |") == 2
