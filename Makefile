@@ -82,9 +82,10 @@ lint: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-# all but the helpers and those beside a peer, which needs an environment of its own
-BENCH_HELPERS := benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
-BENCHES := $(filter-out $(BENCH_HELPERS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
+# all but the helpers, the campaigns of hours, and those beside a peer, which needs an environment of its own
+BENCH_HELPERS := benchmarks/cells.py benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
+CAMPAIGNS := benchmarks/comparisons.py benchmarks/structures.py
+BENCHES := $(filter-out $(BENCH_HELPERS) $(CAMPAIGNS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
 bench: $(STAMP)
 	for script in $(BENCHES); do $(BIN)/python $$script $(ARGS) || exit 1; done
 

@@ -14,18 +14,18 @@ The folder keeps what was done; the command goes on from there.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lit_agentrl.api import Result, RunError, train
+from benchmarks.cells import Outcome, finished, kept
+from lit_agentrl.api import RunError
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import mean_interval
@@ -56,7 +56,6 @@ STAGES = (  # the most telling first
     ("sokoban", tuple(STRUCTURES)),
 )
 Cell = tuple[str, str, int]  # world, structure, seed
-Outcome = Mapping[str, Any]  # solved: of each room; tokens: sampled
 
 
 class Budget(Callback):
@@ -81,7 +80,7 @@ class Budget(Callback):
 
 
 def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
-    """One run to its end, continued where it was ended before, and what its weights solve."""
+    """One run to its end: what its weights solve of each room (``solved``), and its sampled ``tokens``."""
     with tempfile.TemporaryDirectory() as home:
         conf = Path(home) / "callbacks"
         conf.mkdir()
@@ -89,20 +88,14 @@ def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Out
             "defaults: [default, _self_]\n"
             f"budget: {{_target_: benchmarks.structures.Budget, tokens: {budget}}}\n"
         )
-        if any(folder.glob("checkpoints/*.ckpt")):
-            run = Result(folder)
-            if run.summary.get("error"):  # it was killed; a run that its budget ended has none
-                run = run.resume(trust_run=True)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)  # of a run that was ended before its first iteration
-            fixed = [
-                "algo=grpo",
-                "callbacks=budget",
-                "trainer.max_epochs=100000",
-                "test.episodes=0",
-                "val.every=1000",  # only its last weights are measured, at the end
-            ]
-            run = train(*fixed, *options, config_dir=home, folder=folder)
+        fixed = [
+            "algo=grpo",
+            "callbacks=budget",
+            "trainer.max_epochs=100000",
+            "test.episodes=0",
+            "val.every=1000",  # only its last weights are measured, at the end
+        ]
+        run = finished(folder, [*fixed, *options], config_dir=home)
         (scores,) = run.evaluate(episodes=rooms, temperature=1.0, seed=0, trust_run=True).records
     return {"solved": scores["solved"], "tokens": run.summary["action_tokens"]}
 
@@ -159,18 +152,15 @@ def main() -> int:
     failed = 0
     for world, name, seed in cells(given.worlds, given.structures, given.seeds):
         folder = given.folder.resolve() / f"{world}_{name.replace(', ', '_').replace(' ', '_')}_{seed}"
-        record = folder.with_suffix(".json")
-        if not record.exists():
-            options, budget = WORLDS[world]
-            fixed = [*options.split(), *STRUCTURES[name][0].split(), f"seed={seed}", *given.options]
-            try:
-                outcome = played(folder, fixed, given.budget or budget, given.rooms)
-            except RunError as error:  # the next run may do better; the command may be given again
-                failed += 1
-                print(f"{folder.name} failed: {error}", file=sys.stderr)
-                continue
-            write_atomic(record, json.dumps(outcome))
-        found[world, name, seed] = json.loads(record.read_text())
+        options, budget = WORLDS[world]
+        fixed = [*options.split(), *STRUCTURES[name][0].split(), f"seed={seed}", *given.options]
+        run = partial(played, folder, fixed, given.budget or budget, given.rooms)
+        try:
+            found[world, name, seed] = kept(folder.with_suffix(".json"), run)
+        except RunError as error:  # the next run may do better; the command may be given again
+            failed += 1
+            print(f"{folder.name} failed: {error}", file=sys.stderr)
+            continue
         write_atomic(given.folder / "table.md", table(found) + "\n")
     print(table(found))
     return min(failed, 1)

@@ -1,0 +1,160 @@
+"""Methods that learn from recorded comparisons, on Sokoban with the embedded policy: three seeds, one command.
+
+    lit-agentrl collect model=nano env=sokoban episodes=250 members=8 out=EPISODES
+    python -m benchmarks.comparisons --data EPISODES --folder outputs/comparisons
+
+Fixed before anything was run.  **Selection**: each method has two learning rates.  One run of each, with a seed that
+no other run has, plays 512 rooms of validation with its last weights.  The rate of highest success is taken, of those
+whose share of invalid replies is at most 0.03; of equals the lower.  Where all break replies, the method has none.
+**Test**: with that rate, seeds 0, 1 and 2 train once each, as long as the rate was tried; the last weights play the 512
+test rooms at temperature 1 with the noise of their seed, and the start plays the same rooms with the same noise.
+**Figure**: of each room the mean difference over the seeds; its mean over the rooms, with a 95 % t interval over them.
+**Bars**: every method has its interval above 0; ``sft`` gains 0.08 or more, the best method of offline pairs or labels
+0.08, ``online_dpo`` 0.10; invalid replies at most 0.03.  Passes: three of ``sft``, one of about 1,400 episodes of all
+others, 2,560 new episodes of ``online_dpo``.  The folder keeps what was done; the command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.cells import Outcome, finished, kept
+from benchmarks.common import last_of
+from lit_agentrl.api import Result
+from lit_agentrl.report.statistics import mean_interval, wilson_interval
+
+SEEDS = (0, 1, 2)
+SELECTION_SEED = 100
+LARGEST_INVALID = 0.03
+FIXED = "env=sokoban test.episodes=0 val.every=1000 val.episodes=4"
+PAIRS = "data=pairs trainer.max_epochs=44"
+METHODS = {  # options, and the rates that are tried, the lowest first
+    "sft": ("algo=sft data=demonstrations data.keep=success trainer.max_epochs=111", (1e-4, 3e-4)),
+    "dpo": (f"algo=dpo {PAIRS}", (2e-5, 4e-5)),
+    "kto": ("algo=kto data=unpaired algo.desirable_weight=2.5 trainer.max_epochs=44", (2e-5, 4e-5)),
+    "ipo": (f"algo=ipo {PAIRS}", (2e-5, 4e-5)),
+    "simpo": (f"algo=simpo {PAIRS}", (2e-5, 4e-5)),
+    "step_dpo": (f"algo=step_dpo data.of=turn {PAIRS}", (5e-5, 8e-5)),
+    "online_dpo": ("algo=online_dpo trainer.max_epochs=20", (5e-5, 1e-4)),
+}
+PLAYS = "online_dpo"  # the one that has no recorded data
+
+
+def measured(folder: Path, options: Sequence[str], split: str, seed: int, rooms: int) -> Outcome:
+    """One run to its end: what its weights solve of each room (``solved``), and the share of ``invalid`` replies."""
+    return played(finished(folder, options), split, seed, rooms)
+
+
+def played(run: Result, split: str, seed: int, rooms: int, **options: Any) -> Outcome:
+    """What the weights of a run come to."""
+    given = {"split": split, "episodes": rooms, "temperature": 1.0, "seed": seed, "trust_run": True}
+    (scores,) = run.evaluate(**given, **options).records
+    return {"solved": scores["solved"], "invalid": scores["invalid_share"]}
+
+
+def rate_of(tried: Mapping[float, Outcome]) -> float | None:
+    """The rate that the rule takes; None where every rate breaks replies."""
+    whole = [rate for rate, each in tried.items() if each["invalid"] <= LARGEST_INVALID]
+    return max(whole, key=lambda rate: (success(tried[rate]), -rate), default=None)
+
+
+def success(outcome: Outcome) -> float:
+    """The share of rooms that are solved; one whose game failed is not."""
+    return fmean(map(float, map(bool, outcome["solved"])))
+
+
+def gains(found: Sequence[Outcome], starts: Sequence[Outcome]) -> list[float]:
+    """Of each room, the mean over the seeds of what was solved more than by the start."""
+    own, base = (zip(*(map(bool, each["solved"]) for each in side), strict=True) for side in (found, starts))
+    return [fmean(after) - fmean(before) for after, before in zip(own, base, strict=True)]
+
+
+def table(
+    tried: Mapping[str, Mapping[float, Outcome]],
+    found: Mapping[str, Mapping[int, Outcome]],
+    starts: Mapping[int, Outcome],
+) -> str:
+    """Of each method: its rates on validation rooms, and success on test rooms beside the start."""
+    lines = [
+        "| method | rates: validation success, invalid replies | seeds | start | success of each seed | difference "
+        "| invalid |",
+        "|---" * 7 + "|",
+    ]
+    for name, rates in tried.items():
+        own = found.get(name, {})
+        chosen = rate_of(rates) if len(rates) == len(METHODS[name][1]) else None
+        told = ", ".join(
+            f"{'**' * (rate == chosen)}{rate:g}{'**' * (rate == chosen)}: {success(each):.3f}, {each['invalid']:.3f}"
+            for rate, each in rates.items()
+        )
+        line = f"| {name} | {told} | {len(own)} |"
+        if own:
+            base, after = [starts[seed] for seed in own], list(own.values())
+            gap = mean_interval(gains(after, base))
+            line += (
+                f" {fmean(map(success, base)):.3f} | {', '.join(map(interval, after))} | {gap.mean:+.3f} "
+                f"[{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n}) | {fmean(each['invalid'] for each in after):.3f} |"
+            )
+        lines.append(line if own else line + " – | – | – | – |")
+    return "\n".join(lines)
+
+
+def interval(outcome: Outcome) -> str:
+    """Success with its interval."""
+    solved = list(map(bool, outcome["solved"]))
+    share = wilson_interval(sum(solved), len(solved))
+    return f"{share.mean:.3f} [{share.low:.3f}, {share.high:.3f}]"
+
+
+def main() -> None:
+    """Runs what is not done yet, and writes the table after every cell."""
+    parser = argparse.ArgumentParser(description="Methods that learn from recorded comparisons.")
+    parser.add_argument("--data", type=Path, required=True, help="a folder of lit-agentrl collect")
+    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--rooms", type=int, default=512, help="of validation, and of the test")
+    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
+    given = parser.parse_args()
+    home: Path = given.folder.resolve()
+    tried: dict[str, dict[float, Outcome]] = {}
+    found: dict[str, dict[int, Outcome]] = {}
+    starts: dict[int, Outcome] = {}
+
+    def where(name: str, rate: float, seed: int) -> Path:
+        return home / f"{name}_{rate:.0e}_{seed}"
+
+    def cell(name: str, rate: float, seed: int, split: str) -> Outcome:
+        folder = where(name, rate, seed)
+        options = [*FIXED.split(), *METHODS[name][0].split(), f"optim.lr={rate}", f"seed={seed}"]
+        options += [] if name == PLAYS else [f"data.path={given.data.resolve()}"]
+        run = partial(measured, folder, last_of([*options, *given.options]), split, seed, given.rooms)
+        return kept(folder.with_suffix(".json"), run)
+
+    def tell() -> None:
+        (home / "table.md").write_text(table(tried, found, starts) + "\n")
+
+    for name in given.methods:
+        for rate in METHODS[name][1]:
+            tried.setdefault(name, {})[rate] = cell(name, rate, SELECTION_SEED, "val")
+            tell()
+        rate = rate_of(tried[name])
+        if rate is None:
+            continue
+        for seed in given.seeds:
+            outcome = cell(name, rate, seed, "test")
+            run = Result(where(name, rate, seed))
+            play = partial(played, run, "test", seed, given.rooms, checkpoint="start")
+            starts[seed] = kept(home / f"start_{seed}.json", play)
+            found.setdefault(name, {})[seed] = outcome
+            tell()
+    print(table(tried, found, starts))
+
+
+if __name__ == "__main__":
+    main()
