@@ -1,7 +1,7 @@
 """Losses of pairs against those of trl's trainers, on recorded pairs of one reply behind a prompt.
 
-The deliberate difference is not here: trl counts everything behind the prompt, so these pairs hold no observations;
-`tests/rl/test_preference.py` shows what counting them changes.
+trl counts everything behind the prompt, so these pairs hold no observations.  The last test has pairs of several turns,
+and shows the deliberate difference.
 """
 
 from __future__ import annotations
@@ -163,6 +163,16 @@ def test_dpo_family(agree, name):
         agree(slope, gradient, seed=seed, pair=(name, "DPOTrainer"), tolerance=TOLERANCE)
 
 
+def test_conservative(agree):
+    """trl has no loss of this name; its sorted one is the same where there is one pair."""
+    for seed in range(NUM_BATCHES):
+        batch = {name: value[:2] for name, value in pairs(seed).items()}
+        expected, gradient = theirs(batch, ["aot"], label_smoothing=0.1)
+        value, slope = ours(batch, smoothing=links.conservative)
+        agree(value, expected, seed=seed, pair=("links.conservative", "DPOTrainer"), tolerance=TOLERANCE)
+        agree(slope, gradient, seed=seed, pair=("links.conservative", "DPOTrainer"), tolerance=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", ["margins.constant", "scores.alpha_power"])
 def test_simpo(agree, name):
     alpha = 0.25 if name == "scores.alpha_power" else 0.0
@@ -189,3 +199,61 @@ def test_simpo(agree, name):
         value, slope = ours(batch, margin=margin, beta=2.5, **AVERAGED, **parts)
         agree(value, expected, seed=seed, pair=(name, "CPOTrainer"), tolerance=TOLERANCE)
         agree(slope, gradient, seed=seed, pair=(name, "CPOTrainer"), tolerance=TOLERANCE)
+
+
+def of_sides(batch: dict[str, Tensor], loss_of: Callable[[Tensor, Tensor], Tensor], *, averaged: bool) -> Any:
+    """A loss of the log-probs of both sides, and its gradient in those of all tokens."""
+    mask_BT = batch["is_action_BT"]
+    length_B = mask_BT.sum(1) if averaged else 1
+
+    def of(logp_BT: Tensor) -> Tensor:
+        logp_B = torch.where(mask_BT, logp_BT, 0.0).sum(1) / length_B
+        return loss_of(logp_B[::2], logp_B[1::2])
+
+    return with_gradient(of, batch["logp_BT"])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cpo(agree, smoothing):
+    """CPO is DPO without a reference; its label smoothing is cDPO's."""
+    compute = load("trl.experimental.cpo.cpo_trainer").CPOTrainer.cpo_loss
+    made = SimpleNamespace(
+        alpha=0.0, accelerator=Gathering(), loss_type="sigmoid", beta=BETA, label_smoothing=smoothing
+    )
+    parts = {"smoothing": links.conservative} if smoothing else {}
+    for seed in range(NUM_BATCHES):
+        batch = pairs(seed)
+        expected, gradient = of_sides(
+            batch, lambda one, other: compute(made, one, other)[0].mean(), averaged=False
+        )
+        value, slope = ours(batch, reference=scores.without, **parts)
+        agree(value, expected, seed=seed, pair=("scores.without", "CPOTrainer"), tolerance=TOLERANCE)
+        agree(slope, gradient, seed=seed, pair=("scores.without", "CPOTrainer"), tolerance=TOLERANCE)
+
+
+def test_orpo(agree):
+    """The term of the odds; the NLL beside it is `preference.NLL`.  trl computes it in single precision."""
+    compute = load("trl.experimental.orpo.orpo_trainer").ORPOTrainer.odds_ratio_loss
+    made = SimpleNamespace(beta=1.0, accelerator=Gathering())
+    for seed in range(NUM_BATCHES):
+        batch = pairs(seed)
+        expected, gradient = of_sides(
+            batch, lambda one, other: -compute(made, one, other)[0].mean().double(), averaged=True
+        )
+        value, slope = ours(batch, divergence=scores.log_odds, beta=1.0, **AVERAGED)
+        agree(value, expected, seed=seed, pair=("scores.log_odds", "ORPOTrainer"), tolerance=1e-5)
+        agree(slope, gradient, seed=seed, pair=("scores.log_odds", "ORPOTrainer"), tolerance=1e-5)
+
+
+def test_trl_trains_on_what_the_environment_says_and_we_do_not():
+    """Every third token behind the prompt is the game's: with our mask both agree, with that of trl's collator not."""
+    batch = pairs(0)
+    behind_BT = batch["is_action_BT"]
+    said_BT = behind_BT & (torch.arange(behind_BT.shape[1]) % 3 == 0)
+    sampled = batch | {"is_action_BT": behind_BT & ~said_BT}
+    value, slope = ours(sampled)
+    same, _ = theirs(sampled, ["sigmoid"])
+    assert torch.isclose(value, same, atol=TOLERANCE)
+    loss, gradient = theirs(batch, ["sigmoid"])
+    assert said_BT.any() and abs(loss - value) > 1e-3
+    assert (gradient[said_BT] != 0).all() and (slope[said_BT] == 0).all()
