@@ -17,7 +17,7 @@ PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm lint docs bench bench-trl dist clean
+.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm lint docs bench bench-trl gpu dist clean
 
 setup: $(STAMP)
 
@@ -83,7 +83,7 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # all but the helpers, the campaigns of hours, and those beside a peer, which needs an environment of its own
-BENCH_HELPERS := benchmarks/cells.py benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
+BENCH_HELPERS := benchmarks/gpu.py benchmarks/cells.py benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
 CAMPAIGNS := benchmarks/comparisons.py benchmarks/structures.py
 BENCHES := $(filter-out $(BENCH_HELPERS) $(CAMPAIGNS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
 bench: $(STAMP)
@@ -101,6 +101,10 @@ $(PEER_STAMP): pyproject.toml constraints.txt benchmarks/requirements-trl.txt
 	$(PEER)/bin/python -m pip install --quiet -c constraints.txt -e .
 	$(PEER)/bin/python -m pip install --quiet --no-deps -r benchmarks/requirements-trl.txt
 	touch $@
+
+# all that waits for a GPU, in slices of at most 8 minutes; a further call goes on with what is left
+gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 # what is published: the wheel is made from the source archive, so that neither lacks a file
 dist: $(STAMP)

@@ -9,13 +9,11 @@ the whole conversation at each turn.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import time
-from pathlib import Path
 
 import torch
+import trl_games
+from common import ROOT, Measured, alternate, paired_ratio, parse, parser_for, spread, stopwatch, write_json
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -23,14 +21,12 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
-from lit_agentrl.models.policy import Policy, load_nano
+from lit_agentrl.models.policy import Policy
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def make_engine(policy: Policy, chat: ChatRenderer, episodes: int) -> NativeEngine:
@@ -57,9 +53,10 @@ def ours(
 
 
 @torch.no_grad()
-def re_encoding(policy: Policy, played: list[Episode]) -> float:
+def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
     """Seconds of ``generate`` for replies of the same lengths after the same histories, all rows each turn."""
-    seconds, depth = 0.0, max(len(episode.turns) for episode in played)
+    found: Measured = {}
+    depth = max(len(episode.turns) for episode in played)
     pad = policy.tokenizer.pad_token_id
     for k in range(depth):
         rows = [e for e in played if len(e.turns) > k]
@@ -70,55 +67,49 @@ def re_encoding(policy: Policy, played: list[Episode]) -> float:
                 tokens += [*turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist()]
             histories.append(tokens + episode.turns[k].prefix_tokens.tolist())
         width = max(map(len, histories))
-        ids = torch.tensor([[pad] * (width - len(h)) + h for h in histories])
-        mask = torch.tensor([[0] * (width - len(h)) + [1] * len(h) for h in histories])
+        ids = torch.tensor([[pad] * (width - len(h)) + h for h in histories], device=device)
+        mask = torch.tensor([[0] * (width - len(h)) + [1] * len(h) for h in histories], device=device)
         longest = max(len(e.turns[k].reply_tokens) for e in rows)
-        started = time.perf_counter()
-        # the turn barrier: every row waits for the longest reply, as it does when rows stop by themselves
-        policy.network.generate(
-            input_ids=ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=longest,
-            min_new_tokens=longest, pad_token_id=pad,
-        )  # fmt: skip
-        seconds += time.perf_counter() - started
-    return seconds
+        with stopwatch(found, "seconds", device):
+            # the turn barrier: every row waits for the longest reply, as it does when rows stop by themselves
+            policy.network.generate(
+                input_ids=ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=longest,
+                min_new_tokens=longest, pad_token_id=pad,
+            )  # fmt: skip
+    return found["seconds"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_for(__file__, __doc__)
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--members", type=int, default=1, help="episodes of one instance")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "benchmarks" / "rollout_speed.json")
-    arguments = parser.parse_args()
-    policy = load_nano()
+    parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    options = parse(parser)
+    policy = trl_games.policy(options.model, options.dtype)
+    policy.network.to(options.device)
     chat = ChatRenderer(policy.tokenizer)
     task: Task = instantiate(OmegaConf.load(ROOT / "src/lit_agentrl/conf/env/sokoban.yaml"))
-    engine = make_engine(policy, chat, arguments.episodes)
-    members = arguments.members
-    ours(engine, task, chat, arguments.episodes, 0, members)  # warm-up
-    rows = []
-    for repeat in range(1, arguments.repeats + 1):
-        played, seconds = ours(engine, task, chat, arguments.episodes, repeat, members)
-        tokens = sum(e.num_action_tokens for e in played)
-        others = re_encoding(policy, played)
-        rows.append(
-            {
-                "tokens": tokens,
-                "ours_per_s": tokens / seconds,
-                "re_encoding_per_s": tokens / others,
-                "ratio": others / seconds,
-            }
-        )
-        print(
-            f"{repeat}: ours {tokens / seconds:.0f} (with the games), re_encoding {tokens / others:.0f} "
-            f"(generation alone) action tokens/s, ratio {others / seconds:.2f}"
-        )
-    ratios = [row["ratio"] for row in rows]
-    print(f"ratio: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"threads": torch.get_num_threads(), "rows": rows}, indent=2) + "\n")
+    engine = make_engine(policy, chat, options.episodes)
+
+    def measure(repeat: int) -> Measured:
+        """Both sides: the second needs the lengths of the first."""
+        played, seconds = ours(engine, task, chat, options.episodes, 1 + abs(repeat), options.members)
+        return {
+            "tokens": float(sum(e.num_action_tokens for e in played)),
+            "ours": seconds,
+            "generate": re_encoding(policy, played, options.device),
+        }
+
+    rounds = alternate({"both": measure}, repeats=options.repeats)
+    for side, what in (("ours", "with the games"), ("generate", "generation alone")):
+        rates = [{"both": {"rate": each["both"]["tokens"] / each["both"][side]}} for each in rounds]
+        print(f"{side} ({what}): {spread(rates, 'both', 'rate').text(0)} action tokens/s")
+    sides = [{name: {"s": each["both"][name]} for name in ("ours", "generate")} for each in rounds]
+    ratio = paired_ratio(sides, "s", of="generate", to="ours")
+    print(f"ratio: {ratio.text()}")
+    write_json(options.out, {"rounds": rounds, "ratio": ratio}, options)
 
 
 if __name__ == "__main__":

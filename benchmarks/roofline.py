@@ -156,7 +156,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     long = Player(policy, Shape(1, NEW, options.context), **given)
     short = Player(policy, Shape(1, 1, options.context - NEW + 1), **given)
     trained = Trained(policy, precision=options.precision)
-    microbatch = trained.module.update.tokens_per_microbatch
+    microbatch = trained.module.updater.settings.tokens_per_microbatch
     played: list[list[Episode]] = []
 
     def decode_side(number: int) -> Measured:
