@@ -106,6 +106,10 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     if choices.get("reward") == "model":
         overrides.append(f"reward.model.path={reward_model(tiny.parent / 'reward')}")
+    if choices.get("reward") == "judge":
+        overrides.append("reward.judge.engine.url=http://localhost:1")
+    if choices.get("reward") == "judge_local":
+        overrides.append(f"reward.judge.model.name={tiny}")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose(config_name="train", overrides=as_names([*overrides, "trainer.accelerator=cpu"]))
 
@@ -340,7 +344,10 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
             found |= {(path, value) for path, value in leaves(cfg, "") if path.endswith("._target_")}
     found.remove(("reward.function.fn._target_", "tests.test_conf.one_point"))  # code of the user's
     # it would be told a key of whoever evaluates the run
-    found.remove(("engine._target_", "lit_agentrl.engines.openai.OpenAIEngine"))
+    found -= {
+        (f"{place}engine._target_", "lit_agentrl.engines.openai.OpenAIEngine")
+        for place in ("", "reward.judge.")
+    }
     assert len(found) > 100
     assert not [(path, name) for path, name in found if not belongs(path.removesuffix("._target_"), name)]
 

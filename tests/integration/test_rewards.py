@@ -16,6 +16,20 @@ LAKE += [option for option in TINY if option.split("=")[0] not in ("env", "rollo
 STATEFUL = "reward=[count,rnd,delta,normalise,tripwire]"
 
 
+JUDGED = """
+judge:
+  _target_: lit_agentrl.rewards.judge.Judge
+  engine:
+    _target_: tests.rewards.test_judge.Reading
+    _partial_: true
+    judge: {_target_: tests.rewards.test_judge.by_length, _partial_: true}
+  model: {_target_: lit_agentrl.models.remote.load_remote, _partial_: true}
+  max_unjudged_share: 1.0
+  retries: 0
+  samples: 2
+"""
+
+
 def train(folder: Path, iterations: int, *options: str) -> None:
     main_train([*options, f"trainer.max_epochs={iterations}", f"hydra.run.dir={folder}"])
 
@@ -43,6 +57,26 @@ def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
     assert torch.equal(states[0]["count"]["visits"], states[1]["count"]["visits"])
     predictors = [state["rnd"]["predictor"] for state in states]
     assert all(torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0])
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_judged_run_is_resumed_exactly(tmp_path: Path) -> None:
+    straight, extended, own = tmp_path / "straight", tmp_path / "extended", tmp_path / "conf" / "reward"
+    own.mkdir(parents=True)
+    (own / "scripted.yaml").write_text(JUDGED)
+    judged = [
+        f"--config-dir={own.parent}",
+        *[o for o in LAKE if o != "val.every=2"],
+        "reward=scripted",
+        "val.every=1",
+    ]
+    train(straight, 2, *judged)
+    train(extended, 1, *judged)
+    main_train([f"resume={extended}", "trainer.max_epochs=2", "trust_run=true"])
+    assert_equal_runs(straight, extended)
+    rows = outcome(straight)[1]
+    assert any(float(row.get("reward/judge_unjudged") or 0) > 0 for row in rows)
 
 
 @pytest.mark.slow

@@ -58,10 +58,14 @@ class RolloutCallback(Callback):
         self._restored = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._players.close()
+        self._close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         trainer.strategy.on_exception(exception)  # tells the others, before a game takes its time to close
+        self._close()
+
+    def _close(self) -> None:
+        self.collector.close()
         self._players.close()
 
     def state_dict(self) -> dict[str, Any]:

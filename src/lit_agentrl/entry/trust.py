@@ -65,6 +65,8 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "optim.optimizer": ("torch.optim.Optimizer+",),
     "prompt": ("lit_agentrl.text.prompts.Prompt",),
     "reward.*": ("lit_agentrl.rewards.base.RewardPart+",),
+    "reward.*.engine": ("lit_agentrl.engines.native.NativeEngine", "lit_agentrl.engines.vllm.VLLMEngine"),
+    "reward.*.model": ("lit_agentrl.models.policy.load_nano", "lit_agentrl.models.policy.load_pretrained"),
     "reward.*.of": ("lit_agentrl.rewards.potential.StepsToGoal",),
     "rollout": ("lit_agentrl.rollout.settings.RolloutSettings",),
     "strategy": ("lit_agentrl.strategies.single.single", "lightning.pytorch.strategies.Strategy+"),

@@ -40,8 +40,12 @@ def both_fallen(row: Row) -> float | None:
 
 
 def learned_gap(row: Row) -> float | None:
-    """`rewards.model.Learned.curves`' gap, which grows where the model is hacked; None without one."""
-    return row.get("reward/model_gap")
+    """The gap of a reward model or a judge (`rewards.watching.Watched`), the larger; None without one.
+
+    It grows where what pays is hacked.
+    """
+    known = [gap for part in ("model", "judge") if (gap := row.get(f"reward/{part}_gap")) is not None]
+    return max(known, default=None)
 
 
 def uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 
 Points = list[list[float]]  # one list an episode, one number a turn
 Probe = Callable[[World, str], float]  # of a game and its observation, measured before each turn
+
+
+class Answerer(Protocol):
+    """A model beside the policy that answers questions, each by itself."""
+
+    def ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
+        """The answers to texts, each drawn with its key; empty where there is none, as where its server failed."""
+
+    def meter(self) -> dict[str, float]:
+        """What it was asked for since it was made, by name: requests, tokens, money."""
+
+    def close(self) -> None:
+        """Give back what its engine holds."""
 
 
 class Stage(IntEnum):
@@ -52,13 +65,14 @@ class RewardContext:
         device: of this process's networks.
         tokenizer: of the policy.
         seed: of the run.
-        open_engine: makes an engine of the run's kind around a causal language model.
+        open_answerer: makes an `Answerer` of an engine's maker, a model's maker (None: it is behind an API) and
+            options of sampling (`engines.base.SamplingParams`).
     """
 
     device: torch.device
     tokenizer: PreTrainedTokenizerBase
     seed: int
-    open_engine: Callable[..., Any]
+    open_answerer: Callable[..., Answerer]
 
 
 class RewardPart(ABC):
@@ -102,6 +116,13 @@ class RewardPart(ABC):
             raise RuntimeError(
                 f"{type(self).__name__} asks what other processes know; it must say sees = 'all'"
             )
+
+    def close(self) -> None:  # noqa: B027 (optional)
+        """Give back what the part has opened, such as an engine; what is asked of it later opens it again."""
+
+    def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        """Of the episodes that `apply` was just given, those that it could not score: they are not trained on."""
+        return ()
 
     @property
     def probe(self) -> Probe | None:

@@ -14,6 +14,7 @@ from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.models.reward_model import About, RewardModel, load_model, read_about
 from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage, at_end
 from lit_agentrl.rewards.scoring import turn_values
+from lit_agentrl.rewards.watching import Watched
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 
@@ -49,7 +50,7 @@ class Learned(RewardPart):
     combine: str = "mean"
     caution: float = 0.5
     tokens_per_batch: int = 8192
-    _first: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _watched: Watched = field(default_factory=Watched, init=False, repr=False)
     _known: dict[int, tuple[Episode, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -156,33 +157,16 @@ class Learned(RewardPart):
 
     # ------------------------------------------------------------------ watching
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """``score``, the mean value of episodes, and beside it the true ``success``; ``auc`` and ``gap``.
-
-        ``auc``: the chance that a success has a higher value than a failure.  ``gap``: the share of episodes whose
-        value is at least the median of successes in the first iteration that had some, less the share of successes.
-        """
+        """What the values are watched by; see `Watched.look`."""
         value = self.everyones_numbers([row[-1] for row in self.values(episodes)])
         success = self.everyones_numbers([float(episode.success) for episode in episodes])
-        values, is_solved = (
-            torch.tensor(value, dtype=torch.float64),
-            torch.tensor(success, dtype=torch.float64) > 0,
-        )
-        row = {"score": float(values.mean()), "success": float(is_solved.double().mean())}
-        won, lost = values[is_solved], values[~is_solved]
-        if len(won) and len(lost):
-            ahead = won[:, None] - lost
-            row["auc"] = float(((ahead > 0).double() + 0.5 * (ahead == 0).double()).mean())
-        if len(won) and "bar" not in self._first:
-            self._first["bar"] = float(won.median())
-        if "bar" in self._first:
-            row["gap"] = float((values >= self._first["bar"]).double().mean()) - row["success"]
-        return row
+        return self._watched.look(value, success)
 
     def state_dict(self) -> dict[str, Any]:
         """Which models they are, and what a success was worth at first."""
         return {
             "fingerprints": [model.about.fingerprint for model in self._models],
-            "first": dict(self._first),
+            "first": self._watched.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -198,4 +182,4 @@ class Learned(RewardPart):
                 f"reward.{self.name}.path={','.join(self._paths)} holds weights {one}, and this run was trained on "
                 f"{other}; put the model back"
             )
-        self._first = dict(state["first"])
+        self._watched.load_state_dict(state["first"])

@@ -68,33 +68,48 @@ class RewardPipeline:
                 part.setup(context)
         self._is_set_up = True
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> None:
+    def close(self) -> None:
+        """Let the parts give back what they have opened."""
+        for part in self.parts.values() if self._is_set_up else ():
+            part.close()
+
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> list[Episode]:
         """Give every turn its training reward; collective.
 
         Args:
             episodes: this process's of all waves so far; it is called as often as there are waves.
             iteration: counts from 0.
 
+        Returns:
+            Those that a part could not score (`RewardPart.left_out`), which must not be trained on.
+
         Raises:
             ValueError: a part raised, or returned points of the wrong shape or not finite; names it.
         """
         scored = trainable(episodes)
         if not self or not _number(scored):
-            return
+            return []
+        unscored: list[Episode] = []
         points = [[turn.reward for turn in episode.turns] for episode in scored]
         for episode in scored:
             for turn in episode.turns:
                 turn.shaping = {}
-        for name, part in self._called(scored):
+        for name, part in self.parts.items():
+            if not scored and part.sees == "own":
+                continue
             with _told(part):
                 changed = part.apply(points, scored, iteration=iteration)
+                dropped = {id(episode) for episode in part.left_out(scored)}
             require_points(name, changed, scored)
             if part.stage is not Stage.WATCH:
                 _record(name, changed, points, scored)
-            points = changed
+            unscored += [episode for episode in scored if id(episode) in dropped]
+            points = [row for row, episode in zip(changed, scored, strict=True) if id(episode) not in dropped]
+            scored = [episode for episode in scored if id(episode) not in dropped]
         for episode, row in zip(scored, points, strict=True):
             for turn, value in zip(episode.turns, row, strict=True):
                 turn.shaped_reward = value
+        return unscored
 
     def try_out(self, episodes: Sequence[Episode]) -> None:
         """Score episodes that are thrown away, with copies of those parts that need no `RewardPart.setup`.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.rollout.pack import pack, trajectory_id
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
@@ -70,12 +72,14 @@ class Collector:
 
     def setup(self, device: torch.device) -> None:
         """Let the reward parts make what needs the run."""
-        rules = self.rules
+        tokenizer, opened = self.rules.chat.tokenizer, partial(Adviser, device=device)
         self._rewards.setup(
-            RewardContext(
-                device=device, tokenizer=rules.chat.tokenizer, seed=rules.seed, open_engine=rules.open_engine
-            )
+            RewardContext(device=device, tokenizer=tokenizer, seed=self.rules.seed, open_answerer=opened)
         )
+
+    def close(self) -> None:
+        """Let the reward parts give back what they have opened."""
+        self._rewards.close()
 
     def state_dict(self) -> dict[str, Any]:
         """What reward parts and the structure have learnt; empty without any that learn."""
@@ -235,7 +239,8 @@ class Collector:
         with _told():
             trained = self._structure.train_on(self._so_far(batch, waves, want_more=False))
         if self._rewards:
-            self._rewards.score(_fresh(trained), iteration=batch.iteration)
+            unscored = {id(e) for e in self._rewards.score(_fresh(trained), iteration=batch.iteration)}
+            trained = [episode for episode in trained if id(episode) not in unscored]
         played = [episode for episode in trained if not episode.failed]
         tensors, _ = gather_rows(
             {
@@ -259,7 +264,7 @@ class Collector:
         played = [e for e in chosen if e.num_action_tokens and not e.failed]
         if not int(sum_over_ranks(torch.tensor(len(played), device=device))):
             raise ValueError(
-                "no episode of this iteration can be trained on: every reply was empty or failed"
+                "no episode of this iteration can be trained on: each is empty, failed or was not scored"
             )
         trained = [episode for episode in played if episode.group in kept]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}

@@ -1,0 +1,216 @@
+"""Points by a language model that is asked what an episode is worth."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import pstdev
+from typing import Any, ClassVar, Literal
+
+from lit_agentrl import seeds
+from lit_agentrl.checks import one_line, require, require_number, require_one_of, require_whole
+from lit_agentrl.episode import Episode
+from lit_agentrl.rewards.base import Answerer, Points, RewardContext, RewardPart, Stage, outcome
+from lit_agentrl.rewards.judging import VOTES, Criteria, Unreadable, voted
+from lit_agentrl.rewards.watching import Watched
+
+_OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # counts that are logged
+
+
+@dataclass(kw_only=True)
+class Judge(RewardPart):
+    """``weight * value`` of an episode at its end, by a judge: 0 for its lowest score, 1 for its highest.
+
+    The judge reads the episode and writes principles (unless they are given), a critique and a score, ``samples``
+    times; the value is their vote.  A reply that is not exactly of that form is counted and asked for again,
+    ``retries`` times.  An episode without any readable reply has no reward: it is not trained on, and is counted.
+
+    Args:
+        engine: makes the engine that answers.
+        model: makes the model that judges; None: it is behind an API.
+        weight: points per unit of value; 0 keeps the game's points: the judge is watched alone.
+        replaces: its points stand in place of the game's, else beside them.
+        keep_penalties: protocol penalties stay where the game's points go.
+        samples: replies for each episode.
+        vote: of the samples: ``mean``, ``median`` or ``majority``.
+        retries: how often a reply that cannot be read is asked for again.
+        max_unjudged_share: of an iteration's episodes; more end the run.
+        temperature, max_reply_tokens, max_context_tokens: of the judge's replies.
+        principles, low, high, shows_end, most_characters: see `Criteria`.
+
+    Raises:
+        ValueError: an option that makes no sense; :meth:`setup` refuses a judge that cannot be asked.
+    """
+
+    sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
+    engine: Callable[..., Any]
+    model: Callable[..., Any] | None = None
+    weight: float = 1.0
+    replaces: bool = True
+    keep_penalties: bool = True
+    samples: int = 1
+    vote: str = "mean"
+    retries: int = 2
+    max_unjudged_share: float = 0.2
+    temperature: float = 1.0
+    max_reply_tokens: int = 1024
+    max_context_tokens: int = 16_384
+    principles: Sequence[str] = ()
+    low: float = 0.0
+    high: float = 10.0
+    shows_end: bool = False
+    most_characters: int = 20_000
+    _known: dict[int, tuple[Episode, float | None]] = field(default_factory=dict, init=False, repr=False)
+    _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    _spread: list[float] = field(default_factory=list, init=False, repr=False)
+    _watched: Watched = field(default_factory=Watched, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require(callable(self.engine), "engine", self.engine, "an engine with _partial_: true")
+        require(
+            self.model is None or callable(self.model), "model", self.model, "null, or with _partial_: true"
+        )
+        require_number("weight", self.weight, "finite and >= 0", lambda weight: 0 <= weight < math.inf)
+        for name in ("replaces", "keep_penalties"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
+        if not self.weight and self.replaces:
+            raise ValueError(
+                "weight=0 would leave no points at all; set replaces=false to watch the judge alone"
+            )
+        require_whole("samples", self.samples, 1, 1024)
+        require_one_of("vote", self.vote, VOTES)
+        require_whole("retries", self.retries, 0, 100)
+        require_number("max_unjudged_share", self.max_unjudged_share, "in [0, 1]", lambda s: 0 <= s <= 1)
+        if self.samples > 1 and not self.temperature:
+            raise ValueError(f"samples={self.samples} with temperature=0 would ask for the same reply again")
+        if self.samples == 1 and self.vote != "mean":
+            raise ValueError(f"vote={self.vote} has no effect with samples=1; raise it")
+        self._criteria = Criteria(
+            principles=self.principles, low=self.low, high=self.high, shows_end=self.shows_end,
+            most_characters=self.most_characters,
+        )  # fmt: skip
+        self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
+
+    def setup(self, context: RewardContext) -> None:
+        """Makes the judge.
+
+        Raises:
+            ValueError: it cannot be made, or its server does not answer.
+        """
+        self._seed = context.seed
+        params = {
+            "temperature": self.temperature, "max_reply_tokens": self.max_reply_tokens,
+            "max_context_tokens": self.max_context_tokens,
+        }  # fmt: skip
+        self._answerer: Answerer = context.open_answerer(self.engine, self.model, params)
+        self._before = dict(self._answerer.meter())
+
+    def close(self) -> None:
+        """Ends the judge's engine."""
+        self._answerer.close()
+
+    # ------------------------------------------------------------------ points
+    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """The judge's points, beside the game's or in their place; 0 for the episodes of `left_out`.
+
+        Raises:
+            ValueError: more than ``max_unjudged_share`` of all episodes have no readable reply.
+        """
+        values = self._judged(episodes)
+        missing = self.everyones_numbers([float(value is None) for value in values])
+        if sum(missing) > self.max_unjudged_share * len(missing):
+            raise ValueError(
+                f"{sum(missing):.0f} of {len(missing)} episodes got no reply of the judge that can be read (more than "
+                f"max_unjudged_share={self.max_unjudged_share:g}){self._first}; choose another judge, or raise retries"
+            )
+        given = outcome(
+            episodes,
+            [self.weight * (value or 0.0) for value in values],
+            keep_penalties=self.keep_penalties and self.replaces,
+        )
+        if self.replaces:
+            return given
+        return [[p + g for p, g in zip(*rows, strict=True)] for rows in zip(points, given, strict=True)]
+
+    def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
+        """Those without a readable reply."""
+        return [episode for episode in episodes if self._known[id(episode)][1] is None]
+
+    def _judged(self, episodes: Sequence[Episode]) -> list[float | None]:
+        """The value of each episode, if there is one; those that were judged just before are kept."""
+        new = [episode for episode in episodes if id(episode) not in self._known]
+        self._known = {id(e): self._known[id(e)] for e in episodes if id(e) in self._known}
+        for episode, value in zip(new, self._asked(new), strict=True):
+            self._known[id(episode)] = (episode, value)  # which is held, so that nothing else has its number
+        return [self._known[id(episode)][1] for episode in episodes]
+
+    def _asked(self, episodes: Sequence[Episode]) -> list[float | None]:
+        texts = [self._criteria.score_of(episode) for episode in episodes]
+        open_ = [(place, sample) for place in range(len(episodes)) for sample in range(self.samples)]
+        found: list[list[float]] = [[] for _ in episodes]
+        self._first = ""
+        for attempt in range(self.retries + 1):
+            questions = [
+                (texts[place], self._key(episodes[place], sample, attempt)) for place, sample in open_
+            ]
+            replies = self._answerer.ask(questions)
+            self._counts["asked"] += len(questions)
+            unread = []
+            for (place, sample), reply in zip(open_, replies, strict=True):
+                try:
+                    found[place].append(self._criteria.read_score(reply))
+                except Unreadable as error:
+                    unread.append((place, sample))
+                    self._counts[f"unread_{error}"] += 1
+                    self._first = self._first or f'; the first: "{one_line(reply[:80])}" ({error})'
+            open_ = unread
+        self._spread += [pstdev(values) for values in found if len(values) > 1]
+        return [voted(values, self.vote) if values else None for values in found]
+
+    def _key(self, episode: Episode, sample: int, attempt: int) -> int:
+        return seeds.key(
+            self._seed, "judge", episode.iteration, episode.wave, episode.group, episode.member, sample, attempt
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ watching
+    def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
+        """Those of `Watched`, and of the judge over all processes.
+
+        ``asked``; shares of ``unread`` replies, by reason too, and of ``unjudged`` episodes; ``spread`` of an episode's
+        samples; tokens and cost.
+        """
+        judged = [(episode, self._known[id(episode)][1]) for episode in episodes]
+        values = self.everyones_numbers([value for _, value in judged if value is not None])
+        solved = self.everyones_numbers([float(e.success) for e, value in judged if value is not None])
+        row = self._watched.look(values, solved) if values else {}
+        names = ("asked", *(f"unread_{reason}" for reason in ("empty", "form", "out_of_range")))
+        meter = self._answerer.meter()
+        counts = [
+            *(float(self._counts[name]) for name in names),
+            float(sum(value is None for _, value in self._known.values())), float(len(self._known)),
+            sum(self._spread), float(len(self._spread)),
+            *(meter.get(name, 0.0) - self._before.get(name, 0.0) for name in _OF_SERVER),
+        ]  # fmt: skip
+        size, every = len(counts), self.everyones_numbers(counts)
+        total = [sum(every[place::size]) for place in range(size)]
+        asked, *unread, unjudged, number, spread, spreads = total[: len(names) + 4]
+        row |= {
+            "asked": asked,
+            "unread": sum(unread) / max(asked, 1.0),
+            "unjudged": unjudged / max(number, 1.0),
+        }
+        row |= {name: count / asked for name, count in zip(names[1:], unread, strict=True) if asked and count}
+        row |= {"spread": spread / spreads} if spreads else {}
+        row |= {name: n for name, n in zip(_OF_SERVER, total[len(names) + 4 :], strict=True) if n}
+        self._before, self._counts, self._spread = dict(meter), Counter(), []
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a success was worth at first."""
+        return {"watched": self._watched.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        self._watched.load_state_dict(state["watched"])

@@ -1,0 +1,97 @@
+"""A model beside the policy that answers questions, on this machine or behind an API."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from lit_agentrl.checks import named
+from lit_agentrl.engines.base import Engine, MeteredEngine, SamplingParams
+from lit_agentrl.engines.needs import foretell, open_engine, reach
+from lit_agentrl.models.remote import load_remote
+from lit_agentrl.rollout.questions import Question, ask
+from lit_agentrl.text.chat import ChatRenderer
+
+_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
+
+
+class _ToTheEnd:
+    """A reply is complete where the model says so."""
+
+    def update(self, state: str, token: int) -> tuple[str, bool]:
+        return "", False
+
+
+class Adviser:
+    """See `rewards.base.Answerer`.  Its weights are its own and stay as they are.
+
+    Args:
+        engine: makes the engine.
+        model: makes the policy whose network answers; None: the model is behind an API.
+        params: of sampling, as of `SamplingParams`.
+        device: of its network.
+
+    Raises:
+        ValueError: an option makes no sense, the server does not answer, or the model has too few positions.
+    """
+
+    def __init__(
+        self,
+        engine: Callable[..., Engine],
+        model: Callable[..., Any] | None,
+        params: dict[str, Any],
+        *,
+        device: torch.device,
+    ) -> None:
+        self._params, self._make = SamplingParams(**params), engine
+        foretell(engine, _ASKED)
+        reach(engine)
+        with named("model"):
+            policy = load_remote() if model is None else model()
+            self._chat = ChatRenderer(policy.tokenizer, shows_replies=False)
+        self._network = policy.network
+        if self._network is not None:
+            self._network.requires_grad_(False).to(device)
+            longest = getattr(self._network.config.get_text_config(), "max_position_embeddings", None)
+            if longest is not None and longest < self._params.max_context_tokens:
+                raise ValueError(
+                    f"max_context_tokens={self._params.max_context_tokens} is more than the {longest} positions that "
+                    "the judge's model has; lower it"
+                )
+        self._counts: Counter[str] = Counter()
+        self._engine: Engine | None = None
+        self._opened()  # what cannot be opened is told now
+
+    def ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
+        """See `rewards.base.Answerer`."""
+        if not questions:
+            return []
+        found = ask(self._opened(), self._chat, [Question(*each) for each in questions], self._params)
+        self._counts.update(
+            {"requests": len(questions), "tokens_in": found.num_read, "tokens_out": found.num_written}
+        )
+        return found.texts
+
+    def meter(self) -> dict[str, float]:
+        """See `rewards.base.Answerer`; what a server bills, where there is one."""
+        counted = {name: float(count) for name, count in self._counts.items()}
+        return counted | (self._engine.meter() if isinstance(self._engine, MeteredEngine) else {})
+
+    def close(self) -> None:
+        """See `rewards.base.Answerer`."""
+        if self._engine is not None:
+            self._engine.stop()
+            self._engine = None
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            self._engine = open_engine(
+                self._make, asked=_ASKED, network=self._network, stop=_ToTheEnd(),
+                end_of_turn_ids=self._chat.end_of_turn_ids, max_context_tokens=self._params.max_context_tokens,
+                forward_context=nullcontext,
+            )  # fmt: skip
+        return self._engine
