@@ -158,6 +158,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
         (["algo=bradley_terry"], "algo=bradley_terry trains a reward model, which learns from recorded episodes"),
         *(pytest.param(*each, marks=SLOW) for each in (
         (["algo=process_reward", "data=unpaired", "data.held_out=0"], "data.held_out=0 leaves nothing that"),
+        (["algo=process_reward", "data=stepwise"], "algo=process_reward as it stands reads none: set algo=process"),
         (["algo=bradley_terry", "data=unpaired"], "has groups of one, and algo=bradley_terry compares"),
         (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 is for reward models"),
         (["algo=bradley_terry", "data=pairs", "val.episodes=8"], "a reward model plays nothing"),

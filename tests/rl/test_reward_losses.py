@@ -14,7 +14,7 @@ from lit_agentrl.rl import links, margins, pairing, unpaired
 from lit_agentrl.rl.judging import Verdicts, judge
 from lit_agentrl.rl.objective import metric_values
 from lit_agentrl.rl.reward_losses import ComparedScores, RankedScores
-from lit_agentrl.rl.step_labels import LabelledSteps, step_metrics
+from lit_agentrl.rl.step_labels import LabelledSteps, so_far, step_metrics
 from tests.rl.pairs import rows
 
 FOUR = [1.5, 0.5, 0.2, -0.4]  # scores of a group, best first
@@ -73,6 +73,16 @@ def test_steps_by_hand() -> None:
     assert loss(steps(), tensors | {"return_B": torch.zeros(1)}) == pytest.approx(
         sum(x + y for x, y in zip(expected, (2.0, -1.0, 0.5, -0.2), strict=True)) / 4, abs=1e-9
     )
+    # labels of the turns 1, .5, 0 and 1, told as what each adds to the one before
+    told = torch.zeros_like(tensors["score_BT"])
+    told[tensors["is_turn_end_BT"]] = torch.tensor([1.0, -0.5, -0.5, 1.0], dtype=torch.float64)
+    by_turn = LabelledSteps(name="t", label=so_far)
+    by_hand = [
+        x + (1 - y) * z for x, y, z in zip(expected, (1, 0.5, 0, 1), (2.0, -1.0, 0.5, -0.2), strict=True)
+    ]
+    assert loss(by_turn, tensors | {"reward_BT": told}) == pytest.approx(sum(by_hand) / 4, abs=1e-6)
+    with pytest.raises(ValueError, match=r"a turn is labelled 2, and algo=t takes labels in \[0, 1\]"):
+        by_turn.prepare(tensors | {"reward_BT": 2 * told})
     found = step_metrics({"score": torch.tensor([9.0, -9.0, 9.0]), "turn": torch.tensor([0, 0, 1]),
                           "good": torch.tensor([1, 0, 1])})  # fmt: skip
     assert found["step_brier"] < 1e-6 and found["step_brier_of_turn"] == pytest.approx(1 / 6)

@@ -75,6 +75,23 @@ class Reader:
         opening = [message for message in messages[: _first_reply(messages)]]
         return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=kept, end=EndReason.TURN_LIMIT)
 
+    def steps(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
+        """An episode whose one reply is made of steps, each a turn; arguments else as of `episode`."""
+        if not any(message["role"] == "user" for message in context):
+            raise BadRow("no_prompt", "the prompt has no message of user")
+        piece = self._chat.opening(context)
+        prefix, segments = list(piece.tokens), list(piece.segments)
+        turns: list[Turn] = []
+        for number, step in enumerate(steps, 1):
+            is_last = number == len(steps)
+            reply = self._reply(step) if is_last else self._chat.encode(step + separator)
+            turns.append(self._turn(prefix, segments, reply, step, is_first=not turns))
+            prefix, segments = [], []
+        self._require_known(turns)
+        kept = self._fitting(turns)
+        self.num_read += 1
+        return Episode(0, 0, 0, 0, "data", 0, opening=list(context), turns=kept, end=EndReason.TURN_LIMIT)
+
     def _reply(self, text: str) -> list[int]:
         """Tokens of a reply, closed as the template closes it."""
         opening = self._chat.dialect.think_start
@@ -203,19 +220,7 @@ def dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
     if row.get(answer) is None:
         told = ", ".join(map(str, row)) or "none"
         raise BadRow("no_column", f"it has neither messages nor {answer} (there are {told})")
-    return _prompt(row), messages_of(row[answer], answer, "assistant")
-
-
-def answers(row: Mapping[str, Any], column: str) -> tuple[Messages, list[Messages]]:
-    """The prompt of a row, and the answers in a list.
-
-    Raises:
-        BadRow: it lacks one of them.
-    """
-    given = row.get(column)
-    if not isinstance(given, list) or len(given) < 2:
-        raise BadRow("no_column", f"column {column} must be a list of at least two answers")
-    return _prompt(row), [messages_of(each, column, "assistant") for each in given]
+    return prompt_of(row), messages_of(row[answer], answer, "assistant")
 
 
 def pair_of(row: Mapping[str, Any], sides: Sequence[str]) -> tuple[Messages, list[Messages]]:
@@ -230,7 +235,7 @@ def pair_of(row: Mapping[str, Any], sides: Sequence[str]) -> tuple[Messages, lis
             raise BadRow("no_column", f"column {side} is missing (there are {told})")
     found = [messages_of(row[side], side, "assistant") for side in sides]
     if row.get("prompt") is not None:
-        return _prompt(row), found
+        return prompt_of(row), found
     one, other = found
     shared = next(
         (k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(map(len, found))
@@ -244,7 +249,12 @@ def pair_of(row: Mapping[str, Any], sides: Sequence[str]) -> tuple[Messages, lis
     return _with_tools(row, one[:shared]), [each[shared:] for each in found]
 
 
-def _prompt(row: Mapping[str, Any]) -> Messages:
+def prompt_of(row: Mapping[str, Any]) -> Messages:
+    """The messages of column ``prompt``, with the tools of the row.
+
+    Raises:
+        BadRow: there are none.
+    """
     if row.get("prompt") is None:
         raise BadRow(
             "no_prompt", f"column prompt is missing (there are {', '.join(map(str, row)) or 'none'})"

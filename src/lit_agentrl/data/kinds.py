@@ -41,6 +41,7 @@ class Kind:
         held_out: share of the prompts that a reward model is not trained on: one half of them validates it, the other
             tests it.  A prompt is always on the same side, whatever the seed.  None: whatever the run needs.
         smallest: members that every group has at least.
+        needed: a column that the objective must read, or what is told here would be ignored; None: none.
         score: of recorded episodes: ``return`` (points) or ``success`` (1 or 0).
     """
 
@@ -50,6 +51,7 @@ class Kind:
     score: str = "return"
     held_out: float | None = None
     smallest: ClassVar[int] = 1
+    needed: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         """Checks the options.

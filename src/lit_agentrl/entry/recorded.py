@@ -84,6 +84,11 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
             f"data={name} has groups of one, and algo={algorithm.name} compares the members of a group; set data=pairs "
             f"or data=ranked, {_PLAY}"
         )
+    if kind.needed is not None and not (algorithm.reads == SCORES and algorithm.needs(kind.needed)):
+        raise ValueError(
+            f"data={name} has a label for every turn, and algo={algorithm.name} as it stands reads none: set "
+            "algo=process_reward algo/label=so_far, or data=demonstrations"
+        )
     units = algorithm.unit or "trajectory_B"
     most = kind.batch * (kind.smallest if units == "trajectory_B" else 1)
     if update.minibatches > most:

@@ -84,9 +84,8 @@ class RewardModule(PolicyModule):
         scores_S = of_all["scores"]
         metrics = verdicts.metrics()
         metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
-        if "is_good_B" in found:
-            good_BT = found["is_good_B"][:, None].expand_as(score_BT)
-            columns = {"score": score_BT, "turn": rows["turn_BT"], "good": good_BT}
+        if "good_BT" in found:
+            columns = {"score": score_BT, "turn": rows["turn_BT"], "good": found["good_BT"]}
             steps = {name: column[is_scored_BT].double() for name, column in columns.items()}
             metrics |= step_metrics(gather_rows(steps)[0])
         self.row |= {f"{split}/{name}": value for name, value in metrics.items()}

@@ -12,10 +12,21 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lit_agentrl.checks import require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
-from lit_agentrl.rl.masked import check_shapes
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, Tensors
 from lit_agentrl.rl.reward_losses import UNITS, is_end, shared
 from lit_agentrl.rl.units import trajectory_units
+
+_ROUNDING = 1e-4  # of labels that were told as differences
+
+
+def so_far(*, reward_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
+    """What the trajectory has come to by each token, (B, T): the points (or label) of all turns up to there.
+
+    With ``data=stepwise`` it is the label of the turn.  At turn ends it must be in [0, 1].
+    """
+    is_before_BB = (trajectory_B[:, None] == trajectory_B) & (first_turn_B[:, None] > first_turn_B)
+    before_B = (is_before_BB * reward_BT.sum(1)).sum(1)
+    return before_B[:, None] + reward_BT.cumsum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +35,11 @@ class LabelledSteps(Objective):
 
     ``r_k``, the score after turn k, is the logit of P(label | the episode up to turn k).  With the outcome of the
     episode as label of each of its turns it learns how likely success is from there on, by whoever was recorded.
+    Labels of people, or shares of continuations that succeed, are in [0, 1].
 
     Attributes:
         name: for messages.
-        label: returns (B,), True where the trajectory came to something; see ``unpaired.py``.
+        label: returns (B,), True where the trajectory came to something, see ``unpaired.py``; or (B, T), see `so_far`.
         last: the last turn of each trajectory alone: an outcome reward model.
     """
 
@@ -52,21 +64,32 @@ class LabelledSteps(Objective):
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         """Runs the label once."""
-        try_out("label", self.label, Tensor, rows, "B")
+        is_of_turns = "reward_BT" in tensor_names(self.label)
+        try_out("label", self.label, Tensor, rows, "BT" if is_of_turns else "B")
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Labels, and the tokens that are scored."""
-        is_good_B = bind(self.label, tensors)
-        check_shapes(is_good_B=is_good_B, return_B=tensors["return_B"])
+        """Labels, and the tokens that are scored.
+
+        Raises:
+            ValueError: a label is not in [0, 1].
+        """
+        good = bind(self.label, tensors).float()
+        good_BT = good if good.dim() > 1 else good[:, None].expand_as(tensors["is_action_BT"]).clone()
         is_end_BT = (
             tensors["is_turn_end_BT"] & tensors["is_action_BT"] & ~tensors["return_B"].isnan()[:, None]
         )
         if self.last:
             is_end_BT = is_end_BT & is_end(bind(trajectory_units, tensors), tensors["is_action_BT"])
+        good_A = good_BT[is_end_BT]
+        if len(wrong := good_A[(good_A < -_ROUNDING) | (good_A > 1 + _ROUNDING)]):
+            raise ValueError(
+                f"a turn is labelled {float(wrong[0]):g}, and algo={self.name} takes labels in [0, 1]; "
+                "algo/label=above makes them of returns"
+            )
         return {
             "is_scored_BT": is_end_BT,
-            "is_good_B": is_good_B,
-            "good_share": (is_good_B[:, None] & is_end_BT).sum() / is_end_BT.sum().clamp(min=1),
+            "good_BT": good_BT.clamp(0, 1),
+            "good_share": good_A.sum() / is_end_BT.sum().clamp(min=1),
         }
 
     def count(self, tensors: Tensors) -> Tensors:
@@ -77,12 +100,12 @@ class LabelledSteps(Objective):
         """The share of these turns."""
         is_scored_BT = tensors["is_scored_BT"] & tensors["is_action_BT"]
         score_A = tensors["score_BT"][is_scored_BT].double()
-        good_A = tensors["is_good_B"][:, None].expand_as(is_scored_BT)[is_scored_BT].double()
+        good_A = tensors["good_BT"][is_scored_BT].double()
         loss = binary_cross_entropy_with_logits(score_A, good_A, reduction="sum")
         with torch.no_grad():
             chance_A, count = score_A.sigmoid(), score_A.new_tensor(float(len(score_A)))
             metrics = {
-                "step_accuracy": torch.stack([((score_A > 0) == (good_A > 0)).double().sum(), count]),
+                "step_accuracy": torch.stack([((score_A > 0) == (good_A > 0.5)).double().sum(), count]),
                 "step_chance": torch.stack([chance_A.sum(), count]),
                 "step_brier": torch.stack([(chance_A - good_A).square().sum(), count]),
             }
