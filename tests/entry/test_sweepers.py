@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.entry import sweepers, threads
-from lit_agentrl.entry.composition import compose_job, search_path
+from lit_agentrl.entry.composition import CONFIG_DIR, compose_job, search_path
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.sweepers import planned, require_one_value
 from tests.conftest import thinned
 
+SWEEP = (pytest.mark.slow, pytest.mark.sweep)
 OPTUNA = "hydra/sweeper=optuna"
 
 
@@ -132,3 +133,22 @@ def test_a_search_needs_values_of_one_metric() -> None:
         require_one_value([with_best, without])
     with pytest.raises(UserError, match="must be the same in all runs"):
         require_one_value([with_best, other])
+
+
+GRIDS, FULL = (
+    sorted(file.stem for file in (CONFIG_DIR / "experiment" / folder).glob("[!_]*.yaml"))
+    for folder in ("grid", "grid_full")
+)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "filter_ratio" else SWEEP) for n in GRIDS])
+def test_a_grid_is_one_command(name: str) -> None:
+    """Its runs compose, five of a cell, which differ in the seed alone; the full-size one is made of the small."""
+    assert GRIDS == FULL
+    found = plan(f"experiment=grid_full/{name}")
+    assert found.is_whole and len(set(map(tuple, found.jobs))) == len(found.jobs) >= 10
+    assert found.jobs[0][-1].startswith("hydra.sweep.subdir=") and "seed" in found.swept
+    of_seed = [[text for text in job if not text.startswith("seed=")] for job in found.jobs]
+    assert all(of_seed.count(job) == 5 for job in of_seed)
+    cfg = compose_job("train", found.jobs[-1])
+    assert (cfg.seed, cfg.model.name, cfg.rollout.max_reply_tokens) == (4, "Qwen/Qwen2.5-0.5B-Instruct", 400)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import shlex
 import signal
 import subprocess
@@ -14,11 +16,15 @@ from typing import Any
 import optuna
 import psutil
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+from lit_agentrl.__main__ import main
 from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.entry import continuing, sweepers
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.sweep import Entry, latest, read
+from lit_agentrl.report.sweep import Entry, append, latest, read
 from tests.conftest import ROOT
 from tests.entry.conftest import SMALL
 
@@ -125,3 +131,67 @@ def test_an_interrupted_sweep_leaves_no_process(
     if number == signal.SIGINT:
         assert command.returncode == 130 and "interrupted; continue with: " in printed
         assert "sweep: 0 of 2 runs completed" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_sweep_killed_at_random_and_continued_gives_the_same_report(
+    in_empty_folder: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for paths, commands and durations; a run that has ended is left alone, one that had not begun begins."""
+    options = shlex.split(f"{SMALL} model=hf model.name={tiny_model_folder} seed=1,2,3,4")
+    main_train(["-m", *options, "hydra.sweep.dir=whole"])
+    command = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), "-m", *options, "hydra.sweep.dir=cut"],
+        stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not Path("cut/1_seed=2/checkpoints").is_dir():
+        assert command.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(random.random())  # wherever it is then
+    command.kill()
+    command.wait()
+    ended = {path: path.stat().st_mtime_ns for path in Path("cut/0_seed=1").rglob("*") if path.is_file()}
+    capsys.readouterr()
+    main_train(["-m", *options, "resume=cut"])
+    assert "sweep: 4 of 4 runs completed" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in ended} == ended
+    assert all(Path(f"cut/{n}_seed={n + 1}/.hydra/config.yaml").is_file() for n in range(4))
+    main(["report", "whole", "--out", "of_whole"]), main(["report", "cut", "--out", "of_cut"])
+    found = sorted(path.relative_to("of_whole") for path in Path("of_whole").rglob("*") if path.is_file())
+    assert {path.suffix for path in found} >= {".csv", ".md", ".html"}
+    for path in found:
+        assert _told("of_whole", path) == _told("of_cut", path), path
+
+
+def _told(report: str, path: Path) -> list[str]:
+    """The lines of a file but for folders, commands, and what took how long."""
+    text = (Path(report) / path).read_text().replace("whole", "SWEEP").replace("cut", "SWEEP")
+    text = re.sub(r'"?(lit-agentrl|python[\d.]*) [^`"<|\n]*"?', "COMMAND", text)
+    return [re.sub(r"\d+(\.\d+)? (s|min|h)\b", "TIME", line) for line in text.splitlines()]
+
+
+def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
+    entry: Entry = {
+        "run": 1, "folder": "", "overrides": ["algo=grpo", "seed=2"], "status": "begun", "monitored": None,
+        "error": None,
+    }  # fmt: skip
+    append(tmp_path, entry)
+    given = [f"resume={tmp_path}", "algo=grpo", "trust_run=true", f"hydra.sweep.dir={tmp_path}"]
+    asked = continuing.asked(given)
+    assert asked == (tmp_path, True, ["algo=grpo"]) and continuing.asked(["seed=1"]).folder is None
+    plan = sweepers.Plan([], [["seed=1", "algo=grpo"], ["seed=2", "algo=grpo"]], True, False, 1, frozenset())
+    continuing.require_same(tmp_path, plan, plan.jobs)
+    with pytest.raises(
+        UserError, match="run 1 was algo=grpo seed=2, and would be seed=3 algo=grpo; give the"
+    ):
+        continuing.require_same(tmp_path, plan, [plan.jobs[0], ["seed=3", "algo=grpo"]])
+    with pytest.raises(UserError, match="run 1 was .*, and is not among them"):
+        continuing.require_same(tmp_path, plan, plan.jobs[:1])
+    with pytest.raises(UserError, match="continued by hydra.sweeper.storage"):
+        continuing.require_same(tmp_path, plan._replace(is_whole=False), plan.jobs)
+    with pytest.raises(UserError, match="one sweep goes on, in its folder"):
+        continuing.asked([*given[:1], "hydra.sweep.dir=other"])
+    with pytest.raises(UserError, match="is no sweep: there is no runs.jsonl"):
+        continuing.asked([f"resume={tmp_path.parent}"])

@@ -20,7 +20,8 @@ def _train(argv: list[str]) -> int:
         return _join(given or ranks.receive())
     flags, overrides = split_arguments(argv)
     resumed = [text for text in overrides if text.startswith("resume=") and text != "resume=null"]
-    if resumed:
+    is_sweep = any(flag in MULTIRUN for flag in flags)
+    if resumed and not is_sweep:
         jobs.resume(resumed, flags, [text for text in overrides if text not in resumed])
         return 0
     failed: list[Exception] = []
@@ -29,7 +30,7 @@ def _train(argv: list[str]) -> int:
         failed.append(error)
         tell(error, with_traceback, prefix)
 
-    if any(flag in MULTIRUN for flag in flags):
+    if is_sweep:
         sweeps.launch(flags, overrides, on_failure=told)
     else:
         jobs.launch(flags, overrides, on_failure=lambda error, cfg: told(error, cfg.traceback))

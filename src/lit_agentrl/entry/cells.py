@@ -19,9 +19,10 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lit_agentrl.entry import jobs, ownership, run_folder, screen
+from lit_agentrl.entry import continuing, jobs, ownership, run_folder, screen
 from lit_agentrl.entry.checking import Checked
-from lit_agentrl.entry.errors import explain
+from lit_agentrl.entry.errors import UserError, explain
+from lit_agentrl.entry.trust import TRUST_RUN
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
 
@@ -42,6 +43,8 @@ class Cell:
         on_failure: told of each run that fails in this process, with whether a traceback is asked for and with where
             it failed; left behind too.
         count: runs of the sweep; None where its sweeper alone knows.
+        goes_on: whether the sweep was begun before; with runs that have ended, and some that can be continued.
+        trusted: whether these may name code of the user's own.
         place: host and process of the sweep.
         program: that the user called.
         path: where its modules were found.
@@ -52,6 +55,8 @@ class Cell:
     checked: list[Checked]
     on_failure: Callable[[Exception, bool, str], None] | None
     count: int | None = None
+    goes_on: bool = False
+    trusted: bool = False
     place: tuple[str, int] = field(default_factory=lambda: (socket.gethostname(), os.getpid()))
     program: str = field(default_factory=lambda: sys.argv[0])
     path: list[str] = field(default_factory=lambda: list(sys.path))
@@ -73,14 +78,21 @@ class Cell:
             "run": of_hydra.job.num, "folder": str(folder), "overrides": list(of_hydra.overrides.task),
             "status": "begun", "monitored": None, "error": None,
         }  # fmt: skip
+        if self.goes_on and (summary := continuing.ended(folder)) is not None:
+            if summary["status"] == "failed" and self.on_failure is not None:
+                self.on_failure(UserError(summary["error"] or ""), cfg.traceback, f"{folder}: ")
+            return self._told(entry, summary)
         records.append(self.sweep, entry)
         if self._is_home:
             of_all = f" ({entry['run'] + 1} of {self.count})" if self.count else ""
             screen.note(f"run {entry['run']}: {shlex.join(entry['overrides'])}{of_all}", style="bold")
         try:
-            run_folder.require_untouched(folder, jobs.names_of_hydra())
+            is_new = not (self.goes_on and continuing.has_begun(folder))
+            if is_new:
+                left = {PRINTED, continuing.CONFIG} if self.goes_on else set()
+                run_folder.require_untouched(folder, jobs.names_of_hydra() | left)
             with self._wherever(folder):
-                jobs.begin(cfg, self.command, self.checked)
+                self._play(cfg, folder, is_new=is_new)
             summary = reports.read(folder / "summary.json")
         except KeyboardInterrupt as error:
             records.append(self.sweep, {**entry, "status": "interrupted"})
@@ -91,8 +103,25 @@ class Cell:
                 self.on_failure(error, cfg.traceback, f"{folder}: ")
             run_folder.discard_unused(folder, PRINTED)
             return None
+        return self._told(entry, summary)
+
+    def _play(self, cfg: DictConfig, folder: Path, *, is_new: bool) -> None:
+        """Train the run, or train on."""
+        if not is_new:
+            jobs.resume([f"resume={folder}"], [], [f"{TRUST_RUN}=true"] if self.trusted else [])
+            return
+        if self.goes_on:
+            continuing.write_config(cfg, folder)
+        jobs.begin(cfg, self.command, self.checked)
+
+    def _told(self, entry: records.Entry, summary: reports.Summary) -> float | None:
+        """What the run has come to, recorded where that is new; returns its value."""
         monitored = summary["monitored"]
-        records.append(self.sweep, {**entry, "status": summary["status"], "monitored": monitored})
+        end: records.Entry = {
+            **entry, "status": summary["status"], "monitored": monitored, "error": summary["error"],
+        }  # fmt: skip
+        if end not in records.latest(records.read(self.sweep)):
+            records.append(self.sweep, end)
         return None if monitored is None else monitored["value"]
 
     @property

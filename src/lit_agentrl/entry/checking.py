@@ -56,7 +56,11 @@ def is_printing(flags: Sequence[str]) -> bool:
 
 
 def check(
-    flags: Sequence[str], overrides: Sequence[str], *, plan: sweepers.Plan | None = None
+    flags: Sequence[str],
+    overrides: Sequence[str],
+    *,
+    plan: sweepers.Plan | None = None,
+    is_new: bool = True,
 ) -> list[Checked]:
     """Compose every job of the command and make its parts, before the first begins.
 
@@ -64,6 +68,7 @@ def check(
         flags: such as ``--config-dir``, with their values.
         overrides: as typed.
         plan: of a sweep.
+        is_new: whether its folder must be; else it goes on there.
 
     Returns:
         Each job that was checked; none where the command only prints.
@@ -80,9 +85,10 @@ def check(
     if is_printing(flags):
         return []
     place = run_folder.chosen(jobs[0], is_multirun=plan is not None)
-    run_folder.require_new(*place)
+    if is_new:
+        run_folder.require_new(*place)
     if plan:
-        run_folder.require_apart(jobs)
+        run_folder.require_apart(jobs, is_new=is_new)
         if plan.is_whole:
             _refuse_twice(listed)
         else:

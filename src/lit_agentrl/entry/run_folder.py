@@ -83,11 +83,12 @@ def _is_unused(folder: Path) -> bool:
     return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_OF_CONFIG).exists())
 
 
-def require_apart(jobs: Sequence[DictConfig]) -> None:
+def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
     """Refuse a sweep of which two runs would write to one folder, or one to a folder that holds something.
 
     Args:
         jobs: the composed config of each run, with Hydra's own node.
+        is_new: whether nothing of the sweep is there yet.
 
     Raises:
         UserError: naming the option.
@@ -107,7 +108,8 @@ def require_apart(jobs: Sequence[DictConfig]) -> None:
                 "differs, such as hydra.sweep.subdir='seed${seed}'"
             )
         seen.add(folder)
-        require_new("hydra.sweep.subdir", folder)
+        if is_new:
+            require_new("hydra.sweep.subdir", folder)
 
 
 def require_within(cfg: DictConfig) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_agentrl.entry import jobs, ranks, run_folder, sweepers, threads
+from lit_agentrl.entry import continuing, jobs, ownership, ranks, run_folder, sweepers, threads
 from lit_agentrl.entry.cells import PRINTED, Cell
 from lit_agentrl.entry.checking import check, is_printing, own_folders
 from lit_agentrl.entry.errors import UserError
@@ -19,6 +19,7 @@ from lit_agentrl.report import sweep as records
 
 _LOOK_S = 0.5  # how often the runs of other processes are looked at
 _PATIENCE_S = 15.0  # for processes to end when the sweep is interrupted
+_ENDED = ("completed", "collapsed", "failed")
 _Told = Callable[[Exception, bool, str], None]
 
 
@@ -36,6 +37,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
         ValueError: a value that makes no sense.
         Interrupted: a run was told to end; the sweep has ended with it.
     """
+    before, trusted, overrides = continuing.asked(overrides)
     jobs.require_untrusting(overrides)
     command, overrides = jobs.command_of([*flags, *overrides]), as_names(overrides)
     ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
@@ -43,32 +45,38 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
         jobs.call_hydra(flags, overrides, _nothing)
         return
     plan = sweepers.planned(overrides, own_folders(flags)[1])
-    checked = check(flags, overrides, plan=plan)
+    if before is not None:
+        continuing.require_same(before, plan, [_told(job) for job in plan.jobs])
+    checked = check(flags, overrides, plan=plan, is_new=before is None)
     if is_printing(flags):
         jobs.call_hydra(flags, overrides, _nothing)
         return
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
         logging.ERROR
     )  # failed runs are told here
-    place = checked[0].place
+    place = checked[0].place if before is None else ("hydra.sweep.dir", before)
     count = len(plan.jobs) if plan.is_whole else None
     # failures of other processes are told by _telling
-    cell = Cell(place[1].absolute(), command, checked, None if plan.is_apart else on_failure, count)
+    cell = Cell(
+        place[1].absolute(), command, checked, None if plan.is_apart else on_failure, count,
+        goes_on=before is not None, trusted=trusted,
+    )  # fmt: skip
     try:
         with (
             _none_left() if plan.is_apart else nullcontext(),
-            run_folder.begun(*place),
+            run_folder.begun(*place) if before is None else ownership.owned(before),
             threads.shared_by(plan.side_by_side),
             _telling(cell, plan, on_failure),
         ):
-            jobs.call_hydra(flags, run_folder.pinned(plan.overrides, *place), cell)
+            given = plan.overrides if before is None else continuing.without_config(plan.overrides)
+            jobs.call_hydra(flags, run_folder.pinned(given, *place), cell)
     except KeyboardInterrupt as error:
         raise _where_to_continue(error, cell.sweep) from error
     except ValueError:
         if not _has_no_value(cell.sweep):  # of which Optuna finds no best one
             raise
     finally:
-        _close(cell.sweep, plan)
+        _close(cell, plan)
 
 
 def _nothing(_: object) -> None:
@@ -117,8 +125,9 @@ def _tell(entry: records.Entry, swept: frozenset[str], on_failure: _Told) -> Non
     Console().print(f"run {entry['run']} {what}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _close(sweep: Path, plan: sweepers.Plan) -> None:
-    """The table of all runs, and where they are."""
+def _close(cell: Cell, plan: sweepers.Plan) -> None:
+    """The table of all runs, where they are, and how those go on that have not ended."""
+    sweep = cell.sweep
     entries = records.latest(records.read(sweep))
     if not entries:
         return
@@ -127,6 +136,10 @@ def _close(sweep: Path, plan: sweepers.Plan) -> None:
     console.print(records.table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {sweep}", soft_wrap=True)
+    ended = sum(entry["status"] in _ENDED for entry in entries)
+    if planned is not None and ended < len(planned):
+        told = f"{len(planned) - ended} of {len(planned)} runs are left; go on with: {cell.command} resume={sweep}"
+        console.print(told, soft_wrap=True, highlight=False, markup=False)
 
 
 def _told(job: Sequence[str]) -> list[str]:
