@@ -45,8 +45,16 @@ def test_an_api_is_measured_on_several_games(
 def test_a_model_of_this_machine_is_measured(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main_evaluate(["model=nano", "env=bandit", "episodes=2"])
-    assert "nano, split test" in capsys.readouterr().out
+    main_evaluate(["model=nano", "env=bandit", "episodes=4", "baselines=true"])
+    told = capsys.readouterr().out
+    assert "nano, split test" in told and "oracle" in told and "policy is better by" in told
+    [file] = Path("outputs/evaluations").iterdir()
+    [record] = json.loads(file.read_text())["results"]
+    found = record["baselines"]
+    assert set(found) == {"random", "oracle"} and found["oracle"]["success"]["mean"] == 1.0
+    for each in found.values():  # of the very same instances
+        gap = record["success"]["mean"] - each["success"]["mean"]
+        assert each["difference"]["mean"] == pytest.approx(gap) and each["difference"]["n"] == 4
 
 
 @pytest.mark.parametrize(

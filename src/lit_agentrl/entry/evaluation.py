@@ -13,8 +13,10 @@ from rich.table import Table
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry import diagnosing, screen
 from lit_agentrl.entry.assembly import Run, build
+from lit_agentrl.entry.baselines import baselines
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
@@ -91,33 +93,51 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         diagnosing.check_run(run)
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
-    games = [run.games.tasks[spec.task].name for spec in run.games.test]
-    records = []
-    for number, temperature in enumerate(temperatures):
-        params = eval_params(run.rollouts.settings, float(temperature), "evaluate")
-        played = screen.episodes_of(games, cfg.episodes * cfg.members)
-        announces.text = f"playing {played}, split {cfg.split}, temperature {temperature:g}"
+    names = [run.games.tasks[spec.task].name for spec in run.games.test]
+    asked = [eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
+
+    def play(params: SamplingParams, path: Path | None, whose: str = "") -> list[Outcome]:
+        played = screen.episodes_of(names, cfg.episodes * cfg.members)
+        announces.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
         run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=cfg.members)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
-            ckpt_path=None if checkpoint is None or number else str(checkpoint),  # the same weights for all
+            ckpt_path=None if path is None else str(path),
         )  # fmt: skip
-        for spec in run.games.test:
-            task = run.games.tasks[spec.task]
-            outcomes = [each for each in run.rollouts.test.outcomes if each.task_name == task.name]
-            levels = asdict(lookup(task, cfg.split))
-            record = record_of(cfg, task.name, float(temperature), outcomes, levels)
-            if cfg.diagnostics:
-                played_now = [each for each in announces.episodes if each.task_name == task.name]
-                found = diagnosing.diagnose(run, task.name, played_now, params, seed=cfg.seed)
-                record["thoughts"] = found
-            records.append(record)
+        return run.rollouts.test.outcomes
+
+    with_start = cfg.baselines and checkpoint is not None
+    before = [play(params, None, " by the start") for params in asked] if with_start else []
+    records = []
+    for number, params in enumerate(asked):
+        outcomes = play(params, None if number else checkpoint)  # the same weights for all
+        theirs = before[number] if with_start else None
+        for place in range(len(names)):
+            records.append(_record(run, cfg, place, params, outcomes, theirs, announces.episodes))
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
     written = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
     path = keep(target_folder, name, written) if is_kept else None
     return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
+
+
+def _record(
+    run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
+    of_start: Sequence[Outcome] | None, episodes: Sequence[Episode],
+) -> dict[str, Any]:  # fmt: skip
+    """What is told of the ``place``-th game, of which the outcomes of all games hold some."""
+    task = run.games.tasks[run.games.test[place].task]
+    mine = [each for each in outcomes if each.task_name == task.name]
+    record = record_of(cfg, task.name, params.temperature, mine, asdict(lookup(task, cfg.split)))
+    if cfg.baselines:
+        (batch,) = run.stream.test_dataloader()[place]
+        start = None if of_start is None else [each for each in of_start if each.task_name == task.name]
+        record["baselines"] = baselines(task, cfg.split, batch, mine, start=start, seed=cfg.seed)
+    if cfg.diagnostics:
+        played = [each for each in episodes if each.task_name == task.name]
+        record["thoughts"] = diagnosing.diagnose(run, task.name, played, params, seed=cfg.seed)
+    return record
 
 
 class Announces(Callback):
@@ -175,7 +195,8 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     """
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
-    require(isinstance(cfg.diagnostics, bool), "diagnostics", cfg.diagnostics, "true or false")
+    for name in ("diagnostics", "baselines"):
+        require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets

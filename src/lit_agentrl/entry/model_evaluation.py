@@ -12,11 +12,13 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import named
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import foretell, open_engine, reach
 from lit_agentrl.entry.assembly import check_prompts, check_thinking
+from lit_agentrl.entry.baselines import baselines
 from lit_agentrl.entry.composition import compose_job, load_option, task_loader
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.evaluation import Scores, check_options, record_of
@@ -71,8 +73,11 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
             for spec in games.test:
                 task = games.tasks[spec.task]
                 outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
-                levels = asdict(lookup(task, cfg.split))
-                records.append(record_of(cfg, task.name, float(value), outcomes, levels))
+                record = record_of(cfg, task.name, float(value), outcomes, asdict(lookup(task, cfg.split)))
+                if cfg.baselines:
+                    batch = model.prompts(spec)
+                    record["baselines"] = baselines(task, cfg.split, batch, outcomes, seed=cfg.seed)
+                records.append(record)
     stage = str(model.saved.engine.get("model") or model.name)
     return _scores(cfg, model.saved, stage, records, model.sync.used(), is_kept)
 
@@ -104,15 +109,20 @@ class OpenedModel:
 
     def play(self, evaluation: Evaluation, specs: Sequence[EvalSpec]) -> list[Episode]:
         """The episodes of an evaluation, which gets their outcomes."""
-        stream = PromptStream(
-            prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=specs
-        )
         episodes: list[Episode] = []
-        for number, loader in enumerate(stream.test_dataloader()):
-            for batch in loader:
-                evaluation.collect(batch, self._played, 0, is_first=number == 0)
-                episodes += batch.episodes
+        for number, spec in enumerate(specs):
+            batch = self.prompts(spec)
+            evaluation.collect(batch, self._played, 0, is_first=number == 0)
+            episodes += batch.episodes
         return episodes
+
+    def prompts(self, spec: EvalSpec) -> StepBatch:
+        """What is played of a game."""
+        stream = PromptStream(
+            prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=[spec]
+        )
+        ((batch,),) = stream.test_dataloader()
+        return batch
 
     def _played(self, wave: Wave, version: int) -> Played:
         self.sync.load(None, version)

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.table import Table
 
+from lit_agentrl.entry import baselines
 from lit_agentrl.entry.diagnosing import scores_of
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.report.summary import Estimate, told
@@ -47,6 +48,8 @@ def _scores(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]
     yield "  normalised", ("", _number(record["normalised"], 2), "")
     for score in ("return", *(key for key in record if key.startswith("pass@"))):
         yield score, _shown(record[score])
+    for name, played, _ in baselines.scores_of(record.get("baselines", {})):
+        yield name, _shown(played)
     for name, value, n in scores_of(record["thoughts"]) if "thoughts" in record else ():
         yield name, (str(n), _number(value, 3), "") if isinstance(value, float) else _shown(value)
 

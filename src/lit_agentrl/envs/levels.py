@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.files import write_atomic
 
+AGENTS = ("random", "oracle")  # uniform random legal play, and best play
 _PLAYER = 41  # purpose key of the random player's choices
 
 
@@ -60,21 +61,40 @@ def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
         ValueError: no episodes, or best play is known for some instances only.
     """
     require_whole("episodes", episodes, 1)
-    budget = task.action_budget
-    rng = np.random.default_rng([seed, _PLAYER])
-    chance, oracle = [], []
-    with closing(task.make(split)) as env:
-        env.reset(seed=seed)
-        knows_random = env.random_action(np.random.default_rng(0)) is not None
-        knows_best = env.optimal_actions(horizon=budget) is not None
-        for instance in range(seed, seed + episodes):
-            if knows_random:
-                chance.append(_episode(env, instance, budget, lambda _: env.random_action(rng)))
-            if knows_best:
-                oracle.append(_episode(env, instance, budget, functools.partial(_best_action, env, budget)))
-    means = [np.mean(scores, axis=0).tolist() if scores else (None, None) for scores in (chance, oracle)]
+    found = play_agents(task, split, range(seed, seed + episodes), seed)
+    means = [np.mean(found[name], axis=0).tolist() if name in found else (None, None) for name in AGENTS]
     (chance_success, chance_return), (oracle_success, oracle_return) = means
     return Levels(chance_success, chance_return, oracle_success, oracle_return, episodes)
+
+
+def play_agents(
+    task: Task, split: str, instances: Sequence[int], seed: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Success and return, points, of each agent of `AGENTS` that the game knows, on each instance.
+
+    Args:
+        task: the game and its limits.
+        split: ``train``, ``val`` or ``test``.
+        instances: what the game is reset with, at least one.
+        seed: of random play.
+
+    Raises:
+        ValueError: best play is known for some instances only.
+    """
+    budget = task.action_budget
+    rng = np.random.default_rng([seed, _PLAYER])
+    found: dict[str, list[tuple[float, float]]] = {}
+    with closing(task.make(split)) as env:
+        env.reset(seed=instances[0])
+        choices: dict[str, Callable[[int], str | None]] = {
+            "random": lambda _: env.random_action(rng),
+            "oracle": functools.partial(_best_action, env, budget),
+        }
+        known = [env.random_action(np.random.default_rng(0)), env.optimal_actions(horizon=budget)]
+        for name, first in zip(AGENTS, known, strict=True):
+            if first is not None:
+                found[name] = [_episode(env, instance, budget, choices[name]) for instance in instances]
+    return found
 
 
 def _episode(

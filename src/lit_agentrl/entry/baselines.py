@@ -1,0 +1,74 @@
+"""``baselines=true`` of an evaluation: who else plays these very instances, and how much better the policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.levels import play_agents
+from lit_agentrl.episode import Outcome
+from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.summary import Estimate, estimate
+
+START = "start"  # the weights before training, sampled alike
+
+
+def baselines(
+    task: Task,
+    split: str,
+    batch: StepBatch,
+    outcomes: Sequence[Outcome],
+    *,
+    start: Sequence[Outcome] | None = None,
+    seed: int,
+) -> dict[str, Any]:
+    """Success of each baseline, and by how much the policy exceeds it, paired by instance.
+
+    Args:
+        task: the game and its limits.
+        split: that was played.
+        batch: the prompts of the game, which name its instances.
+        outcomes: of the policy on them.
+        start: of the weights before training, where these were played too.
+        seed: of random play.
+    """
+    found: dict[str, Any] = {}
+    if start is not None:
+        found[START] = _told(_by_instance(start), outcomes, [e for e in start if not e.failed])
+    groups = [int(group) for group in batch.group_P]
+    played = play_agents(task, split, [int(each) for each in batch.seed_P], seed)
+    for name, scores in played.items():
+        by_instance = {group: success for group, (success, _) in zip(groups, scores, strict=True)}
+        found[name] = _told(by_instance, outcomes)
+    return found
+
+
+def _by_instance(outcomes: Sequence[Outcome]) -> dict[int, float]:
+    played = [each for each in outcomes if not each.failed]
+    groups = [each.group for each in played]
+    means = group_means([float(each.success) for each in played], groups)
+    return dict(zip(dict.fromkeys(groups), means, strict=True))
+
+
+def _told(
+    theirs: Mapping[int, float], outcomes: Sequence[Outcome], episodes: Sequence[Outcome] | None = None
+) -> dict[str, Estimate]:
+    ours = _by_instance(outcomes)
+    both = [group for group in ours if group in theirs]
+    played = [(each.success, each.group) for each in episodes or ()] or [
+        (v > 0, g) for g, v in theirs.items()
+    ]
+    success, groups = zip(*played, strict=True)
+    return {
+        "success": estimate(clustered_share_interval(list(success), list(groups))),
+        "difference": estimate(mean_interval([ours[group] - theirs[group] for group in both])),
+    }
+
+
+def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
+    """Lines of the table: a name, an estimate, and n."""
+    for name, each in found.items():
+        yield name, each["success"], each["success"]["n"]
+        yield "  policy is better by", each["difference"], each["difference"]["n"]
