@@ -1,0 +1,177 @@
+"""Products, and the files of the original WebShop from which they can be read."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lit_agentrl.checks import require, require_local
+from lit_agentrl.envs.splits import keyed_rng, stable_hash
+
+_PRICE = 71  # purpose key of the price within a range
+_UNPRICED = 100.0
+_LONGEST = 200_000_000  # bytes of one file, unpacked
+# the files of a folder, as the original names them; an ending such as _1000 may follow
+_PRODUCTS, _ATTRIBUTES, _HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """An instruction that a person wrote for a product."""
+
+    text: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """What the shop sells.
+
+    Attributes:
+        id: ten signs, in upper case.
+        prices: one, or the ends of a range.
+        price: what is paid; within the range, the same in every process.
+        options: group -> values, in lower case.
+        attributes: what is known of it, and is not told on its page but in its texts.
+        instruction, wanted: what a goal for it says, and the attributes in it; empty: no goal is made of it.
+        wishes: instructions that people wrote.
+    """
+
+    id: str
+    title: str
+    category: str
+    query: str
+    path: tuple[str, ...]
+    prices: tuple[float, ...]
+    description: str
+    bullets: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    attributes: tuple[str, ...]
+    instruction: str = ""
+    wanted: tuple[str, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    price: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        low, high = self.prices[0], self.prices[-1]
+        share = float(keyed_rng(stable_hash(self.id), 0, _PRICE).random())
+        object.__setattr__(self, "price", low if low == high else round(low + share * (high - low), 2))
+
+    @property
+    def price_tag(self) -> str:
+        """As it is shown."""
+        return " to ".join(f"${price:.2f}" for price in self.prices)
+
+
+def find_files(folder: object) -> list[Path]:
+    """The files of products, of attributes and, where there is one, of human instructions.
+
+    Raises:
+        ValueError: no such folder, or a file is missing, or one is there twice.
+    """
+    require_local("path", folder)
+    place = Path(str(folder)).expanduser()
+    require(place.is_dir(), "path", folder, "a folder with the files of WebShop")
+    found = []
+    for stem in (_PRODUCTS, _ATTRIBUTES, _HUMAN):
+        files = sorted(file for end in (".json", ".json.gz") for file in place.glob(f"{stem}*{end}"))
+        if len(files) > 1 or (not files and stem != _HUMAN):
+            what = f"has {', '.join(file.name for file in files)}; keep one" if files else "has none"
+            raise ValueError(
+                f"path={folder}: one file {stem}*.json or {stem}*.json.gz is needed, and it {what}"
+            )
+        found += files
+    return found
+
+
+def digest(folder: object) -> str:
+    """A hash of what the files hold."""
+    found = hashlib.blake2b(digest_size=16)
+    for file in find_files(folder):
+        found.update(json.dumps(_read(file), sort_keys=True).encode())
+    return found.hexdigest()
+
+
+def load(folder: object) -> tuple[Product, ...]:
+    """The products of a folder, in the order of the file.
+
+    Raises:
+        ValueError: a file is missing or damaged, or no product of it can be bought.
+    """
+    files = find_files(folder)
+    rows, known, *rest = (_read(file) for file in files)
+    require(isinstance(rows, list), "path", files[0], "a file with a list of products")
+    wishes = rest[0] if rest else {}
+    for file, each in zip(files[1:], (known, wishes), strict=False):
+        require(isinstance(each, dict), "path", file, "a file with one entry for each product id")
+    products: dict[str, Product] = {}
+    for number, row in enumerate(rows):
+        try:
+            id = str(row["asin"]).upper()
+            if len(id) <= 10 and id != "NAN" and id not in products:
+                products[id] = _product(id, row, known.get(row["asin"], {}), wishes.get(row["asin"], []))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"path={files[0]}: product {number} cannot be read ({what})") from error
+    require(bool(products), "path", files[0], "a file with at least one product")
+    return tuple(products.values())
+
+
+def _read(file: Path) -> Any:
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:
+            text = opened.read(_LONGEST + 1)
+        require(len(text) <= _LONGEST, "path", file, f"a file of at most {_LONGEST // 10**6} MB")
+        return json.loads(text)
+    except (OSError, EOFError, RecursionError, ValueError) as error:
+        if str(error).startswith("path="):
+            raise
+        raise ValueError(f"path={file} cannot be read as JSON ({' '.join(str(error).split())})") from error
+
+
+def _product(id: str, row: Mapping[str, Any], known: Mapping[str, Any], wishes: Iterable[Any]) -> Product:
+    bullets = row.get("small_description") or []
+    return Product(
+        id=id,
+        title=str(row["name"]).strip(),
+        category=str(row["category"]),
+        query=str(row["query"]).lower().strip(),
+        path=tuple(part.strip() for part in str(row["product_category"]).split("›")),
+        prices=_prices(str(row.get("pricing") or "")),
+        description=str(row.get("full_description") or "").strip(),
+        bullets=tuple(str(each).strip() for each in (bullets if isinstance(bullets, list) else [bullets])),
+        options=_options(row.get("customization_options") or {}),
+        attributes=tuple(map(str, known.get("attributes") or ())),
+        instruction=str(known.get("instruction") or ""),
+        wanted=tuple(map(str, known.get("instruction_attributes") or ())),
+        wishes=tuple(
+            Wish(
+                str(each["instruction"]),
+                tuple(map(str, each["instruction_attributes"])),
+                tuple(str(value).lower() for value in each["instruction_options"]),
+            )
+            for each in wishes
+            if each["instruction_attributes"]
+        ),
+    )
+
+
+def _prices(text: str) -> tuple[float, ...]:
+    numbers = [re.sub(r"[^\d.]", "", part) for part in text.split("$")[1:3]]
+    return tuple(float(number) for number in numbers) or (_UNPRICED,)
+
+
+def _options(groups: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for name, contents in groups.items():
+        values = [str(each["value"]).strip().replace("/", " | ").lower() for each in contents or ()]
+        if values := [value for value in dict.fromkeys(values) if value]:
+            found[name.strip().lower()] = tuple(values)
+    return found
