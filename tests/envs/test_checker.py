@@ -33,6 +33,8 @@ def test_there_are_files():
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_yaml_passes(file):
     cfg = OmegaConf.load(file)
+    if file.stem == "bfcl":
+        pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
     if "game" in cfg and OmegaConf.is_missing(cfg.game, "path"):
         cfg.game.path = str(PROBLEMS)
     if "game" in cfg and OmegaConf.is_missing(cfg.game, "url"):
