@@ -1,0 +1,145 @@
+"""PocketWorld: do what the user asks with the apps of a phone, and change nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_agentrl.actions import ToolCall, ToolSpec
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.base import Outcome, TextEnv
+from lit_agentrl.envs.pocket.phone import Phone
+from lit_agentrl.envs.pocket.plan import APIS, FINISH, call, judge, written
+from lit_agentrl.envs.pocket.scenarios import Address, addresses, begin
+
+LEVELS = (1, 2, 3)
+_FINISH = ToolSpec(
+    FINISH,
+    "Ends the task when all is done, with an answer where the task asks for one.",
+    {"type": "object", "properties": {"answer": {"type": "string"}}, "additionalProperties": False},
+)
+_TOOLS = (*(each.spec for each in APIS.values()), _FINISH)
+
+
+class PocketWorld(TextEnv):
+    """One task an episode: calls of the apps, then ``finish``, which is judged.
+
+    What has to change on the phone must have changed, nothing else may have, and an answer that was asked for must be
+    right; then the task is solved and pays 1.  Best play knows the calls that do it.
+
+    Args:
+        levels: of difficulty; 1: one app, 2: two apps, 3: three apps or many calls.
+        partial: pay the share of what was to be done, 0 as soon as anything else has changed; False: only 1.
+        split: ``train``, ``val`` or ``test``, by templates; music and files are needed in ``test`` alone.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    def __init__(
+        self, *, levels: Sequence[int] = LEVELS, partial: bool = False, split: str = "train"
+    ) -> None:
+        super().__init__(split=split)
+        known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
+        require(known, "levels", levels, "a list of some of 1, 2, 3")
+        require(isinstance(partial, bool), "partial", partial, "true or false")
+        self._partial = partial
+        self._tasks = addresses(split, tuple(sorted({*levels})))
+        self.instances = len(self._tasks)
+        self.max_solution = 16  # a test holds the plans to it
+        self._begun(self._tasks[0])
+
+    @property
+    def rules(self) -> str:
+        return (
+            "Do what the user asks with the apps of this phone, and change nothing else. Call one tool at a time and "
+            "read its answer. Texts and titles are used exactly as the user writes them between ' and '. Lists come in "
+            "pages of 5.\nRewards: 1 at the end if all is done."
+        )
+
+    @property
+    def system_text(self) -> str:
+        return f"You help a user with a phone.\n{self.rules}"
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return _TOOLS
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Seeds count through the tasks of the split: as many in a row play each task once.
+
+        ``info["instance_id"]`` is the name of the task, from which `completion` counts scenarios.
+        """
+        told, info = super().reset(seed=seed, options=options)
+        return told, {**info, "instance_id": f"pocket/{self._at.name}"}
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """Any tool with words of the task, or of the last answer."""
+        tool = _TOOLS[int(rng.integers(len(_TOOLS)))]
+        words = [word.strip(".,'\"?!{}[]:") for word in f"{self._plan.asks} {self._told}".split()] + ["1"]
+        return str(ToolCall(tool.name, {name: _guess(tool, name, words, rng) for name in _needed(tool)}))
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """The calls of the plan; None once another one was made."""
+        require_whole("horizon", horizon, 1)
+        plan = written(self._plan)
+        if not self._is_running or self._done is None:
+            return None
+        return plan[self._done :][:horizon]
+
+    def _begun(self, address: Address) -> None:
+        self._at = address
+        self._before, self._plan = begin(address)
+        self._phone = self._before.copy()
+        self._told = f"The user asks: {self._plan.asks}"
+        self._done: int | None = 0  # calls of the plan that were made; None: another one was
+
+    def _draw_instance(self, seed: int) -> str:
+        self._begun(self._tasks[seed % len(self._tasks)])
+        return self._at.name
+
+    def _observe(self) -> str:
+        return self._told
+
+    def _play(self, action: str) -> Outcome:
+        wanted = json.loads(action)
+        plan = written(self._plan)
+        is_planned = self._done is not None and json.loads(plan[self._done]) == wanted
+        self._done = self._done + 1 if is_planned and self._done is not None else None
+        if wanted["name"] != FINISH:
+            self._told = call(self._phone, wanted["name"], wanted["arguments"])
+            return Outcome()
+        verdict = judge(self._before, self._phone, self._plan, wanted["arguments"].get("answer", ""))
+        self._told = "The task is solved." if verdict.success else "The task is not solved."
+        paid = verdict.share if self._partial else float(verdict.success)
+        return Outcome({"task": paid}, terminated=True, success=verdict.success)
+
+    def _get_state(self) -> dict[str, Any]:
+        at = [self._at.kind, self._at.scenario, self._at.task]
+        kept = self._phone.copy()
+        return {"at": at, "tables": kept.tables, "added": kept.added, "told": self._told, "done": self._done}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        self._begun(Address(*state["at"]))
+        self._phone = Phone(dict(state["tables"]), dict(state["added"])).copy()
+        self._told, self._done = state["told"], state["done"]
+
+
+def _needed(tool: ToolSpec) -> list[str]:
+    return list(tool.schema.get("required", ()))
+
+
+def _guess(tool: ToolSpec, name: str, words: Sequence[str], rng: np.random.Generator) -> Any:
+    schema = tool.schema["properties"][name]
+    word = words[int(rng.integers(len(words)))] or "?"
+    if "enum" in schema:
+        return schema["enum"][int(rng.integers(len(schema["enum"])))]
+    if schema["type"] == "integer":
+        return int(rng.integers(1, 100))
+    if "YYYY" in schema.get("description", ""):
+        return f"2026-{int(rng.integers(3, 6)):02d}-{int(rng.integers(1, 29)):02d}"
+    return f"{int(rng.integers(8, 20)):02d}:00" if "HH" in schema.get("description", "") else word

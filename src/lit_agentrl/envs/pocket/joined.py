@@ -1,0 +1,177 @@
+"""Tasks of two apps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lit_agentrl.envs.pocket.people import LINES, PRODUCTS, TITLES, day, hour, number, pick, some
+from lit_agentrl.envs.pocket.phone import Phone, Row
+from lit_agentrl.envs.pocket.plan import Calls, Plan, kind
+
+
+def person(phone: Phone, rng: np.random.Generator) -> Row:
+    """Any contact."""
+    rows = phone.rows("contacts")
+    return rows[int(rng.integers(len(rows)))]
+
+
+def seek(row: Row) -> tuple[str, dict[str, str]]:
+    """The call that finds a contact."""
+    return "contacts_search", {"query": row["name"]}
+
+
+def text(row: Row, words: str) -> tuple[str, dict[str, str]]:
+    """The call that sends a contact a text."""
+    return "messages_send", {"number": row["number"], "text": words}
+
+
+@kind(2, "contacts", "messages")
+def tell(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: the text goes to two people."""
+    words, first = pick(LINES.split(", "), rng), person(phone, rng)
+    both = [first]
+    if odd == 2:
+        both.append(next(row for row in phone.rows("contacts") if row != first))
+    names = " and ".join(row["name"] for row in both)
+    return Plan(
+        f"Send {names} the message '{words}'",
+        [step for row in both for step in (seek(row), text(row, words))],
+    )
+
+
+@kind(2, "contacts", "messages")
+def tell_group(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: all but one."""
+    group, words = ("family", "friend", "work")[int(rng.integers(3))], "The party begins at eight."
+    rows = [row for row in phone.rows("contacts") if row["relation"] == group]
+    asks = f"Send everyone whom my contacts call '{group}' the message '{words}'"
+    if odd == 2:
+        asks += f" Leave out {rows[0]['name']}."
+        rows = rows[1:]
+    return Plan(asks, [("contacts_search", {"query": group}), *(text(row, words) for row in rows)])
+
+
+@kind(2, "contacts", "messages")
+def save_sender(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: the sender is known by another number."""
+    new, row = number(rng), person(phone, rng)
+    name = row["name"] if odd == 2 else "Lena Fisk"
+    phone.add("messages", number=new, by="them", text=f"This is {name}, with my new number.", read=False)
+    find = ("messages_list", {"unread": True})
+    if odd == 2:
+        asks = f"{name} wrote from a new number. Change it in my contacts."
+        return Plan(asks, [find, seek(row), ("contacts_renumber", {"id": row["id"], "number": new})])
+    asks = f"{name} wrote from a number that I do not know yet. Add her to my contacts as work."
+    return Plan(asks, [find, ("contacts_add", {"name": name, "number": new, "relation": "work"})])
+
+
+@kind(2, "messages", "calendar")
+def accept(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: a later message changes the time."""
+    sender, date, start = person(phone, rng)["number"], day(rng), hour(rng)
+    phone.add("messages", number=sender, by="them", text=f"Dinner on {date} at {start}?", read=False)
+    if odd == 2:
+        start = "20:30"
+        phone.add(
+            "messages", number=sender, by="them", text=f"Better at {start}, on the same day.", read=False
+        )
+    calls: Calls = [
+        ("messages_list", {"unread": True, "number": sender}),
+        ("calendar_add", {"title": "dinner", "date": date, "start": start}),
+        ("messages_send", {"number": sender, "text": "With pleasure!"}),
+    ]
+    asks = f"I was asked for dinner by the number {sender}. Put 'dinner' into my calendar and reply 'With pleasure!'"
+    return Plan(f"{asks} If the time was changed later, the last one counts.", calls)
+
+
+@kind(2, "notes", "shop")
+def buy_list(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: one of it is in the cart already."""
+    names = some([row["name"] for row in phone.rows("products")], int(rng.integers(2, 4)), rng)
+    note = phone.add("notes", title="shopping list", text="\n".join(names))
+    calls: Calls = [("notes_search", {"query": "shopping list"})]
+    calls += [("notes_read", {"id": note["id"]}), ("shop_cart", {})]
+    if odd == 2:
+        phone.add("cart", product=names[0], count=1)
+    for name in names[odd == 2 :]:
+        id = next(row["id"] for row in phone.rows("products") if row["name"] == name)
+        calls += [("shop_search", {"query": name}), ("shop_put", {"product": id, "count": 1})]
+    asks = "Buy one of each thing in my note 'shopping list'. What is in the cart already need not be put there again."
+    return Plan(asks, [*calls, ("shop_buy", {})])
+
+
+@kind(2, "bank", "notes")
+def note_total(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: nothing was sent."""
+    row = phone.add("contacts", name="Ole Winter", number=number(rng), relation="friend")
+    paid = [int(rng.integers(5, 60)) for _ in range(int(rng.integers(2, 8)))] if odd < 2 else []
+    for amount in paid:
+        phone.add("transfers", to=row["name"], amount=amount, memo="trip")
+    pages = range(1, max(-(-len(paid) // 5), 1) + 1)
+    calls: Calls = [("bank_history", {"to": row["name"], "page": page}) for page in pages]
+    calls += [("notes_write", {"title": row["name"], "text": f"sent: {sum(paid)}"})]
+    asks = f"Add up what I have sent to {row['name']}, and write a note with the title '{row['name']}' and the text"
+    return Plan(f"{asks} 'sent: N', where N is the sum in dollars.", calls)
+
+
+@kind(2, "bank", "messages")
+def pay_asked(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: the request asks for more than the message."""
+    row, owed = person(phone, rng), int(rng.integers(10, 90))
+    asked = owed + (odd == 2) * 15
+    phone.add(
+        "messages", number=row["number"], by="them", text=f"You owe me {owed} for the tickets.", read=False
+    )
+    request = phone.add("requests", by=row["name"], of="me", amount=asked, memo="tickets")
+    calls: Calls = [("bank_pending", {})]
+    calls += [("messages_list", {"number": row["number"], "unread": True})]
+    if odd == 2:
+        calls += [("messages_send", {"number": row["number"], "text": "The amount is wrong."})]
+    else:
+        calls += [("bank_pay_request", {"id": request["id"]})]
+    asks = f"{row['name']} ({row['number']}) asks for money for tickets by the bank. Pay the request if it is for the "
+    return Plan(
+        f"{asks}amount that the message tells. If not, do not pay, but reply 'The amount is wrong.'", calls
+    )
+
+
+@kind(2, "notes", "music")
+def party_songs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: the playlist is there, with one of the songs."""
+    titles = some(TITLES.split(", "), int(rng.integers(2, 4)), rng)
+    note = phone.add("notes", title="party songs", text="\n".join(titles))
+    calls: Calls = [("notes_search", {"query": "party songs"})]
+    calls += [("notes_read", {"id": note["id"]}), ("music_playlists", {})]
+    if odd == 2:
+        phone.add("lists", name="party", songs=titles[:1])
+    else:
+        calls += [("music_create", {"name": "party"})]
+    for title in titles[odd == 2 :]:
+        id = next(row["id"] for row in phone.rows("songs") if row["title"] == title)
+        calls += [("music_search", {"query": title}), ("music_put", {"playlist": "party", "song": id})]
+    asks = "Put the songs of my note 'party songs' into the playlist 'party'. If there is no such playlist, make it."
+    return Plan(asks, calls)
+
+
+@kind(2, "files", "notes")
+def keep_text(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: the file goes afterwards."""
+    folder, name = pick(("work", "home"), rng), "wifi-code.txt"
+    file = phone.add(
+        "files", folder=folder, name=name, text=f"{pick(PRODUCTS.split(', '), rng)} {rng.integers(1000)}"
+    )
+    calls: Calls = [
+        ("files_list", {"folder": folder}),
+        ("files_read", {"id": file["id"]}),
+    ]
+    calls += [("notes_write", {"title": "code", "text": file["text"]})]
+    asks = f"Copy the text of the file {name} in the folder {folder} into a new note with the title 'code'."
+    if odd == 2:
+        calls += [("files_delete", {"id": file["id"]})]
+        asks += " Delete the file then."
+    return Plan(asks, calls)
+
+
+KINDS = (
+    tell, tell_group, save_sender, accept, buy_list, note_total, pay_asked, party_songs, keep_text,
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""Tasks of three apps, or of many calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lit_agentrl.envs.pocket.joined import person, seek, text
+from lit_agentrl.envs.pocket.people import ARTISTS, PRODUCTS, day, pick, some
+from lit_agentrl.envs.pocket.phone import Phone
+from lit_agentrl.envs.pocket.plan import Calls, Plan, kind
+
+
+@kind(3, "bank", "contacts", "messages")
+def settle(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: no request is of family."""
+    family = [row for row in phone.rows("contacts") if row["relation"] == "family"]
+    others = [row for row in phone.rows("contacts") if row["relation"] != "family"]
+    calls: Calls = [("bank_pending", {}), ("contacts_search", {"query": "family"})]
+    asking = [*(some_rows(family, 2, rng) if odd < 2 else []), *some_rows(others, 2, rng)]
+    for row in some_rows(asking, len(asking), rng):
+        request = phone.add(
+            "requests", by=row["name"], of="me", amount=int(rng.integers(5, 60)), memo="dinner"
+        )
+        if row["relation"] == "family":
+            calls += [("bank_pay_request", {"id": request["id"]}), text(row, "Paid.")]
+    count = sum(row["relation"] == "family" for row in asking)
+    asks = (
+        "Pay the waiting requests of my family, and of nobody else, and send each of them the message 'Paid.'"
+    )
+    return Plan(f"{asks} Answer with the number of requests that you paid.", calls, str(count))
+
+
+@kind(3, "calendar", "contacts", "messages")
+def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: one event of the day stays."""
+    date, people = day(rng), some_rows(phone.rows("contacts"), 3, rng)
+    calls: Calls = [("calendar_day", {"date": date})]
+    for event in [row for row in phone.rows("events") if row["date"] == date]:
+        phone.remove("events", event["id"])
+    events = [
+        phone.add("events", title=f"{what} with {row['name']}", date=date, start=f"{start}:00")
+        for what, row, start in zip(("coffee", "tennis", "dinner"), people, (10, 15, 19), strict=True)
+    ]
+    asks = f"I am ill on {date}. Delete all my events of that day, and send each person whom I wanted to meet the "
+    asks += "message 'Sorry, I am ill.'"
+    kept = events[1:] if odd == 2 else events
+    if odd == 2:
+        asks += " Only the coffee in the morning stays as it is."
+    for row, event in zip(people, events, strict=True):
+        if event in kept:
+            calls += [("calendar_delete", {"id": event["id"]}), seek(row), text(row, "Sorry, I am ill.")]
+    return Plan(asks, calls)
+
+
+@kind(3, "notes", "contacts", "bank", "messages")
+def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: one has paid already."""
+    people, each = some_rows(phone.rows("contacts"), 3, rng), int(rng.integers(8, 60))
+    lines = [f"cost of all four of us: {4 * each}", *(row["name"] for row in people), "me"]
+    note = phone.add("notes", title="cabin trip", text="\n".join(lines))
+    if odd == 2:
+        note["text"] += f"\n{people[0]['name']} has paid"
+        people = people[1:]
+    calls: Calls = [("notes_search", {"query": "cabin trip"}), ("notes_read", {"id": note["id"]})]
+    calls += [("bank_request", {"of": row["name"], "amount": each, "memo": "cabin trip"}) for row in people]
+    words = "I asked you for your share."
+    calls += [step for row in people for step in (seek(row), text(row, words))]
+    asks = (
+        "I paid the cabin trip. The note 'cabin trip' tells the cost and who was there; we share it equally. "
+    )
+    asks += "Request their share from each person that has not paid, with the memo 'cabin trip', and send each the "
+    asks += f"message '{words}'"
+    return Plan(asks, calls)
+
+
+@kind(3, "shop", "bank", "notes")
+def cheapest(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: the cheapest is too dear."""
+    what = pick(PRODUCTS.split(", "), rng)
+    phone.add("products", name=f"Ester {what}", price=int(rng.integers(2, 40)))
+    rows = [row for row in phone.rows("products") if what in row["name"]]
+    for place, row in enumerate(rows):
+        row["price"] = 3 * row["price"] + place  # so that none cost the same
+    best = min(rows, key=lambda row: int(row["price"]))
+    most = best["price"] - 1 if odd == 2 else best["price"] + 2
+    asks = f"Buy the cheapest {what} that the shop has, if it costs at most ${most}, and write a note with the title "
+    asks += "'bought' and its full name as text. If it costs more, buy nothing and write 'too dear' as text."
+    calls: Calls = [("shop_search", {"query": what})]
+    if odd < 2:
+        calls += [("shop_put", {"product": best["id"], "count": 1}), ("shop_buy", {})]
+    calls += [("notes_write", {"title": "bought", "text": "too dear" if odd == 2 else best["name"]})]
+    return Plan(asks, calls)
+
+
+@kind(3, "music", "contacts", "messages")
+def mix_tape(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: an artist without songs."""
+    artist, row = ("Vera Moss" if odd == 2 else pick(ARTISTS, rng)), person(phone, rng)
+    songs = [song for song in phone.rows("songs") if song["artist"] == artist]
+    pages = range(1, max(-(-len(songs) // 5), 1) + 1)
+    calls: Calls = [("music_search", {"query": artist, "page": page}) for page in pages]
+    calls += [("music_create", {"name": artist})]
+    calls += [("music_put", {"playlist": artist, "song": song["id"]}) for song in songs]
+    words = f"I have {len(songs)} songs by {artist}."
+    calls += [seek(row), text(row, words)]
+    asks = f"Make a playlist '{artist}' with all songs by {artist}, and send {row['name']} the message 'I have N songs "
+    asks += f"by {artist}.', where N is their number. If there are none, the playlist stays empty and N is 0."
+    return Plan(asks, calls)
+
+
+@kind(3, "files", "bank", "messages")
+def invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """The odd case: all are paid."""
+    calls: Calls = [("files_list", {"folder": "invoices"})]
+    opened = 0
+    for place, firm in enumerate(some(("Elm Power", "Aqua Works", "City Net", "Roof Repair"), 3, rng)):
+        amount = int(rng.integers(100, 400))
+        told = f"Invoice of {firm}: {amount} dollars"
+        file = phone.add("files", folder="invoices", name=f"invoice{place}.txt", text=told)
+        is_paid = odd == 2 or place != 1
+        if is_paid:
+            phone.add("transfers", to=firm, amount=amount, memo="invoice")
+            calls += [("files_move", {"id": file["id"], "folder": "paid"})]
+        else:
+            opened += amount
+        calls[1:1] = [("files_read", {"id": file["id"]}), ("bank_history", {"to": firm})]
+    row = person(phone, rng)
+    calls += [text(row, f"Open: {opened}")]
+    asks = "Move the files in the folder 'invoices' whose amount I have sent to the firm into the folder 'paid'. Then "
+    asks += f"send the number {row['number']} the message 'Open: N', where N is the sum of the others in dollars, or 0."
+    return Plan(asks, calls)
+
+
+def some_rows(rows: list[dict[str, Any]], count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """So many rows, in any order."""
+    return [rows[int(place)] for place in rng.permutation(len(rows))[:count]]
+
+
+KINDS = (settle, call_off, share_costs, cheapest, mix_tape, invoices)
