@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.entry.evaluation import record_of
 from lit_agentrl.entry.score_table import table_of
 from lit_agentrl.episode import EndReason, Outcome
+from lit_agentrl.report.statistics import best_of_k
+from tests.entry.conftest import Refused
+from tests.rewards.test_model import model as reward_model
 
 LEVELS = {"chance_success": 0.035, "oracle_success": 1.0, "chance_return": None, "oracle_return": None}
 
@@ -90,3 +97,40 @@ def test_the_table_is_readable_at_80_columns() -> None:
     interval = record["pass@4"]
     assert f"{interval['mean']:.3f} │   [{interval['low']:.3f}, {interval['high']:.3f}]" in text
     assert text.count("bandit_reversed") == 1 and "8 episodes of each instance" in text
+
+
+def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:
+    scores, solved = [0.3, 0.9, 0.3, 0.1, 0.5], [True, False, False, True, True]
+
+    def chosen(subset: Sequence[int]) -> float:
+        alike = [solved[i] for i in subset if scores[i] == max(scores[j] for j in subset)]
+        return sum(alike) / len(alike)
+
+    for k in range(1, 6):
+        by_hand = [chosen(subset) for subset in itertools.combinations(range(5), k)]
+        assert best_of_k(scores, solved, k) == pytest.approx(sum(by_hand) / len(by_hand))
+    with pytest.raises(ValueError, match="k=6 is out of range"):
+        best_of_k(scores, solved, 6)
+
+
+def test_a_reward_model_chooses(
+    tmp_path: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    path = reward_model(tmp_path)
+    asked = "model=nano env=bandit episodes=3 members=3"
+    main_evaluate(shlex.split(f"{asked} best_of=[2,3] reward_model={path}"))
+    assert "best@3" in capsys.readouterr().out
+    [file] = Path("outputs/evaluations").iterdir()
+    [found] = json.loads(file.read_text())["results"]
+    for k in (2, 3):
+        best, most, gain = (found[f"{name}@{k}"]["mean"] for name in ("best", "pass", "gain"))
+        assert 0 <= best <= most <= 1 and gain == pytest.approx(best - found["success"]["mean"])
+    for options, said in (
+        ("best_of=4 reward_model=x", "best_of=[4] needs members >= 4, and members=3"),
+        ("best_of=1 reward_model=x", "best_of=1 must be a whole number >= 2"),
+        ("best_of=2", "best_of=[2] needs reward_model=RUN"),
+        (f"reward_model={path}", "reward_model has no effect without best_of"),
+        ("best_of=2 reward_model=nowhere", "reward_model=nowhere is not there"),
+        (f"best_of=2 reward_model={tmp_path}", "holds no reward model"),
+    ):
+        assert said in refused(f"{asked} {options}", main_evaluate)

@@ -14,7 +14,7 @@ from rich.table import Table
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.entry import diagnosing, screen
+from lit_agentrl.entry import choosing, diagnosing, screen
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.baselines import baselines
 from lit_agentrl.entry.composition import load_option
@@ -87,10 +87,11 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
-    announces = Announces(keeps=cfg.diagnostics)
+    announces = Announces(keeps=cfg.diagnostics or bool(cfg.best_of))
     run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
     if cfg.diagnostics:
         diagnosing.check_run(run)
+    chooser = choosing.opened(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
     names = [run.games.tasks[spec.task].name for spec in run.games.test]
@@ -113,7 +114,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         outcomes = play(params, None if number else checkpoint)  # the same weights for all
         theirs = before[number] if with_start else None
         for place in range(len(names)):
-            records.append(_record(run, cfg, place, params, outcomes, theirs, announces.episodes))
+            records.append(_record(run, cfg, place, params, outcomes, theirs, announces.episodes, chooser))
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
@@ -124,7 +125,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
 
 def _record(
     run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
-    of_start: Sequence[Outcome] | None, episodes: Sequence[Episode],
+    of_start: Sequence[Outcome] | None, episodes: Sequence[Episode], chooser: choosing.Chooser | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What is told of the ``place``-th game, of which the outcomes of all games hold some."""
     task = run.games.tasks[run.games.test[place].task]
@@ -134,8 +135,10 @@ def _record(
         (batch,) = run.stream.test_dataloader()[place]
         start = None if of_start is None else [each for each in of_start if each.task_name == task.name]
         record["baselines"] = baselines(task, cfg.split, batch, mine, start=start, seed=cfg.seed)
+    played = [each for each in episodes if each.task_name == task.name]
+    if chooser is not None:
+        record |= chooser.record(cfg.best_of, played)
     if cfg.diagnostics:
-        played = [each for each in episodes if each.task_name == task.name]
         record["thoughts"] = diagnosing.diagnose(run, task.name, played, params, seed=cfg.seed)
     return record
 
@@ -204,6 +207,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
         require_whole("pass_k", k, 1)
         if k > cfg.members:
             raise UserError(f"pass_k={shown(cfg.pass_k)} needs members >= {k}, and members={cfg.members}")
+    choosing.check_options(cfg)
     require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
     for value in temperatures:
         require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)

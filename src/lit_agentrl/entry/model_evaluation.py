@@ -17,6 +17,7 @@ from lit_agentrl.checks import named
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import foretell, open_engine, reach
+from lit_agentrl.entry import choosing
 from lit_agentrl.entry.assembly import check_prompts, check_thinking
 from lit_agentrl.entry.baselines import baselines
 from lit_agentrl.entry.composition import compose_job, load_option, task_loader
@@ -66,10 +67,11 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     records: list[dict[str, Any]] = []
     with closing(opened_model(cfg, described)) as model:
         games, settings = model.games, model.settings
+        chooser = choosing.opened(cfg, model.policy.tokenizer)
         for value in temperatures:
             params = eval_params(settings, float(value), "evaluate")
             evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
-            model.play(evaluation, games.test)
+            played = model.play(evaluation, games.test)
             for spec in games.test:
                 task = games.tasks[spec.task]
                 outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
@@ -77,6 +79,8 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                 if cfg.baselines:
                     batch = model.prompts(spec)
                     record["baselines"] = baselines(task, cfg.split, batch, outcomes, seed=cfg.seed)
+                if chooser is not None:
+                    record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
                 records.append(record)
     stage = str(model.saved.engine.get("model") or model.name)
     return _scores(cfg, model.saved, stage, records, model.sync.used(), is_kept)

@@ -46,7 +46,7 @@ def _scores(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]
     for level in ("chance", "oracle"):
         yield f"  {level}", ("", _number(levels[f"{level}_success"], 3), "")
     yield "  normalised", ("", _number(record["normalised"], 2), "")
-    for score in ("return", *(key for key in record if key.startswith("pass@"))):
+    for score in ("return", *(key for key in record if key.startswith(("pass@", "best@", "gain@")))):
         yield score, _shown(record[score])
     for name, played, _ in baselines.scores_of(record.get("baselines", {})):
         yield name, _shown(played)

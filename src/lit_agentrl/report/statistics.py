@@ -216,6 +216,31 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
     return 1 - math.comb(n - successes, k) / math.comb(n, k)
 
 
+def best_of_k(scores: Sequence[float], solved: Sequence[bool], k: int) -> float:
+    """Chance that the highest score of k samples is of one that succeeds, unbiased from all n of them.
+
+    The mean over all subsets of k: Σ_i s_i C(b_i, k−1) / C(n, k), where b_i samples have a lower score than i.  Samples
+    of equal score are drawn from alike.  With k=1 it is the share that succeeds.
+
+    Raises:
+        ValueError: k outside 1 … n, or lists of two lengths.
+    """
+    n = len(scores)
+    if not 1 <= k <= n:
+        raise ValueError(f"k={k} is out of range; valid: 1 to n={n}")
+    of_score: dict[float, list[bool]] = {}
+    for score, is_solved in zip(scores, solved, strict=True):
+        of_score.setdefault(score, []).append(is_solved)
+    found, below = 0.0, 0
+    for score in sorted(of_score):
+        alike = of_score[score]
+        # subsets whose highest score is this one
+        subsets = math.comb(below + len(alike), k) - math.comb(below, k)
+        found += fmean(alike) * subsets / math.comb(n, k)
+        below += len(alike)
+    return found
+
+
 def normalised(score: float, chance: float, oracle: float) -> float:
     """Where a score stands between chance (0) and the oracle (1); below 0 is worse than chance.
 
