@@ -165,10 +165,8 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
         folder = is_there or EpisodeFolder(path, described, planned=len(plan))
         if is_there is None:
             folder.write_manifest()
-        elif difference := _difference(folder.described, described):
-            raise UserError(
-                f"out={path} holds episodes of another command: {difference}; name another folder"
-            )
+        elif differs := difference(folder.described, described):
+            raise UserError(f"out={path} holds episodes of another command: {differs}; name another folder")
         done = len(folder.shards)
         outcomes = [episode.outcome for episode in folder.read()]
         if done and not folder.is_complete:
@@ -194,12 +192,12 @@ def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
             yield name, EvalSpec(spec.task, prompts=number, first=cfg.first + start)
 
 
-def _difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:
+def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:
     """The first thing in which two descriptions differ; empty where none does."""
     for name in sorted({*there, *asked}, key=str):
         one, other, place = there.get(name), asked.get(name), f"{at}{name}"
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            if found := _difference(one, other, f"{place}."):
+            if found := difference(one, other, f"{place}."):
                 return found
         elif one != other:
             return f"{place} is {shown(one)} there, and {shown(other)} here"

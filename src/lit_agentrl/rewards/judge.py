@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import pstdev
 from typing import Any, ClassVar, Literal
@@ -174,6 +175,33 @@ class Judge(RewardPart):
             self._seed, "judge", episode.iteration, episode.wave, episode.group, episode.member, sample, attempt
         )  # fmt: skip
 
+    # ------------------------------------------------------------------ pairs
+    def compared(
+        self, pairs: Sequence[tuple[Episode, Episode]], *, address: int
+    ) -> list[float | Literal["inconsistent", "unread"]]:
+        """Which of two episodes is better, asked in both orders: 1 is the first, 0 the second, 0.5 a tie.
+
+        ``inconsistent``: the two orders had two answers.  ``unread``: one of them had no readable answer.
+
+        Args:
+            pairs: each of one prompt.
+            address: of the draws, with the place of the pair.
+        """
+        open_ = {(place, order) for place in range(len(pairs)) for order in (0, 1)}
+        found: dict[tuple[int, int], int] = {}
+        for attempt in range(self.retries + 1):
+            now = sorted(open_ - found.keys())
+            texts = [self._criteria.better_of(*(pairs[p][::-1] if order else pairs[p])) for p, order in now]
+            keys = [seeds.key(self._seed, "compare", address, *each, attempt) for each in now]
+            for each, reply in zip(now, self._answerer.ask(list(zip(texts, keys, strict=True))), strict=True):
+                with suppress(Unreadable):
+                    found[each] = self._criteria.read_better(reply)
+        return [_verdict(found.get((place, 0)), found.get((place, 1))) for place in range(len(pairs))]
+
+    def used(self) -> dict[str, float]:
+        """What the judge was asked for so far."""
+        return self._answerer.meter()
+
     # ------------------------------------------------------------------ watching
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
         """Those of `Watched`, and of the judge over all processes.
@@ -214,3 +242,11 @@ class Judge(RewardPart):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
         self._watched.load_state_dict(state["watched"])
+
+
+def _verdict(first: int | None, swapped: int | None) -> float | Literal["inconsistent", "unread"]:
+    """Of the answers in both orders: 1, 2, 0 for a tie, or None."""
+    if first is None or swapped is None:
+        return "unread"
+    known: dict[tuple[int, int], float] = {(1, 2): 1.0, (2, 1): 0.0, (0, 0): 0.5}
+    return known.get((first, swapped), "inconsistent")
