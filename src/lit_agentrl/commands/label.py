@@ -1,4 +1,4 @@
-"""Have a judge compare recorded episodes, to train on what it prefers."""
+"""Have a judge compare recorded episodes, and rate them."""
 
 from __future__ import annotations
 
