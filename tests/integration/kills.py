@@ -61,6 +61,7 @@ STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in e
     "tree, overlap": f"{LAKE} algo=tree_grpo rollout.overlap=true",
     "mcts": f"{LAKE} algo/structure=mcts rollout.members=6",
     "mcts, overlap": f"{LAKE} algo/structure=mcts rollout.members=6 rollout.overlap=true",
+    "mcts with a critic": f"{LAKE} algo=mcts_ppo rollout.members=6",
     "replay": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none",
     "replay, overlap": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none rollout.overlap=true",
     "hint": HARD,

@@ -20,8 +20,8 @@ SMALL = [
 
 # one of each structure, critic and kind of comparison; every algorithm's loss is pinned in tests/golden
 OFTEN = (
-    "arpo", "arpo_replay", "dapo", "delta", "eepo", "ghpo", "gigpo", "grpo", "kto", "online_dpo", "ppo", "ppo_turn",
-    "remax", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo",
+    "arpo", "arpo_replay", "dapo", "delta", "eepo", "ghpo", "gigpo", "grpo", "kto", "mcts_ppo", "online_dpo", "ppo",
+    "ppo_turn", "remax", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo",
 )  # fmt: skip
 OF_ONE_TURN = {"ufo": ["env=sokoban", "env.max_turns=1", "env.max_actions_per_turn=10"]}
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import EndReason, Episode, Turn
@@ -18,6 +20,7 @@ from lit_agentrl.rollout.pack import pack, trajectory_id
 from lit_agentrl.rollout.siblings import siblings, step_pairs, turn_values
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.mcts import Mcts, Node, Search
+from lit_agentrl.update.scoring import turn_values as critic_values
 from tests.rollout.test_branching import PLAYED, group, play, told
 
 SEARCH = Mcts()
@@ -111,6 +114,48 @@ def test_success_may_be_the_score() -> None:
     solved = over(0, -1.0, 2)
     solved.success = True
     assert [Search(1.0, 2, None, 1, kind).score_of(solved) for kind in ("return", "success")] == [-1.0, 1.0]
+
+
+VALUES = {0: [9.0, 2.0, 6.0], 1: [9.0, 3.0], 2: [9.0, 2.0, -8.0, 1.0]}  # V of each state, by member
+
+
+def test_values_of_states_by_hand() -> None:
+    """z = 5, of which 1 point for the first reply and 4 for the last."""
+    episode = over(0, 4.0, 3)
+    episode.turns[0].reward = 1.0
+    half = Search(1.0, 2, None, 1, "return", 0.5, lambda each: VALUES[each.member])
+    assert half.evaluated(episode, 3) == [(5 + 0 + 9) / 2, (5 + 1 + 2) / 2, (5 + 1 + 6) / 2, 5.0]
+    assert replace(half, critic_share=1.0).evaluated(episode, 3) == [9.0, 3.0, 7.0, 5.0]
+    assert replace(half, critic_share=0.0, values=None).evaluated(episode, 3) == [5.0] * 4
+
+
+def test_a_search_whose_values_are_a_critics() -> None:
+    """Scores 4 and 0 speak for the reply of member 0, values 2 and 3 for that of member 1; as in the search above."""
+    structure = Mcts(constant=1.0, critic_share=1.0)
+    structure.take_critic(lambda episode: VALUES[episode.member])
+    rule = structure.branching(6)
+    assert rule is not None
+    growth: Any = rule.group(list(range(6)), lambda *address: 0.0, 64)
+    growth.first()
+    growth.after(over(0, 4.0, 3), is_over=True)
+    assert growth.after(over(1, 0.0, 2), is_over=True) == [Branch(2, 1, 1)]
+    growth.after(over(2, 7.0, 4, (1, 1)), is_over=True)
+    # the state that is new with an episode counts above it, the others in their own place; an end has the score
+    told, node = [], growth._root
+    for child in (-1, -1, -1, -1):
+        node = node.children[child]
+        told.append(node.scores)
+    assert growth._root.scores == [2.0, 3.0, -8.0] and told == [[3.0, -8.0], [-8.0], [1.0], [7.0]]
+    assert [child.scores for child in growth._root.children] == [[2.0], [3.0, -8.0]]
+
+
+def test_values_are_those_before_the_first_token_of_each_turn() -> None:
+    episode = max(FOUND(), key=lambda each: len(each.turns))
+    rows = pack([episode]).tensors()
+    place_BT = torch.arange(rows["tokens_BT"].numel()).view_as(rows["tokens_BT"]).double()
+    lengths = [len(tokens) for turn in episode.turns for tokens in (turn.prefix_tokens, turn.reply_tokens)]
+    starts = [sum(lengths[: 2 * turn + 1]) for turn in range(len(episode.turns))]
+    assert critic_values(lambda tensors: place_BT, rows) == starts and len(starts) > 1
 
 
 @pytest.mark.slow
@@ -212,6 +257,8 @@ def test_a_recorded_tree_says_of_its_turns_what_stands_in_the_batch() -> None:
         ({"depth": -1}, r"^depth=-1 must be .*or null for any"),
         ({"together": 0}, r"^together=0 must be"),
         ({"score": "points"}, r"^score=points must be"),
+        ({"critic_share": 1.5}, r"^critic_share=1\.5 must be in \[0, 1\]"),
+        ({"critic_share": 0.5, "score": "success"}, r"^critic_share=0\.5 mixes points .* set score=return"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:

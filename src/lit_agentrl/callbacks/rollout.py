@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
-from lit_agentrl.modules.contract import as_agent
+from lit_agentrl.modules.contract import as_agent, as_trained
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
@@ -21,6 +21,7 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.update.scoring import turn_values
 from lit_agentrl.update.trial import unlearnt
 
 _AHEAD = "played_ahead"  # of a checkpoint
@@ -45,11 +46,24 @@ class RolloutCallback(Callback):
         self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
         doors = doors_of(trainer.strategy)
-        if self.collector.takes_trials and doors.is_sharded:
+        if self.collector.structure.takes_trials and doors.is_sharded:
             raise ValueError(
                 "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
                 "or ddp, or algo/structure=refill"
             )
+        if self.collector.structure.asks_critic:
+            if doors.is_sharded:
+                raise ValueError(
+                    "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
+                    "strategy=single or ddp, or algo.structure.critic_share=0"
+                )
+            networks = as_trained(pl_module).updater.networks
+
+            def values(episode: Episode) -> list[float]:
+                with context():
+                    return turn_values(networks.values, pack([episode]).to(pl_module.device).tensors())
+
+            self.collector.structure.take_critic(values)
         self._players.open(network, context, doors)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -23,6 +23,7 @@ from lit_agentrl.entry.strategy import check_strategy, check_trainer
 from lit_agentrl.entry.structure import (
     asked_of_engine,
     build_algorithm,
+    check_critic,
     check_overlap,
     check_structure,
     check_trained,
@@ -102,6 +103,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     check_structure(structure, algorithm, select_groups, max_waves, context, rollout)
     check_overlap(structure, is_ahead=rollout.overlap)
     critic = build_critic(cfg, algorithm)
+    worker = made(cfg, "worker", WorkerSettings) if cfg.worker else Here()
+    check_critic(structure, has_critic=critic is not None, plays_here=isinstance(worker, Here))
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
     check_trained(structure, games)
@@ -124,7 +127,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         prompt=prompt,
         dialect=dialect,
         worlds=made(cfg, "worlds", Worlds),
-        worker=made(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
+        worker=worker,
         context=context,
         rewards=rewards,
         data=kind,

@@ -186,6 +186,25 @@ def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any
     }
 
 
+def check_critic(structure: Structure, *, has_critic: bool, plays_here: bool) -> None:
+    """Refuse a structure that asks a critic where there is none, or where others play.
+
+    Raises:
+        ValueError: naming the remedy.
+    """
+    name = type(structure).__name__
+    if structure.asks_critic and not has_critic:
+        raise ValueError(
+            f"algo.structure={name} asks a critic, and the advantage asks for no values, so there is none; set "
+            "algo/advantage=gae_turn, or algo.structure.critic_share=0"
+        )
+    if structure.asks_critic and not plays_here:
+        raise ValueError(
+            f"algo.structure={name} asks the critic while episodes are played, and workers have none; set worker=none "
+            "and rollout.overlap=false, or algo.structure.critic_share=0"
+        )
+
+
 def check_overlap(structure: Structure, *, is_ahead: bool) -> None:
     """Refuse a structure that moves the weights, or waits for what it learns, where a process plays ahead.
 

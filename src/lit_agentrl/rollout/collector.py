@@ -59,16 +59,11 @@ class Collector:
     ) -> None:
         self.rules = rules
         self.settings = settings
-        self._structure = structure
+        self.structure = structure
         self.select_groups = select_groups
         self._further_prompts = further_prompts
         self._rewards = rewards or RewardPipeline()
         self._of_engine: dict[str, float] = {}
-
-    @property
-    def takes_trials(self) -> bool:
-        """Whether the structure may ask for a step of the weights that is taken back."""
-        return self._structure.takes_trials
 
     def setup(self, device: torch.device) -> None:
         """Let the reward parts make what needs the run."""
@@ -83,14 +78,14 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """What reward parts and the structure have learnt; empty without any that learn."""
-        structure = self._structure.state_dict()
+        structure = self.structure.state_dict()
         return self._rewards.state_dict() | ({_STRUCTURE: structure} if structure else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state_dict`."""
         rewards = dict(state)
         if structure := rewards.pop(_STRUCTURE, None):
-            self._structure.load_state_dict(structure)
+            self.structure.load_state_dict(structure)
         self._rewards.load_state_dict(rewards)
 
     def begin(self, iteration: int) -> None:
@@ -100,7 +95,7 @@ class Collector:
     def first_wave(self, prompts: StepBatch) -> Wave:
         """What is played first for an iteration's prompts."""
         with _told():
-            specs = self._structure.plan(prompts, self.settings.members)
+            specs = self.structure.plan(prompts, self.settings.members)
         return self._wave(prompts.iteration, 0, specs)
 
     def collect(
@@ -156,12 +151,12 @@ class Collector:
         for spec in specs:
             if (spec.iteration, spec.wave) != (iteration, number):
                 raise ValueError(
-                    f"algo.structure={type(self._structure).__name__} plays an episode of iteration {spec.iteration}, "
+                    f"algo.structure={type(self.structure).__name__} plays an episode of iteration {spec.iteration}, "
                     f"wave {spec.wave}, in iteration {iteration}, wave {number}, and its draws would be those of "
                     "another episode; name it by the iteration and the wave that it is played in"
                 )
         with _told():
-            branching = self._structure.branching(self.settings.members)
+            branching = self.structure.branching(self.settings.members)
         return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
     def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> Played:
@@ -171,7 +166,7 @@ class Collector:
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
         if len({trajectory_id(episode) for episode in batch.episodes}) < len(batch.episodes):
             raise ValueError(
-                f"algo.structure={type(self._structure).__name__} plays a member of a group twice; give each further "
+                f"algo.structure={type(self.structure).__name__} plays a member of a group twice; give each further "
                 "episode of a group a member of its own"
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
@@ -180,13 +175,13 @@ class Collector:
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """What this rank plays next; None where no rank plays anything."""
-        if want_more and MORE_GROUPS not in self._structure.gives:
+        if want_more and MORE_GROUPS not in self.structure.gives:
             raise ValueError(
-                f"filter asks for more groups, and {type(self._structure).__name__} plays none: set "
+                f"filter asks for more groups, and {type(self.structure).__name__} plays none: set "
                 "algo/structure=refill"
             )
         with _told():
-            found = self._structure.after_wave(self._so_far(batch, waves, want_more))
+            found = self.structure.after_wave(self._so_far(batch, waves, want_more))
         number = int(sum_over_ranks(torch.tensor(len(found))))
         if number and waves >= MAX_WAVES:
             raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
@@ -198,7 +193,7 @@ class Collector:
     ) -> Iterator[Callable[[Wave], Played]]:
         """Plays the next wave with the weights that the structure wants."""
         with _told():
-            step = self._structure.trial(self._so_far(batch, waves, want_more=False))
+            step = self.structure.trial(self._so_far(batch, waves, want_more=False))
         if step is None:
             yield play
             return
@@ -221,9 +216,9 @@ class Collector:
 
     def _learn(self, so_far: SoFar) -> dict[str, float]:
         """What the structure says of the iteration, over all ranks."""
-        names = sorted(self._structure.curves)
+        names = sorted(self.structure.curves)
         with _told():
-            found = self._structure.learn(so_far)
+            found = self.structure.learn(so_far)
             own = torch.tensor([found[name] for name in names], dtype=torch.float64).reshape(-1, 2)
         if not names:
             return {}
@@ -237,7 +232,7 @@ class Collector:
     def _keep_groups(self, batch: StepBatch, waves: int) -> tuple[Sequence[Episode], set[int], bool]:
         """Scores what is to be trained on; group selection over all ranks, and whether it asks for further groups."""
         with _told():
-            trained = self._structure.train_on(self._so_far(batch, waves, want_more=False))
+            trained = self.structure.train_on(self._so_far(batch, waves, want_more=False))
         if self._rewards:
             unscored = {id(e) for e in self._rewards.score(_fresh(trained), iteration=batch.iteration)}
             trained = [episode for episode in trained if id(episode) not in unscored]
@@ -272,7 +267,7 @@ class Collector:
             return
         batch.trajectories = rows = pack(trained, baselines)
         with _told():
-            left_out_BT = self._structure.left_out(batch.iteration, rows)
+            left_out_BT = self.structure.left_out(batch.iteration, rows)
         if left_out_BT is not None:
             batch.columns[LEFT_OUT] = left_out_BT
 

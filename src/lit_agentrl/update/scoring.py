@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -90,6 +90,15 @@ def value_rows(
             return values_BT
 
     return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
+
+
+def turn_values(values: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]) -> list[float]:
+    """The values before the first sampled token of each turn of one episode, in order, without gradient."""
+    value_BT, is_action_BT, turn_BT = values(tensors), tensors["is_action_BT"], tensors["turn_BT"]
+    found: dict[int, float] = {}
+    for turn, value in zip(turn_BT[is_action_BT].tolist(), value_BT[is_action_BT].tolist(), strict=True):
+        found.setdefault(turn, value)
+    return list(found.values())
 
 
 def expert_rows(

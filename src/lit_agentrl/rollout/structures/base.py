@@ -21,6 +21,9 @@ BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
 WHOLE_CONTEXT = "whole context"  # the policy reads all that came before
 BRANCHES = "branches"  # episodes that share turns, and trees of them: ``node_BT``, ``tree_B``
 PLANS = "plans"  # turns of a planner: ``is_plan_BT``
+Values = Callable[
+    [Episode], Sequence[float]
+]  # what the critic expects from the state before each reply on, in points
 MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a part of each
 
 
@@ -80,6 +83,7 @@ class Structure(Protocol):
         takes_trials: whether :meth:`trial` may ask for one.
         is_off_policy: whether rows may have been sampled with other weights than the update begins with.
         mixes_groups: whether rows of other instances stand in a group.
+        asks_critic: whether its rule asks for values of states; :meth:`take_critic` is then called first of all.
         is_sequential: whether an iteration is planned with what the one before it has taught: it is not played ahead.
     """
 
@@ -90,6 +94,7 @@ class Structure(Protocol):
     takes_trials: bool = False
     is_off_policy: bool = False
     mixes_groups: bool = False
+    asks_critic: bool = False
     is_sequential: bool = False
 
     def check_game(self, task: Task) -> None:
@@ -116,6 +121,10 @@ class Structure(Protocol):
     def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
         """The episodes of an evaluation, from those of one that knows no structure."""
         return specs
+
+    def take_critic(self, values: Values) -> None:
+        """Take what says the values of the states of an episode, with the weights of now; of `asks_critic` alone."""
+        return None
 
     def branching(self, members: int) -> Branching | None:
         """How the episodes of a group of so many members go on from each other; None: all begin at the opening.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar
+from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -23,7 +23,7 @@ class Node:
         member: episode that wrote the last of them; of the opening the first of the group.
         is_end: the game was over there.
         visits: episodes that begin here or below, also those that are not over.
-        scores: of those that are over.
+        scores: of those that are over, as `Search.evaluated` has them.
         begun: episodes that begin here and are not over.
         children: by the reply that was written here, in the order of the members that wrote them.
     """
@@ -46,12 +46,29 @@ class Search:
     depth: int | None
     together: int
     score: str
+    critic_share: float = 0.0
+    values: Values | None = None
 
     def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
         return _Group(self, members)
 
     def score_of(self, episode: Episode) -> float:
         return episode.total_reward if self.score == "return" else float(episode.success)
+
+    def evaluated(self, episode: Episode, turns: int) -> list[float]:
+        """What an episode says of each state of its path, from the opening to its end after so many ``turns``.
+
+        ``(1 - w) z + w (points before the state + V(state))``, w the critic's share, z the score.  The end has z.
+        """
+        score = self.score_of(episode)
+        if not self.critic_share:
+            return [score] * (turns + 1)
+        assert self.values is not None, "asks_critic says that they are given"
+        points, found = 0.0, []
+        for turn, value in zip(episode.turns[:turns], self.values(episode), strict=True):
+            found.append((1 - self.critic_share) * score + self.critic_share * (points + value))
+            points += turn.reward
+        return [*found, score]
 
     def expands(self, node: Node) -> bool:
         """Whether one more turn may be sampled there."""
@@ -134,13 +151,14 @@ class _Group:
                 node.visits -= 1
             return
         written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
-        path = list(path)
+        path, first = list(path), path[-1].turn + 1
+        said = self._rule.evaluated(episode, written)
         for turn in range(path[-1].turn + 1, written + 1):
             node = Node(turn, episode.member, is_end=turn == written, visits=1)
             path[-1].children.append(node)
             path.append(node)
-        for node in path:
-            node.scores.append(self._rule.score_of(episode))
+        for node in path:  # those above the first new state are told its value
+            node.scores.append(said[min(max(node.turn, first), written)])
 
 
 class Mcts(Refill):
@@ -161,6 +179,8 @@ class Mcts(Refill):
         depth: turns before a reply that search samples at most; 0 plays independent episodes, None: any.
         together: episodes of a group that are under way at once.  Those that are not over count in N alone.
         score: ``return`` in points of the game, or ``success``.
+        critic_share: w of ``(1 - w) z + w (points so far + V)``, the value of a state that is new to the tree: z is the
+            score of the episode that was played from it, V the critic's value of it.  It counts in the states above it.
         max_waves: see `Refill`.
 
     Raises:
@@ -178,6 +198,7 @@ class Mcts(Refill):
         depth: int | None = None,
         together: int = 1,
         score: str = "return",
+        critic_share: float = 0.0,
         max_waves: int | None = None,
     ) -> None:
         require_number("constant", constant, "a number >= 0", lambda value: value >= 0)
@@ -186,8 +207,17 @@ class Mcts(Refill):
             require_whole("depth", depth, 0, beside=", or null for any")
         require_whole("together", together, 1)
         require_one_of("score", score, ("return", "success"))
-        self._rule = Search(constant, width, depth, together, score)
+        require_number("critic_share", critic_share, "in [0, 1]", lambda value: 0 <= value <= 1)
+        if critic_share and score != "return":
+            raise ValueError(
+                f"critic_share={critic_share:g} mixes points with score={score}; set score=return, or critic_share=0"
+            )
+        self._rule = Search(constant, width, depth, together, score, critic_share)
+        self.asks_critic = critic_share > 0
         super().__init__(max_waves)
+
+    def take_critic(self, values: Values) -> None:
+        self._rule = replace(self._rule, values=values)
 
     def branching(self, members: int) -> Branching | None:
         # all would begin at the opening: nothing is to be waited for

@@ -1,0 +1,58 @@
+"""Two processes play and learn what one does, whichever structure groups have."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import sampled
+from tests.integration.conftest import command, outcome, run
+from tests.integration.kills import BASE, LAKE, STRUCTURES
+
+RUNS = {name: options for name, options in STRUCTURES.items() if "," not in name} | {
+    "tree": f"{LAKE} algo=tree_grpo",
+    "memory": f"{LAKE} algo=archer critic=expectile",
+    "two_level": f"{LAKE} algo=hrl_tar algo.structure.trains=alternate",
+    "experience": f"{LAKE} algo=training_free_grpo",
+}
+SMALL = BASE | {
+    "callbacks.transcripts.every": "9",
+    "trainer.max_epochs": "2",
+    "optim.lr": "1e-4",
+    "test.episodes": "0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", sampled(RUNS, ("replay",)))
+def test_two_processes_are_one(name: str, tmp_path: Path) -> None:
+    """The same episodes, and weights within rounding: sums over two ranks are added in another order."""
+    found = []
+    for layout in ("strategy=single", "strategy=ddp trainer.devices=2"):
+        folder = tmp_path / layout[9:12]
+        options = {key: value for key, value in SMALL.items() if f"{key}=" not in RUNS[name]}
+        done = run(
+            command(
+                *itertools.starmap("{}={}".format, options.items()), *RUNS[name].split(), *layout.split(),
+                f"hydra.run.dir={folder}",
+            )
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(outcome(folder))
+    (weights, rows), (of_both, rows_of_both) = found
+    for key, weight in weights.items():
+        torch.testing.assert_close(
+            of_both[key], weight, rtol=0, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}"
+        )
+    assert len(rows) == len(rows_of_both) == 3
+    acted = 0
+    for alone, both in zip(rows, rows_of_both, strict=True):
+        for key, value in alone.items():
+            if value and key.startswith(("structure/", "rollout/", "val/")):
+                acted += key.startswith("structure/")
+                assert float(both[key]) == pytest.approx(float(value), abs=1e-5), key
+    assert acted, "the structure has done something"
