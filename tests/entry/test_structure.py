@@ -58,6 +58,11 @@ def test_what_fits(options: tuple[str, ...], name: str) -> None:
             r"^algo\.structure\.expansions=3 .* set rollout\.members=4, or other trees",
         ),
         (
+            ("algo=grpo", "algo/structure=mcts", "algo.structure.critic_share=1"),
+            "asks a critic, and the advantage asks for no values.*set algo/advantage=gae_turn",
+        ),
+        (("algo=mcts_ppo", "worker=process"), "asks the critic while .* set worker=none"),
+        (
             ("algo=tree_grpo", INDEPENDENT),
             r"of tree_grpo needs episodes that branch, .* use it, or algo/structure=tree, branch or mcts",
         ),

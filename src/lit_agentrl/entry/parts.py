@@ -103,8 +103,6 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     check_structure(structure, algorithm, select_groups, max_waves, context, rollout)
     check_overlap(structure, is_ahead=rollout.overlap)
     critic = build_critic(cfg, algorithm)
-    worker = made(cfg, "worker", WorkerSettings) if cfg.worker else Here()
-    check_critic(structure, has_critic=critic is not None, plays_here=isinstance(worker, Here))
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
     try_games(games, rewards)
     check_trained(structure, games)
@@ -127,7 +125,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         prompt=prompt,
         dialect=dialect,
         worlds=made(cfg, "worlds", Worlds),
-        worker=worker,
+        worker=_worker(cfg, structure, has_critic=critic is not None),
         context=context,
         rewards=rewards,
         data=kind,
@@ -233,6 +231,12 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
         f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
         "as algo/advantage=gae_token"
     )
+
+
+def _worker(cfg: DictConfig, structure: Structure, *, has_critic: bool) -> WorkerSettings:
+    worker = made(cfg, "worker", WorkerSettings) if cfg.worker else Here()
+    check_critic(structure, has_critic=has_critic, plays_here=isinstance(worker, Here))
+    return worker
 
 
 def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
