@@ -96,6 +96,11 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
         overrides.append("update.epochs=2")  # it never acts in the first step
     if choices.get("env") == "remote":
         overrides.append(f"env.game.url={served_game()}")
+    if choices.get("env") == "mcp":
+        overrides += [
+            "env.game.command=[python]",
+            f"env.game.path={CONF.parents[2] / 'examples/own_mcp/tasks.jsonl'}",
+        ]
     if choices.get("env") == "dataset":
         overrides.append(f"env.game.path={PROBLEMS}")
     if choices.get("env") in ("dataset", "bandit", "bandit_reversed"):

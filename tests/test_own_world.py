@@ -15,7 +15,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from tests.conftest import ROOT
 
-OWN = ROOT / "examples/own_world"
+OWN, MCP = ROOT / "examples/own_world", ROOT / "examples/own_mcp"
 
 
 def test_the_page_shows_the_files_as_they_are() -> None:
@@ -23,9 +23,13 @@ def test_the_page_shows_the_files_as_they_are() -> None:
     for name, language in (
         ("corridor.py", "python"),
         ("conf/env/corridor.yaml", "yaml"),
+        ("safe.py", "python"),
         ("server.py", "python"),
     ):
         assert f"```{language}\n{(OWN / name).read_text(encoding='utf-8')}```\n" in page
+    assert f"```python\n{(MCP / 'server.py').read_text(encoding='utf-8')}```\n" in page
+    assert f"```json\n{(MCP / 'tasks.jsonl').read_text(encoding='utf-8').splitlines()[2]}\n```\n" in page
+    assert len((MCP / "server.py").read_text(encoding="utf-8").splitlines()) <= 40
 
 
 def test_a_game_of_30_lines_keeps_the_contract() -> None:
@@ -56,3 +60,16 @@ def test_a_server_without_the_package_is_played() -> None:
         episodes.clear()  # as if it were started again: played again, and equal
         assert env.step("Left")[2] is False
         server.shutdown()
+
+
+def test_a_tool_world_of_40_lines_keeps_the_contract() -> None:
+    task: Task = instantiate(OmegaConf.load(OWN / "conf/env/safe.yaml"))
+    check_env(task.make, episodes=5)
+    env = task.make("train")
+    note = env.reset(seed=0)[0].split()[4]
+    said = env.step(f'{{"name": "read", "arguments": {{"note": "{note}"}}}}')[0]
+    assert not env.step('{"name": "read", "arguments": {}}')[4]["action_is_valid"]
+    told = env.step(f'{{"name": "unlock", "arguments": {{"code": {said.split()[2][:-1]}}}}}')
+    assert told[0] == "Open: True" and told[1:3] == (1.0, True)
+    lines = (OWN / "safe.py").read_text(encoding="utf-8").splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 40

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 from typing import Any, Literal
+
+from lit_agentrl.schemas import require_schema, short, why_not
 
 Format = Literal["names", "text", "tools"]
 FORMATS: tuple[Format, ...] = ("names", "text", "tools")
 
-_SHOWN = 200  # characters of a value that a message repeats
 _DEEPEST = 64  # objects and lists within each other: what reads a call later has less of the stack left
 
 
@@ -21,7 +20,8 @@ class ToolSpec:
     """A tool: what it is called, what it does, and the JSON schema of its arguments (an object).
 
     Raises:
-        ValueError: a nameless tool, or a schema that is none, or one that would be fetched from elsewhere.
+        ValueError: a nameless tool, or a schema that is none, or one that would be fetched from elsewhere, or a pattern
+            that cannot be searched for in linear time.
     """
 
     name: str
@@ -31,16 +31,10 @@ class ToolSpec:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ValueError(f"tool name={self.name!r} must hold a visible character")
-        if self.schema.get("type") != "object":
-            raise ValueError(f"the schema of tool {self.name} must have type: object")
         try:
-            _library().Draft202012Validator.check_schema(self.schema)
-        except _library().SchemaError as error:
-            raise ValueError(f"the schema of tool {self.name} is invalid: {error.message}") from error
-        except RecursionError as error:
-            raise ValueError(f"the schema of tool {self.name} is nested too deeply") from error
-        if _refers_out(self.schema):  # the library would open it, be it a file or an address
-            raise ValueError(f"the schema of tool {self.name} refers to another document; write $ref: '#/…'")
+            require_schema(self.schema)
+        except ValueError as error:
+            raise ValueError(f"the schema of tool {self.name} {error}") from error
 
     @property
     def text(self) -> str:
@@ -89,8 +83,10 @@ class BadCall:
     message: str
 
 
-def read_call(text: str, tools: Iterable[ToolSpec]) -> ToolCall | BadCall:
+def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -> ToolCall | BadCall:
     """The call that a text writes as ``{"name": …, "arguments": {…}}``: strict JSON, checked by the tool's schema.
+
+    ``key`` names the arguments; some models were taught ``parameters``.
 
     Linear in the length of the text, and total: only a schema that cannot be applied makes it raise, never a text.
 
@@ -107,55 +103,17 @@ def read_call(text: str, tools: Iterable[ToolSpec]) -> ToolCall | BadCall:
         json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits and endless nesting
         return BadCall("malformed_call", f"its call is not JSON ({str(error) or 'nested too deeply'})")
-    if not isinstance(call, dict) or set(call) != {"name", "arguments"}:
-        return BadCall("malformed_call", "a call has the keys name and arguments and no others")
-    name, arguments = call["name"], call["arguments"]
+    if not isinstance(call, dict) or set(call) != {"name", key}:
+        return BadCall("malformed_call", f"a call has the keys name and {key} and no others")
+    name, arguments = call["name"], call[key]
     known = {tool.name: tool for tool in tools}
     if not isinstance(name, str) or name not in known:
         return BadCall(
-            "unknown_tool", f"there is no tool {_short(json.dumps(name))}; the tools are {', '.join(known)}"
+            "unknown_tool", f"there is no tool {short(json.dumps(name))}; the tools are {', '.join(known)}"
         )
-    if reason := _why_not(arguments, known[name].schema):
+    if reason := why_not(arguments, known[name].schema):
         return BadCall("bad_arguments", f"{name} was called wrongly: {reason}")
     return ToolCall(name, arguments)
-
-
-def _why_not(arguments: Any, schema: Mapping[str, Any]) -> str:
-    """Why these are no arguments of a tool; empty if they are.  Ones that the schema does not name are refused."""
-    validator = _library().Draft202012Validator({"additionalProperties": False, **schema})
-    try:
-        error = _library().exceptions.best_match(validator.iter_errors(arguments))
-    except RecursionError:  # of a schema that refers to itself
-        return "arguments are nested too deeply"
-    except ArithmeticError:  # multipleOf of what no float holds
-        return "a number is too large"
-    except Exception as error:  # a $ref to nothing: a fault of the game, whose episode fails
-        raise ValueError(f"the schema of a tool cannot be applied: {error}") from error
-    return "" if error is None else _where(error)
-
-
-def _where(error: Any) -> str:
-    """Place and reason; those of thousands of characters are cut."""
-    return f"arguments{_short(error.json_path.removeprefix('$'))}: {_short(error.message)}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _refers_out(schema: Any) -> bool:
-    """Whether any part of a schema refers to another document."""
-    inside = [schema]
-    while inside:
-        each = inside.pop()
-        if isinstance(each, Mapping):
-            refers = (each.get(key) for key in ("$ref", "$dynamicRef"))
-            if any(isinstance(target, str) and not target.startswith("#") for target in refers):
-                return True
-            inside += each.values()
-        elif isinstance(each, list | tuple):
-            inside += each
-    return False
 
 
 def _require_shallow(value: Any) -> None:
@@ -170,13 +128,6 @@ def _require_shallow(value: Any) -> None:
         if not level:
             return
     raise ValueError("nested too deeply")
-
-
-@cache
-def _library() -> ModuleType:
-    import jsonschema  # only games with tools need it, and start-up is counted in milliseconds
-
-    return jsonschema
 
 
 def _unrepeated(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -264,6 +265,9 @@ def test_every_game_is_played_by_messages(name: str, prompt: str) -> None:
     config = OmegaConf.load(CONF / "env" / f"{name}.yaml")
     if name == "dataset":
         config.game.path = str(ROOT / "examples/own_data/problems.jsonl")
+    if name == "mcp":
+        config.game.command = [sys.executable, "-S", str(ROOT / "tests/envs/mcp_raw.py")]
+        config.game.path = str(ROOT / "examples/own_mcp/tasks.jsonl")
     if name == "remote":
         config.game.url = served_game()
     wording: Prompt = instantiate(OmegaConf.load(CONF / "prompt" / f"{prompt}.yaml"))

@@ -32,6 +32,8 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("env.game._target_", "stranger.Game"),
     ("env.game._target_", "lit_agentrl.envs.checker.check_env"),
     ("env.name", CALL),
+    ("env.game.command", ["touch", "owned"]),
+    ("env.game.command", "touch owned"),
     ("val.envs", [CALL]),
     ("algo._target_", "torch.load"),
     ("algo.clip._target_", "lit_agentrl.rl.clipping.torch.hub.load"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,21 @@ def test_there_are_files():
     assert {file.stem for file in FILES} >= {"sokoban", "frozen_lake", "bandit", "bandit_reversed", "mixture"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+SLOW = {"mcp"}  # a process for every reset
+
+
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=[pytest.mark.slow] if file.stem in SLOW else []) for file in FILES],
+    ids=lambda file: file.stem,
+)
 def test_every_yaml_passes(file):
     cfg = OmegaConf.load(file)
     if file.stem == "bfcl":
         pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
+    if file.stem == "mcp":
+        cfg.game.command = [sys.executable, "-S", str(Path(__file__).with_name("mcp_raw.py")), "book"]
+        cfg.game.path = str(PROBLEMS.parents[1] / "own_mcp/tasks.jsonl")
     if "game" in cfg and OmegaConf.is_missing(cfg.game, "path"):
         cfg.game.path = str(PROBLEMS)
     if "game" in cfg and OmegaConf.is_missing(cfg.game, "url"):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.own_tools.vault import Vault
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
@@ -117,3 +118,23 @@ def test_a_game_that_hangs_while_it_is_made_is_given_up_and_reaches_no_later_epi
     finally:
         opening.set()
         pool.close()
+
+
+def test_of_several_calls_each_result_is_shown() -> None:
+    seats = Seats(Task("it", Vault, max_actions=9), {})
+    seats.reset(0, "train", 3, 0)
+    call = '{"name": "read", "arguments": {"note": "%s"}}'
+    answer = seats.step(0, [call % "red", call % "blue"])
+    shown = (answer.observation or "").splitlines()
+    assert [line[:13] for line in shown] == ["The red note ", "The blue note"] and len(answer.steps) == 2
+
+
+def test_a_game_that_says_that_it_takes_too_long_has_timed_out() -> None:
+    class Late(Vault):
+        def _play(self, action: str) -> Any:
+            raise TimeoutError("no answer")
+
+    seats = Seats(Task("it", Late, max_actions=9), {})
+    seats.reset(0, "train", 3, 0)
+    answer = seats.step(0, ['{"name": "read", "arguments": {"note": "red"}}'])
+    assert answer.timed_out and answer.error == "TimeoutError: no answer"

@@ -125,8 +125,10 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise _refusal(f"{path}={value}", "is no part of this version that belongs there")
         # which would be sent objects, and send some
         is_elsewhere = path == "worker.address" and value not in (None, "auto")
-        if is_elsewhere or path == "env.game.url":
+        if is_elsewhere or (path == "env.game.url" and value is not None):
             raise _refusal(f"{path}={value}", "connects to another machine")
+        if path.startswith("env.game.command") and value is not None:
+            raise _refusal(f"{path}={value}", "starts a program")
         if _WRITING.fullmatch(path) and _leads_out(key, value, folder.resolve()):
             raise _refusal(f"{path}={value}", "lies outside of the run folder")
     return settled  # type: ignore[return-value]  # keys are texts

@@ -18,6 +18,7 @@ from lit_agentrl.rollout.seats import Answer, Look
 from lit_agentrl.rollout.written import encode, read
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
+from lit_agentrl.text.dialects.base import may_call_often
 
 
 class EpisodeInPlay:
@@ -173,7 +174,8 @@ class EpisodeInPlay:
                 f"context={type(self._context).__name__} makes prompts of tokens alone, and the engine takes messages; "
                 "give it a method messages, or use context=full, window or single"
             )
-        return self._context.messages(replace(self._past, turns=self.episode.turns[:-1]))
+        shown = self._context.messages(replace(self._past, turns=self.episode.turns[:-1]))
+        return [{key: text for key, text in each.items() if key != "tools"} for each in shown]  # see tools()
 
     def tools(self) -> list[dict[str, Any]]:
         """What may be called now, as chat APIs take it."""
@@ -204,7 +206,9 @@ class EpisodeInPlay:
     @property
     def _allowed(self) -> int:
         """Actions that one reply may hold."""
-        return self._task.max_actions_per_turn if self._actions.format == "names" else 1
+        kind = self._actions.format
+        is_one = kind == "text" or (kind == "tools" and not may_call_often(self._chat.dialect))
+        return 1 if is_one else self._task.max_actions_per_turn
 
     def _heard(self, answer: Answer) -> bool:
         """Take in what a game said; False if it failed."""

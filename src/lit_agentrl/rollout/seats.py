@@ -43,7 +43,7 @@ class Answer:
         actions, state_key, probes: of the state now, unless the game is over.
         steps: the actions played, up to the one that ended the game or broke it.
         error: what it raised; the episode has failed.
-        timed_out: ``error`` says that it took too long.
+        timed_out: ``error`` says that it took too long; also of a game that raises `TimeoutError` itself.
         seconds, calls: that resets and steps took, and how many there were.
         instance_id, rules, system_text: after a reset.
         found: what a `Look` says.
@@ -132,14 +132,18 @@ class Seats:
             answer.rules, answer.system_text = env.rules, env.system_text
             self._look(key, answer)
         except (Exception, SystemExit) as error:
-            answer.error = f"{type(error).__name__}: {error}"
+            answer.error, answer.timed_out = (
+                f"{type(error).__name__}: {error}",
+                isinstance(error, TimeoutError),
+            )
         return answer
 
     def step(self, key: int, actions: Sequence[str]) -> Answer:
         """Play the actions of one reply, up to the end of the game."""
         _, env = self.envs[key]
-        answer = Answer()
+        answer, results = Answer(), []  # type: Answer, list[str]
         try:
+            shows_all = len(actions) > 1 and env.action_format() == "tools"
             for action in actions:
                 answer.calls += 1
                 started = time.perf_counter()
@@ -148,7 +152,10 @@ class Seats:
                 finally:
                     answer.seconds += time.perf_counter() - started
                 observation, reward, terminated, truncated, info = returned("step", given, OF_STEP)
-                answer.observation = self._shown[key] = readable(observation)
+                results.append(
+                    readable(observation)
+                )  # of calls each result is shown, of moves what stands then
+                answer.observation = self._shown[key] = "\n".join(results) if shows_all else results[-1]
                 reward = finite("reward", reward)
                 parts = points(info, reward)
                 answer.steps.append(Step(action, reward, parts, bool(info.get("action_is_valid", True))))
@@ -157,7 +164,10 @@ class Seats:
                     return answer
             self._look(key, answer)
         except (Exception, SystemExit) as error:  # as in reset()
-            answer.error = f"{type(error).__name__}: {error}"
+            answer.error, answer.timed_out = (
+                f"{type(error).__name__}: {error}",
+                isinstance(error, TimeoutError),
+            )
         return answer
 
     def look(self, key: int, at: Look) -> Answer:

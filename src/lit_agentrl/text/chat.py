@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from jinja2 import TemplateError
 
 from lit_agentrl.episode import Segment
 from lit_agentrl.text.dialects.answer import ANSWER
-from lit_agentrl.text.dialects.base import Dialect
+from lit_agentrl.text.dialects.base import Dialect, leaves_tools
 from lit_agentrl.text.outside import STAND_IN, Guarded, Outside
 from lit_agentrl.text.token_bytes import require_fast
 
@@ -96,6 +97,13 @@ class ChatRenderer:
                 f"the chat template is not append-only over turns ({rewrites}); {REMEDY}, or context=single"
             )
         self._is_append_only = not rewrites
+        if leaves_tools(dialect):
+            tool = {
+                "type": "function",
+                "function": {"name": "q3", "description": "", "parameters": {"type": "object"}},
+            }
+            if '"q3"' not in self._render([{**_user("u"), "tools": json.dumps([tool])}], header=True):
+                raise ValueError("in_template=true but the chat template tells of no tools; set it to false")
         self._outside = Outside(tokenizer, around, spared=self._sentinel)
         closed = self._render([_user("u"), _assistant(STAND_IN)], header=False)
         self._end = closed.partition(STAND_IN)[2]
@@ -164,10 +172,12 @@ class ChatRenderer:
         return Prefix(encoded.tokens, segments, guarded.broken + encoded.broken)
 
     def _render(self, messages: Sequence[Mapping[str, str]], *, header: bool) -> str:
+        tools = [tool for message in messages for tool in json.loads(message.get("tools", "[]"))]
+        shown = [{key: text for key, text in message.items() if key != "tools"} for message in messages]
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [dict(message) for message in messages], tokenize=False, add_generation_prompt=header
+                    shown, tokenize=False, add_generation_prompt=header, tools=tools or None
                 )
             )
         except TemplateError as error:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
@@ -87,6 +87,10 @@ class Outside:
             content, times = self._words_broken_up(message["content"])
             broken += times
             safe.append({**message, "content": content})
+            if "tools" in message:  # which the template writes itself, so no stand-in can take their place
+                tools, times = self._tools_broken_up(json.loads(message["tools"]))
+                safe[-1]["tools"] = json.dumps(tools, ensure_ascii=False)
+                broken += times
         if not any(self._is_spelt(message["content"]) for message in safe):
             return Guarded(safe, broken=broken)
         held: dict[str, str] = {}
@@ -131,6 +135,24 @@ class Outside:
             return content, 0
         # looking ahead, since markers may overlap
         return re.subn(f"(?=(?:{self._word.pattern}))(.)", r"\1 ", content, flags=re.DOTALL)
+
+    def _tools_broken_up(self, part: Any) -> tuple[Any, int]:
+        """Tools with a space in each marker that a name or a text of theirs spells, and their number."""
+        if isinstance(part, str):
+            text, words = self._words_broken_up(part)
+            text, tokens = re.subn(f"(?=(?:{self._token.pattern}))(.)", r"\1 ", text, flags=re.DOTALL)
+            if self._is_spelt(text):
+                raise ValueError(f"a tool spells a marker of the template ({part[:40]!r}); rename it")
+            return text, words + tokens
+        if isinstance(part, dict):
+            pairs = [
+                (self._tools_broken_up(key), self._tools_broken_up(value)) for key, value in part.items()
+            ]
+            return {key[0]: value[0] for key, value in pairs}, sum(key[1] + value[1] for key, value in pairs)
+        if isinstance(part, list):
+            found = [self._tools_broken_up(each) for each in part]
+            return [each for each, _ in found], sum(times for _, times in found)
+        return part, 0
 
     def _is_spelt(self, content: str) -> bool:
         if self._token.search(content):

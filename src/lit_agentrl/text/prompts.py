@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -9,7 +10,7 @@ from typing import Literal, get_args
 from lit_agentrl.actions import Actions
 from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.text.dialects.answer import ANSWER
-from lit_agentrl.text.dialects.base import Dialect
+from lit_agentrl.text.dialects.base import Dialect, leaves_tools
 
 Style = Literal["compact", "full"]
 
@@ -98,7 +99,10 @@ class Prompt:
         first = observation if message is None else message
         if hint:
             first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
-        return [{"role": "system", "content": system}, _user("\n".join([first, *self._plan(plan)]))]
+        told = {"role": "system", "content": system}
+        if actions.tools and leaves_tools(dialect):
+            told["tools"] = json.dumps([json.loads(tool.text) for tool in actions.tools], ensure_ascii=False)
+        return [told, _user("\n".join([first, *self._plan(plan)]))]
 
     def following(
         self,

@@ -150,7 +150,7 @@ class Answer:
         if actions.format == "text":
             return (body,), "", ""
         if actions.format == "tools":
-            return read_played(body, actions.tools)
+            return read_played(body, tools=actions.tools)
         played, problem = _read_names(body, names, self.separator)
         return played, problem, COMPLAINTS.get(problem, "")
 

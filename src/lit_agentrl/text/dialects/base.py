@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lit_agentrl.actions import Actions, Format
 from lit_agentrl.text.dialects.blocks import Block
@@ -76,3 +76,31 @@ class Dialect(Protocol):
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
         """A reply that plays these actions; without a think block if ``thought`` is None."""
+
+
+@runtime_checkable
+class LeavesTools(Protocol):
+    """A dialect that may leave it to the chat template to tell of tools, in the words that the model was taught."""
+
+    @property
+    def in_template(self) -> bool:
+        """Whether it does."""
+
+
+def leaves_tools(dialect: Dialect) -> bool:
+    """Whether the chat template tells of the tools."""
+    return isinstance(dialect, LeavesTools) and dialect.in_template
+
+
+@runtime_checkable
+class ManyCalls(Protocol):
+    """A dialect that may write several calls of tools in one reply."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether it does."""
+
+
+def may_call_often(dialect: Dialect) -> bool:
+    """Whether a reply may hold several calls."""
+    return isinstance(dialect, ManyCalls) and dialect.parallel

@@ -133,15 +133,31 @@ class Tag:
         return before + "".join(f"<{self.name}>{body}</{self.name}>" for body in bodies)
 
 
-def read_played(body: str, tools: Sequence[ToolSpec]) -> tuple[tuple[str, ...], str, str]:
-    """The call that stands between the tags, as the one action; or none, the problem and the complaint."""
-    call = read_call(body, tools)
-    return ((), call.problem, call.message) if isinstance(call, BadCall) else ((str(call),), "", "")
+def read_played(
+    *bodies: str, tools: Sequence[ToolSpec], key: str = "arguments"
+) -> tuple[tuple[str, ...], str, str]:
+    """The calls that these texts write, as actions, up to the first that is none; of that, problem and complaint."""
+    played: list[str] = []
+    for number, body in enumerate(bodies, 1):
+        call = read_call(body, tools, key=key)
+        if isinstance(call, BadCall):
+            which = f"call {number} of {len(bodies)}: " if len(bodies) > 1 else ""
+            return tuple(played), call.problem, which + call.message
+        played.append(str(call))
+    return tuple(played), "", ""
 
 
 def think_first(think: bool) -> list[str]:
     """The line of the instructions about thinking."""
     return [f"Think inside <{THINK}> </{THINK}> first, then act."] if think else []
+
+
+class NoStop:
+    """A reply ends where the model ends it."""
+
+    def update(self, row_state: str, token_id: int) -> tuple[str, bool]:
+        """The state, and False."""
+        return row_state, False
 
 
 class TagStop:

@@ -1,8 +1,8 @@
 """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, as Hermes and Qwen models write it; thinking before it.
 
-A reply is one call.  The JSON is read strictly and checked by the tool's schema; a call that is malformed, of
-no known tool or with wrong arguments plays nothing, is charged once and answered by a message that names the
-fault.  A missing think block is accepted and recorded.
+A reply is one call, or several.  The JSON is read strictly and checked by the tool's schema.  The first call that is
+malformed, of no known tool or with wrong arguments ends the reply: it and what follows play nothing, it is charged
+once and answered by a message that names the fault.  A missing think block is accepted and recorded.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lit_agentrl.actions import Actions, Format
-from lit_agentrl.text.dialects.base import Reply
+from lit_agentrl.checks import require
+from lit_agentrl.text.dialects.base import Reply, Stop
 from lit_agentrl.text.dialects.blocks import (
     EXAMPLE_CALL,
     THINK_START,
     Block,
+    NoStop,
     Tag,
-    TagStop,
     read_played,
     think_first,
 )
@@ -36,29 +37,53 @@ _NO_CALL = {
 
 @dataclass(frozen=True)
 class ToolCalls:
-    """The grammar of models that were taught to call tools; for games whose actions are tools."""
+    """The grammar of models that were taught to call tools; for games whose actions are tools.
 
+    Args:
+        parallel: whether a reply may hold several calls, as many as ``env.max_actions_per_turn``; it then ends where
+            the model ends it, and not at the first call.
+        in_template: whether the tokenizer's chat template tells of the tools and of the form, as the model was taught.
+
+    Raises:
+        ValueError: one of them is neither true nor false.
+    """
+
+    parallel: bool = False
+    in_template: bool = False
     formats = frozenset[Format]({"tools"})
     think_start = THINK_START
 
+    def __post_init__(self) -> None:
+        require(isinstance(self.parallel, bool), "parallel", self.parallel, "true or false")
+        require(isinstance(self.in_template, bool), "in_template", self.in_template, "true or false")
+
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
         """See `Dialect`."""
-        lines = think_first(think)
-        lines += ["Each reply calls one of these tools:", "<tools>", *(tool.text for tool in actions.tools)]
-        lines += ["</tools>", "Write the call as JSON inside <tool_call> </tool_call>, once.", "For example:"]
+        lines, many = think_first(think), self.parallel and max_actions > 1
+        each = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
+        if self.in_template:
+            return "\n".join([*lines, f"{each} of the tools."])
+        lines += [f"{each} of these tools:", "<tools>", *(tool.text for tool in actions.tools), "</tools>"]
+        how = (
+            "each call as JSON inside its own <tool_call> </tool_call>"
+            if many
+            else "the call as JSON inside <tool_call> </tool_call>, once"
+        )
+        lines += [f"Write {how}.", "For example:"]
         example = self.write([EXAMPLE_CALL], thought="what I know and why I call" if think else None)
         return "\n".join([*lines, example])
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
         """See `Dialect`."""
         found = TAG.look(text, think=think)
-        if problem := TAG.problem(found.answers):
+        looked_at = found.answers[-1:] if self.parallel else found.answers
+        if problem := TAG.problem(looked_at):
             return Reply(False, (), problem, found.think, found.has_think, False, _NO_CALL[problem])
-        [block] = found.answers
-        played, problem, complaint = read_played(text[block.body_start : block.body_end], actions.tools)
+        bodies = [text[block.body_start : block.body_end] for block in found.answers]
+        played, problem, complaint = read_played(*bodies, tools=actions.tools)
         if problem:
             is_json = problem != "malformed_call"
-            return Reply(False, (), problem, found.think, found.has_think, is_json, complaint)
+            return Reply(False, played, problem, found.think, found.has_think, is_json, complaint)
         problem = "no_think" if think and not found.has_think else ""
         return Reply(True, played, problem, found.think, found.has_think)
 
@@ -70,9 +95,9 @@ class ToolCalls:
         """See `Dialect`."""
         return TAG.spans(text, in_think=in_think)
 
-    def stop(self, tokenizer: PreTrainedTokenizerBase) -> TagStop:
-        """At ``</tool_call>``."""
-        return TAG.stop(tokenizer)
+    def stop(self, tokenizer: PreTrainedTokenizerBase) -> Stop:
+        """At ``</tool_call>``; with ``parallel`` where the model ends."""
+        return NoStop() if self.parallel else TAG.stop(tokenizer)
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
         """See `Dialect`; each action is a call's JSON."""

@@ -1,0 +1,172 @@
+"""One session with an MCP server, asked from code that does not wait asynchronously, in bounded time."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from lit_agentrl.actions import ToolCall
+from lit_agentrl.checks import one_line
+from lit_agentrl.envs.adapters.base import missing
+
+_log = logging.getLogger(__name__)
+_MOST_TOOLS = 256
+_CLOSED, _LATE, _BAD = -32000, -32001, -32602  # codes of the protocol; the last: of wrong parameters
+
+
+class Gone(Exception):
+    """The server has ended, or closed the connection."""
+
+
+class Session:
+    """What a server is asked; each `open` begins a new session, of ``command`` in a new process.
+
+    Args:
+        server: program and arguments, or an address.
+        timeout_s: for one call, and for the beginning.
+        max_chars: of a text of the server that are kept.
+
+    Attributes:
+        instructions: of the server, about itself.
+        tools: that it offers, as the library gives them.
+
+    Raises:
+        ValueError: the library is missing.
+    """
+
+    def __init__(self, server: str | Sequence[str], *, timeout_s: float, max_chars: int) -> None:
+        self._server = server if isinstance(server, str) else list(server)
+        self._timeout_s, self._max_chars = timeout_s, max_chars
+        self._stack = ExitStack()
+        self._portal: Any = None
+        self._client: Any = None
+        self.instructions, self.tools = "", []  # type: str, list[Any]
+        try:
+            import mcp  # noqa: F401
+        except ImportError as error:
+            raise missing("mcp", "mcp", error) from error
+
+    def open(self) -> None:
+        """Begin a session.
+
+        Raises:
+            TimeoutError: the server hangs.
+            ValueError: it cannot be started, or says what makes no sense.
+        """
+        from anyio.from_thread import start_blocking_portal
+        from mcp import Client, StdioServerParameters, stdio_client
+
+        self.close()
+        for name in ("mcp", "client"):  # a line for each message that is none
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        server: Any = self._server
+        try:
+            if not isinstance(server, str):
+                quiet = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115
+                server = stdio_client(StdioServerParameters(command=server[0], args=server[1:]), errlog=quiet)
+            self._portal = self._stack.enter_context(start_blocking_portal())
+            client = Client(server, read_timeout_seconds=self._timeout_s, cache=None)
+            self._client = self._stack.enter_context(self._portal.wrap_async_context_manager(client))
+            self.tools = self._listed()
+            self.instructions = self.cut(str(self._client.instructions or ""))
+        except Exception as error:
+            failed = self._failed(error)
+            self.close()
+            raise failed from error
+
+    def close(self) -> None:
+        """End the session, and the process of the server."""
+        stack, self._stack, self._client = self._stack, ExitStack(), None
+        try:
+            stack.close()
+        except (Exception, BaseExceptionGroup) as error:  # of a server that has gone its own way
+            _log.debug("the session with %s ended with %r", self._server, error)
+
+    def call(self, call: ToolCall) -> tuple[str, bool]:
+        """What a call shows, and whether the server took it.
+
+        Raises:
+            Gone: the server has ended.
+            TimeoutError: it hangs; the session is closed.
+            ValueError: it said what makes no sense; the session is closed.
+        """
+        from mcp import MCPError
+        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+        if self._client is None:
+            raise Gone
+        params = CallToolRequestParams(name=call.name, arguments=dict(call.arguments))
+        # not client.call_tool: it would apply the server's own schema of results, without a bound
+        send = partial(self._client.session.send_request, CallToolRequest(params=params), CallToolResult)
+        try:
+            result = self._ask(send)
+        except MCPError as error:
+            return self.cut(f"error: {error}"), error.code != _BAD
+        text = "\n".join(
+            str(each.text) if each.type == "text" else f"[{each.type}]" for each in result.content
+        )
+        if not result.content and result.structured_content is not None:
+            text = str(result.structured_content)
+        return self.cut(f"error: {text}" if result.is_error else text), True
+
+    def cut(self, text: str) -> str:
+        """A text of the server as it is kept."""
+        if len(text) <= self._max_chars:
+            return text
+        return f"{text[: self._max_chars]}… ({len(text) - self._max_chars} more characters)"
+
+    def wrong(self, what: str) -> ValueError:
+        """An error that names the server, in one line."""
+        name = self._server if isinstance(self._server, str) else " ".join(self._server)
+        return ValueError(one_line(f"the MCP server {name} {what}"))
+
+    def _listed(self) -> list[Any]:
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = self._ask(partial(self._client.list_tools, cursor=cursor))
+            found, cursor = [*found, *page.tools], page.next_cursor
+            if len(found) > _MOST_TOOLS or (cursor is not None and not page.tools):
+                raise self.wrong(f"lists more than {_MOST_TOOLS} tools, or pages without end")
+            if cursor is None:
+                return found
+
+    def _ask(self, function: Any) -> Any:
+        """What a function of the client gives; an error of the protocol is raised as it is."""
+        import anyio
+        from mcp import MCPError
+
+        async def bounded() -> Any:
+            with anyio.fail_after(self._timeout_s):  # also for what the server does not read
+                return await function()
+
+        try:
+            return self._portal.call(bounded)
+        except Exception as error:
+            code = error.code if isinstance(error, MCPError) else None
+            if code == _CLOSED or isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError):
+                raise Gone from error
+            if code is not None and code != _LATE:
+                raise
+            failed = self._failed(error)
+            self.close()
+            raise failed from error
+
+    def _failed(self, error: BaseException) -> Exception:
+        """What is raised for what the library raised."""
+        from mcp import MCPError
+
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, TimeoutError) or (isinstance(error, MCPError) and error.code == _LATE):
+            return TimeoutError(f"the MCP server did not answer within timeout_s={self._timeout_s:g}")
+        if isinstance(error, ValueError) and str(error).startswith("the MCP server "):
+            return error
+        if isinstance(error, OSError) and self._client is None:
+            return self.wrong(f"cannot be started or reached ({error}); see that it runs by itself")
+        what = f"{type(error).__name__}: {error}"[:300]
+        return self.wrong(f"ended or said what is no MCP ({what}); see that it runs by itself")
