@@ -84,6 +84,10 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[EpisodeFo
         (_manifest(lambda m: m.update(version=9)), "is of version 9 of episode folders, and 1 is read here"),
         (_manifest(lambda m: m.update(planned=-1)), "is damaged (planned=-1 is less than 0)"),
         (_manifest(lambda m: m.pop("shards")), "is damaged (KeyError"),
+        (
+            _manifest(lambda m: m.update(described={"policy": "x"})),
+            "is damaged (TypeError: policy is no table",
+        ),
         (_manifest(lambda m: m["shards"][0].update(file="../a.jsonl.gz")), "is no file of its folder"),
         (lambda f: _resealed(f, "{}\n"), "a.jsonl.gz line 1: this is no episode: KeyError"),
         (lambda f: _resealed(f, "[1]\n"), "a.jsonl.gz line 1: this is no episode: TypeError"),

@@ -206,6 +206,11 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Demonstrations, {"text": "# P"}, "neither messages nor completion (there are text)"),
     (Demonstrations, {"completion": reply()}, "column prompt is missing (there are completion)"),
     (Demonstrations, {"messages": [user("# P")]}, "no assistant message to learn from"),
+    (
+        Demonstrations,
+        {"messages": [says("Up")]},
+        "it begins with an assistant message, which answers nothing",
+    ),
     (Demonstrations, {"messages": "# P"}, "no assistant message to learn from"),
     (Demonstrations, {"messages": {"role": "user"}}, "column messages must be a text, or a list"),
     (Unpaired, ANSWER, "neither label nor score"),
@@ -231,6 +236,19 @@ def test_a_malformed_row_is_one_line_with_its_number(
     told = str(raised.value)
     assert said in told and "d.jsonl line 2: " in told and "\n" not in told
     assert "(1 of 2 rows are bad: 1 " in told and told.endswith("more than max_bad_share=0.05)")
+
+
+def test_a_row_that_the_template_refuses_is_a_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opening(chat: ChatRenderer, messages: object) -> None:
+        raise ValueError("no system message here")
+
+    monkeypatch.setattr(ChatRenderer, "opening", opening)
+    with pytest.raises(
+        ValueError, match=r"d.jsonl line 1: it cannot be rendered: no system message here \(1 of"
+    ):
+        read(Pairs(path=file(tmp_path, [GOOD]), batch=1), student(), seed=0)
 
 
 def test_text_that_the_tokenizer_does_not_know_is_refused(
@@ -352,6 +370,13 @@ def test_turns_from_equal_states_count_alone(tmp_path: Path) -> None:
     [
         (played(0, 0, 1.0, end=EndReason.ERROR, error="boom"), "its game failed (boom)"),
         (played(0, 0, 1.0, turns=[]), "it has no sampled token"),
+        (
+            replace(
+                played(0, 0, 1.0),
+                turns=[replace(turn, shaped_reward="x") for turn in played(0, 0, 1.0).turns],
+            ),
+            "the points of a turn are 'x', no finite number",
+        ),
         (played(0, 300, 1.0), "token id 320 is beyond the 256 of the model"),
         (played(0, 0, 1.0, states=[1] * 80), "more than rollout.max_context_tokens=200 tokens"),
     ],

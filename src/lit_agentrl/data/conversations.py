@@ -55,8 +55,10 @@ class Reader:
             if message["role"] != "assistant":
                 continue
             between = messages[start:place]
-            if start and not between:
+            if not between and start:
                 raise BadRow("two_replies", "two assistant messages follow one another; join them")
+            if not between:
+                raise BadRow("no_prompt", "it begins with an assistant message, which answers nothing")
             piece = self._chat.between(between, last_reply=last) if start else self._chat.opening(between)
             last, start = self._reply(message["content"]), place + 1
             prefix += piece.tokens
@@ -72,13 +74,11 @@ class Reader:
         self._require_known(turns)
         kept = self._fitting(turns)
         self.num_read += 1
-        opening = [message for message in messages[: _first_reply(messages)]]
+        opening = messages[: _first_reply(messages)]
         return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=kept, end=EndReason.TURN_LIMIT)
 
     def steps(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
         """An episode whose one reply is made of steps, each a turn; arguments else as of `episode`."""
-        if not any(message["role"] == "user" for message in context):
-            raise BadRow("no_prompt", "the prompt has no message of user")
         piece = self._chat.opening(context)
         prefix, segments = list(piece.tokens), list(piece.segments)
         turns: list[Turn] = []

@@ -112,6 +112,8 @@ def open_folder(path: Path) -> EpisodeFolder | None:
             )
         shards = tuple(_shard(entry) for entry in found["shards"])
         described, planned = dict(found["described"]), int(found["planned"])
+        if not isinstance(described.get("policy", {}), Mapping):
+            raise TypeError("policy is no table")
         if planned < 0:
             raise ValueError(f"{file} is damaged (planned={planned} is less than 0); collect anew")
     except (OSError, UnicodeError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -163,6 +164,9 @@ def _check(episode: Episode, student: Student) -> None:
         raise BadRow("empty", "it has no sampled token")
     longest, most = 0, -1
     for turn in episode.turns:
+        points = turn.training_reward
+        if isinstance(points, bool) or not isinstance(points, int | float) or not math.isfinite(points):
+            raise BadRow("bad_reward", f"the points of a turn are {str(points)[:40]!r}, no finite number")
         size = len(turn.prefix_tokens) + len(turn.reply_tokens)
         longest = size if turn.starts_row else longest + size
         most = max(most, *turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist())
@@ -190,6 +194,8 @@ def _of_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[
             yield kind.of_row(row, reader)
         except BadRow as error:
             tally.refuse(f"{short_path(path)} {where}", error)
+        except ValueError as error:  # of the chat template, which may know no system message, or no tool
+            tally.refuse(f"{short_path(path)} {where}", BadRow("template", f"it cannot be rendered: {error}"))
 
 
 def _require_good(kind: Kind, tally: _Tally) -> None:
