@@ -114,15 +114,18 @@ Changes = Counter[tuple[str, str, str]]
 
 
 def changes(before: Phone, after: Phone) -> Changes:
-    """What was added to and what was taken from each table; ids do not count, for they tell the order of calls."""
+    """What was added, removed and changed in each table; ids of new rows do not count, for they tell an order."""
     found: Changes = Counter()
     for table in sorted({*before.tables, *after.tables}):
-        rows = [phone.tables.get(table, []) for phone in (before, after)]
-        if rows[0] == rows[1]:
-            continue
-        old, new = (Counter(map(_content, each)) for each in rows)
-        found.update({(table, "added", text): count for text, count in (new - old).items()})
-        found.update({(table, "removed", text): count for text, count in (old - new).items()})
+        old, new = ({row["id"]: row for row in phone.tables.get(table, [])} for phone in (before, after))
+        for id, row in old.items():
+            if id not in new:
+                found[table, "removed", id] += 1
+            elif new[id] != row:
+                found[table, "changed", f"{id} {_content(new[id])}"] += 1
+        for id, row in new.items():
+            if id not in old:
+                found[table, "added", _content(row)] += 1
     return found
 
 
