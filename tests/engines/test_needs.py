@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from lit_agentrl.engines.base import Capabilities
 from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.engines.needs import open_engine
+from lit_agentrl.engines.needs import open_engine, require_promised
 from lit_agentrl.engines.scripted import ScriptedEngine
 
 scripted = partial(ScriptedEngine, lambda episode, turn: "", encode=list)
@@ -39,6 +40,22 @@ class Texts(ScriptedEngine):
 
 class Fixed(ScriptedEngine):
     capabilities = Capabilities(exact_log_probs=True, fork=True, entropies=False, weights="none")
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        ({"processes": 2, "has_workers": True}, "a worker of each of several processes"),
+        ({"has_workers": True, "is_ahead": True}, "which rollout.overlap=true, or"),
+        ({"processes": 2}, ""),
+        ({"has_workers": True}, ""),
+    ],
+)
+def test_one_server_has_the_weights_of_one_version(needs: dict[str, Any], message: str) -> None:
+    promised = Capabilities(exact_log_probs=True, fork=True, weights="given", is_server=True)
+    refusal = pytest.raises(ValueError, match=message) if message else nullcontext()
+    with refusal:
+        require_promised("Server", promised, trusts_log_probs=True, **needs)
 
 
 @pytest.mark.parametrize(

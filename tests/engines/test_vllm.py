@@ -103,16 +103,6 @@ def test_options_that_make_no_sense_are_refused(
         VLLMEngine(**{**rules().engine_options(tiny_network()), **options})
 
 
-def test_one_of_several_training_processes_is_refused(
-    installed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed("0.32.0")
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(ValueError, match="one of several training processes; use strategy=single"):
-        VLLMEngine(**rules().engine_options(tiny_network()))
-
-
 def test_what_its_start_changes_of_the_process_is_put_back() -> None:
     states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
     set_num_threads = torch.set_num_threads

@@ -68,6 +68,14 @@ CASES = [
     ),
     ("worker=ray worker.share=1 worker.address=127.0.0.1:9", "cannot reach worker.address=127.0.0.1:9"),
     (
+        "worker=ray strategy=ddp trainer.devices=2 trainer.accelerator=cpu",
+        "worker=ray beside several training processes needs a cluster that runs already",
+    ),
+    (
+        "engine=vllm_serve engine.url=http://x engine.weights_folder=/tmp rollout.overlap=true",
+        "engine=OpenAIEngine is one server with the weights of one version",
+    ),
+    (
         "-m hydra/sweeper=optuna hydra/sweeper/sampler=grid optim.lr=interval(1e-6,1e-3)",
         "write optim.lr=choice(…), or choose sampler=tpe",
     ),
@@ -92,6 +100,7 @@ LATER = [  # found when the parts of the run are made, in a folder that is taken
         "logger.wandb.tags=[] must be a list of texts of 1 to 64 signs",
     ),
     ("logger.tensorboard.save_dir=../elsewhere", "would write outside of it"),
+    ("worker=ray worker.gpus=1000", "worker.gpus=1000 is more than this machine has"),
 ]
 
 
@@ -136,6 +145,8 @@ def test_something_else_than_a_head_of_ray(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cluster.subprocess, "run", lambda *_, **__: asked)
     with pytest.raises(PlayingError, match=r"worker.address=h:1 is no head of a cluster of Ray \(RPC error"):
         cluster.require_head("h:1")
+    with pytest.raises(PlayingError, match=r"finds no cluster of Ray by worker.address=auto \(RPC error"):
+        cluster.require_head("auto")
 
 
 @pytest.mark.parametrize(("command", "told"), thinned(CASES, one_in=9), ids=[case[0][:80] for case in CASES])

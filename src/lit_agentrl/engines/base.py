@@ -101,6 +101,7 @@ class Capabilities:
     entropies: bool = True  # it records them; NaN otherwise
     weights: Literal["shared", "given", "none"] = "shared"
     is_server: bool = False  # one for all processes of a run, with the weights of one version at a time
+    is_alone: bool = False  # cannot be in one of several training processes
 
 
 class Engine(Protocol):

@@ -61,6 +61,9 @@ def require_promised(
     trains: bool = True,
     trusts_log_probs: bool,
     reads_entropies: bool = False,
+    processes: int = 1,
+    has_workers: bool = False,
+    is_ahead: bool = False,
 ) -> None:
     """Refuse an engine that lacks what the run asks for.
 
@@ -71,6 +74,9 @@ def require_promised(
         trains: what it writes is trained on.
         trusts_log_probs: the update takes recorded log-probs for those of the trainer's own weights.
         reads_entropies: a part of the algorithm reads the recorded entropies.
+        processes: that train.
+        has_workers: others play training episodes, for each of these processes.
+        is_ahead: they play while it trains.
 
     Raises:
         ValueError: naming the engine, what it lacks and the remedy.
@@ -95,8 +101,24 @@ def require_promised(
             f"engine={name} cannot fork episodes, which algo/structure needs; use engine=native, or "
             "algo/structure=independent"
         )
+    _require_together(name, promised, processes=processes, has_workers=has_workers, is_ahead=is_ahead)
     if trusts_log_probs and not promised.exact_log_probs:
         raise ValueError(
             f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
             "them for these; use algo/correction=truncated, or engine=native"
+        )
+
+
+def _require_together(
+    name: str, promised: Capabilities, *, processes: int, has_workers: bool, is_ahead: bool
+) -> None:
+    if promised.is_alone and processes > 1:
+        raise ValueError(
+            f"engine={name} cannot play in one of several training processes; use strategy=single, or engine=native"
+        )
+    if promised.is_server and (is_ahead or (has_workers and processes > 1)):
+        raise ValueError(
+            f"engine={name} is one server with the weights of one version, which rollout.overlap=true, or a worker of "
+            "each of several processes, would change under episodes that are being played; use worker=none "
+            "rollout.overlap=false"
         )

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -73,10 +72,11 @@ class VLLMEngine:
 
     Raises:
         ValueError: vLLM is missing or of an unknown release, an option makes no sense, the network is none of those
-            that it knows, or this is one of several training processes.
+            that it knows.
     """
 
-    capabilities = Capabilities(exact_log_probs=True, fork=True, weights="given")
+    # groups of processes are vLLM's own within one, and it would take the training's away
+    capabilities = Capabilities(exact_log_probs=True, fork=True, weights="given", is_alone=True)
 
     def __init__(
         self,
@@ -96,10 +96,6 @@ class VLLMEngine:
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
         version = require_vllm()
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            raise ValueError(
-                "vLLM cannot play in one of several training processes; use strategy=single, or engine=native"
-            )
         require_positions(network, max_context_tokens)
         options = {
             "max_model_len": max_context_tokens, "max_num_seqs": num_slots,

@@ -27,17 +27,17 @@ from lit_agentrl.engines.support import require_positions
 from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.making import engine_of, made, made_policy
 from lit_agentrl.entry.parts import Parts, build_parts
+from lit_agentrl.entry.players import check_players
 from lit_agentrl.entry.quiet import quieten
 from lit_agentrl.entry.recorded import HeldOut, recordings
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
-from lit_agentrl.entry.structure import asked_of_engine
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.modules.reward import RewardModule
 from lit_agentrl.report.iteration import failure
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rl.objective import SCORES, Objective
+from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.players import Players
@@ -103,7 +103,7 @@ def build(
     check_thinking(chat, parts.prompt, policy.name)
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_engine(cfg, parts.algorithm, parts.structure, policy),
+        engine=_engine(cfg, parts, policy),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
@@ -160,14 +160,14 @@ def build(
     )  # fmt: skip
 
 
-def _engine(
-    cfg: DictConfig, objective: Objective, structure: Structure, policy: Policy
-) -> Callable[..., Engine]:
+def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engine]:
     """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
     require_positions(policy.network, cfg.rollout.max_context_tokens)
     make = engine_of(cfg)
+    # once more: a launcher may have started more processes than the options say
+    asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
     reach(make)
-    return partial(open_engine, make, asked=asked_of_engine(objective, structure))
+    return partial(open_engine, make, asked=asked)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

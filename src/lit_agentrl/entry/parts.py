@@ -13,15 +13,14 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named, require_whole, shown
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.needs import foretell
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
-from lit_agentrl.entry.making import engine_of, made, made_dialect, made_like
+from lit_agentrl.entry.making import made, made_dialect, made_like
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
+from lit_agentrl.entry.players import check_players
 from lit_agentrl.entry.recorded import build_kind
 from lit_agentrl.entry.strategy import check_strategy, check_trainer
 from lit_agentrl.entry.structure import (
-    asked_of_engine,
     build_algorithm,
     check_critic,
     check_overlap,
@@ -97,7 +96,6 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
-    foretell(engine_of(cfg), asked_of_engine(algorithm, structure))
     context = build_context(cfg, algorithm)
     max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
     check_structure(structure, algorithm, select_groups, max_waves, context, rollout)
@@ -125,7 +123,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         prompt=prompt,
         dialect=dialect,
         worlds=made(cfg, "worlds", Worlds),
-        worker=_worker(cfg, structure, has_critic=critic is not None),
+        worker=_worker(cfg, algorithm, structure, has_critic=critic is not None),
         context=context,
         rewards=rewards,
         data=kind,
@@ -233,8 +231,11 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
     )
 
 
-def _worker(cfg: DictConfig, structure: Structure, *, has_critic: bool) -> WorkerSettings:
+def _worker(
+    cfg: DictConfig, algorithm: Objective, structure: Structure, *, has_critic: bool
+) -> WorkerSettings:
     worker = made(cfg, "worker", WorkerSettings) if cfg.worker else Here()
+    check_players(cfg, worker, algorithm, structure)
     check_critic(structure, has_critic=has_critic, plays_here=isinstance(worker, Here))
     return worker
 

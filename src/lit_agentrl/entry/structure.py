@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
@@ -173,17 +172,6 @@ def never_repeated(structure: Structure, games: Games, instances: int | None) ->
         f"algo.structure={type(structure).__name__} acts on instances that are played again, and "
         "rollout.instances=null draws new ones always; set rollout.instances=128"
     )
-
-
-def asked_of_engine(objective: Objective, structure: Structure) -> dict[str, Any]:
-    """What a run asks of its engine, as `require_promised` takes it."""
-    return {
-        "structure": structure.needs,
-        "trains": objective.trains,
-        # one that asks for both is given recomputed ones
-        "trusts_log_probs": objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"),
-        "reads_entropies": objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
-    }
 
 
 def check_critic(structure: Structure, *, has_critic: bool, plays_here: bool) -> None:

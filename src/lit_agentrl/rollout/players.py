@@ -48,7 +48,7 @@ class Players:
         """Make the engine of this process around the trainer's network.
 
         Raises:
-            ValueError: a worker is to play with an engine of which there is one, or without weights.
+            ValueError: a worker is to play without weights.
         """
         self.close()
         if network is None and (self._worker.place == "rank" or world_size() > 1):
@@ -58,14 +58,6 @@ class Players:
             )
         self._network, self._context, self._doors = network, forward_context, doors
         self._here = Inline(self._rules, network, forward_context, doors)
-        if self._worker.place == "here" or not self._here.capabilities.is_server:
-            return
-        if self._first_wave is not None or world_size() > 1:
-            raise ValueError(
-                "engine: one server holds the weights of one version, which rollout.overlap=true, or a worker of each "
-                "of several processes, would change under episodes that are being played; use worker=none "
-                "rollout.overlap=false"
-            )
 
     def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
         """Open the worker.

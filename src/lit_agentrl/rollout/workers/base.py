@@ -82,6 +82,14 @@ class WorkerSettings(ABC):
         """
         return None
 
+    def check_processes(self, processes: int) -> None:
+        """Find what cannot be had beside so many training processes, before any of them starts.
+
+        Raises:
+            ValueError: naming the option and the remedy.
+        """
+        return None
+
     @abstractmethod
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool

@@ -7,8 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from lit_agentrl.checks import require
 from lit_agentrl.rollout.workers.crew import PlayingError
@@ -53,15 +56,20 @@ def require_answer(address: str) -> None:
 def require_head(address: str) -> None:
     """Look whether what listens there is the head of a cluster, in a process of its own: Ray asks for long, and logs.
 
+    Args:
+        address: ``HOST:PORT``, or ``auto``: where Ray itself finds one.
+
     Raises:
         PlayingError: nobody does, or something else, such as a proxy.
     """
-    require_answer(address)
+    if address != AUTO:
+        require_answer(address)
+    there = [] if address == AUTO else ["--address", address]
     asks = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
     brief = {**os.environ, "RAY_gcs_server_request_timeout_seconds": f"{_ANSWER_S / 2:g}"}
     try:
         asked = subprocess.run(
-            [*asks, "--address", address],
+            [*asks, *there],
             capture_output=True,
             text=True,
             env=brief,
@@ -71,6 +79,11 @@ def require_head(address: str) -> None:
         reason = "" if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["no answer"])[-1]
     except subprocess.TimeoutExpired:
         reason = f"no answer within {_HEAD_S:g} seconds"
+    if reason and address == AUTO:
+        raise PlayingError(
+            f"worker=ray finds no cluster of Ray by worker.address=auto ({reason.split('. ')[0]}); start one here (ray start --head "
+            "--port=6379), or name its address (HOST:6379)"
+        )
     if reason:
         raise PlayingError(
             f"worker=ray: what listens at worker.address={address} is no head of a cluster of Ray ({reason}); start "
@@ -109,16 +122,34 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
             f"`ray status` on its head{hint}"
         ) from error
     if address is None:
-        _require_room(ray, cpus, gpus)
-
-
-def _require_room(ray: ModuleType, cpus: float, gpus: float) -> None:
-    """Refuse actors that the cluster of this machine alone, which does not grow, will never have room for."""
-    have = ray.cluster_resources()
-    for option, name, need in (("cpus", "CPU", cpus), ("gpus", "GPU", gpus)):
-        if need > have.get(name, 0.0):
+        have = ray.cluster_resources()
+        try:
+            require_room(
+                {"cpus": cpus, "gpus": gpus}, {"cpus": have.get("CPU", 0.0), "gpus": have.get("GPU", 0.0)}
+            )
+        except PlayingError:
             ray.shutdown()
+            raise
+
+
+def room_here() -> dict[str, float]:
+    """What this machine has at most; Ray may be allowed less of it."""
+    return {"cpus": os.cpu_count() or 1, "gpus": torch.cuda.device_count()}
+
+
+def require_room(need: Mapping[str, float], have: Mapping[str, float]) -> None:
+    """Refuse actors that the cluster of this machine alone, which does not grow, will never have room for.
+
+    Args:
+        need: of each actor, by option.
+        have: of the machine.
+
+    Raises:
+        PlayingError: naming the option.
+    """
+    for option, wanted in need.items():
+        if wanted > have[option]:
             raise PlayingError(
-                f"worker.{option}={need:g} is more than this machine has ({have.get(name, 0.0):g}), so no worker could "
+                f"worker.{option}={wanted:g} is more than this machine has ({have[option]:g}), so no worker could "
                 f"begin; lower worker.{option}, or name a cluster with worker.address"
             )

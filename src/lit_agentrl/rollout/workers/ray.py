@@ -13,11 +13,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require, require_number, require_whole
-from lit_agentrl.distributed import world_size
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.actor import PlayingActor, sent
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.rollout.workers.cluster import AUTO, connect, host_and_port, require_head
+from lit_agentrl.rollout.workers.cluster import (
+    AUTO,
+    connect,
+    host_and_port,
+    require_head,
+    require_room,
+    room_here,
+)
 from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import packed
@@ -86,20 +92,26 @@ class RaySettings(PoolSettings):
         """See `WorkerSettings`; a cluster is asked for, too.
 
         Raises:
-            PlayingError: no cluster is at its address.
+            PlayingError: no cluster is at its address, or this machine alone has no room for a worker.
         """
         rules.require_picklable()
-        if self.address not in (None, AUTO):
+        if self.address is not None:
             require_head(self.address)
+        else:
+            # for a number of actors Ray is told of as many cores as they want
+            cores = {"cpus": self.cpus} if self.count == AUTO else {}
+            require_room({"gpus": self.gpus, **cores}, room_here())
 
-    def open(
-        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
-    ) -> Pool:
-        if world_size() > 1 and (self.address is None or isinstance(self.count, str)):
+    def check_processes(self, processes: int) -> None:
+        if processes > 1 and (self.address is None or isinstance(self.count, str)):
             raise ValueError(
                 "worker=ray beside several training processes needs a cluster that runs already and a number of "
                 "actors for each process; start one (ray start --head), and set worker.address=auto worker.count=N"
             )
+
+    def open(
+        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
+    ) -> Pool:
         crew = Actors(self, packed((rules, network, forward_context)), is_ahead=is_ahead)
         return self.pool(crew, rules, is_ahead=is_ahead)
 
