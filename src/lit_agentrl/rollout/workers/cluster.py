@@ -81,8 +81,8 @@ def require_head(address: str) -> None:
         reason = f"no answer within {_HEAD_S:g} seconds"
     if reason and address == AUTO:
         raise PlayingError(
-            f"worker=ray finds no cluster of Ray by worker.address=auto ({reason.split('. ')[0]}); start one here (ray start --head "
-            "--port=6379), or name its address (HOST:6379)"
+            f"worker=ray finds no cluster of Ray by worker.address=auto ({reason.split('. ')[0]}); start one here "
+            "(ray start --head --port=6379), or name its address (HOST:6379)"
         )
     if reason:
         raise PlayingError(
