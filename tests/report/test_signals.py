@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from lit_agentrl.distributed import rank, world_size
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
+from lit_agentrl.report.rules import Rule
 from lit_agentrl.report.signals import of_replies
+from tests.strategies.processes import on_ranks
 
 
 def episode(group: int, member: int, *replies: list[int], end: EndReason = EndReason.SUCCESS) -> Episode:
@@ -54,3 +60,39 @@ def test_the_order_of_play_and_failures_change_nothing() -> None:
     lost = episode(3, 0, [9, 9, 9], end=EndReason.ERROR)
     assert of_replies(played[::-1]) == of_replies([*played, lost])
     assert of_replies([lost]) == {}
+
+
+def watched() -> tuple[list[dict[str, float]], list[int]]:
+    """Four iterations of replies that become alike, as this rank sees its groups of them; which had an alarm."""
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("gloo")
+    rule = Rule("collapse/distinct_within", below=0.95, reference="first", window=1, patience=2)
+    rows: list[dict[str, float]] = []
+    alarms: list[int] = []
+    for iteration in range(4):
+        kinds = (
+            4 - iteration
+        )  # of replies in the even groups; the odd ones, of the other rank, stay as they are
+        played = [
+            episode(group, member, [group, 7, 20 + (member % kinds if group % 2 == 0 else member)])
+            for group in range(4)
+            for member in range(4)
+        ]
+        rows.append(of_replies([each for each in played if each.group % world_size() == rank()]))
+        if rule.look("distinct", rows[-1]) is not None:
+            alarms.append(iteration)
+    return rows, alarms
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_ranks_that_see_other_groups_sound_the_same_alarm(tmp_path: Path) -> None:
+    """A rank whose own replies are fine must stop or roll back with the others."""
+    alone, alarms = watched()
+    assert alarms == [2]
+    for rows, found in on_ranks(watched, tmp_path):
+        assert found == alarms
+        for row, whole in zip(rows, alone, strict=True):  # `across` compares neighbours that a rank has
+            assert {k: v for k, v in row.items() if "across" not in k} == pytest.approx(
+                {k: v for k, v in whole.items() if "across" not in k}
+            )
