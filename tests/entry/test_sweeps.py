@@ -178,7 +178,12 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
         "error": None,
     }  # fmt: skip
     append(tmp_path, entry)
-    given = [f"resume={tmp_path}", "algo=grpo", "trust_run=true", f"hydra.sweep.dir={tmp_path}"]
+    given = [
+        f"resume={tmp_path}",
+        "algo=grpo",
+        "trust_run=true",
+        f"hydra.sweep.dir={os.path.relpath(tmp_path)}",
+    ]
     asked = continuing.asked(given)
     assert asked == (tmp_path, True, ["algo=grpo"]) and continuing.asked(["seed=1"]).folder is None
     plan = sweepers.Plan([], [["seed=1", "algo=grpo"], ["seed=2", "algo=grpo"]], True, False, 1, frozenset())

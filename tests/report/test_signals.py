@@ -65,7 +65,9 @@ def test_the_order_of_play_and_failures_change_nothing() -> None:
 def watched() -> tuple[list[dict[str, float]], list[int]]:
     """Four iterations of replies that become alike, as this rank sees its groups of them; which had an alarm."""
     if "WORLD_SIZE" in os.environ:
-        dist.init_process_group("gloo")
+        dist.init_process_group(
+            "gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+        )
     rule = Rule("collapse/distinct_within", below=0.95, reference="first", window=1, patience=2)
     rows: list[dict[str, float]] = []
     alarms: list[int] = []

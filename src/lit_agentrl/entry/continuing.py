@@ -51,7 +51,7 @@ def asked(overrides: Sequence[str]) -> Asked:
         return Asked(None, False, list(overrides))
     folder = Path(named[0].partition("=")[2].strip("'\""))
     placed = [text for text in overrides if text.lstrip("+").startswith(f"{_SWEEP_DIR}=")]
-    if len(named) > 1 or any(Path(text.partition("=")[2].strip("'\"")) != folder for text in placed):
+    if len(named) > 1 or any(_path(text) != folder.absolute() for text in placed):
         raise UserError(
             f"{named[0]}, {(*named[1:], *placed)[0]}: one sweep goes on, in its folder; name it once"
         )
@@ -64,6 +64,10 @@ def asked(overrides: Sequence[str]) -> Asked:
     given = [text for text in overrides if text.startswith(f"{TRUST_RUN}=")]
     rest = [text for text in overrides if text not in (*named, *placed, *given)]
     return Asked(folder, any(is_trusted(each.value()) for each in parse(given)), rest)
+
+
+def _path(text: str) -> Path:
+    return Path(text.partition("=")[2].strip("'\"")).absolute()
 
 
 def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]]) -> None:

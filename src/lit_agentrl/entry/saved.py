@@ -17,6 +17,7 @@ from lit_agentrl.entry.composition import check_sections, load_option, own_folde
 from lit_agentrl.entry.errors import UserError, explain
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.entry.trust import TRUST_RUN, UntrustedError, games_of, require_shipped, settle
+from lit_agentrl.report import sweep as records
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +139,8 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
     if not file.is_file():
         runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
         inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        if option == "resume" and (folder / records.FILE).is_file():
+            inside += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
     try:
         raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
