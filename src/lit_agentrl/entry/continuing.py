@@ -51,7 +51,7 @@ def asked(overrides: Sequence[str]) -> Asked:
         return Asked(None, False, list(overrides))
     folder = Path(named[0].partition("=")[2].strip("'\""))
     placed = [text for text in overrides if text.lstrip("+").startswith(f"{_SWEEP_DIR}=")]
-    if len(named) > 1 or any(_path(text) != folder.absolute() for text in placed):
+    if len(named) > 1 or any(_path(text) != folder.resolve() for text in placed):
         raise UserError(
             f"{named[0]}, {(*named[1:], *placed)[0]}: one sweep goes on, in its folder; name it once"
         )
@@ -67,7 +67,7 @@ def asked(overrides: Sequence[str]) -> Asked:
 
 
 def _path(text: str) -> Path:
-    return Path(text.partition("=")[2].strip("'\"")).absolute()
+    return Path(text.partition("=")[2].strip("'\"")).resolve()
 
 
 def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]]) -> None:
