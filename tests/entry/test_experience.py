@@ -56,6 +56,8 @@ def go(url: str, folder: str, iterations: int) -> list[dict[str, str]]:
     return table(Path(folder))
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_model_behind_an_api_learns(in_empty_folder: Path) -> None:
     with serving(model) as url:
         start, first, second = go(url, "run", 2)

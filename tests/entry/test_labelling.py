@@ -55,6 +55,8 @@ def judge(path: str, body: dict[str, Any]) -> dict[str, Any]:
     return chat_of(f"<critique>c</critique><better>{better}</better>")
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_judge_rates_what_was_recorded(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:

@@ -108,6 +108,8 @@ def test_a_server_that_has_ended_is_started_again(rows: str, caplog: pytest.LogC
     env.close()
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_hangs_is_a_timeout_of_its_episode(rows: str) -> None:
     seats = Seats(
         Task("it", partial(Mcp, command=[*RAW, "hang"], path=rows, timeout_s=0.5), max_actions=9), {}
