@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.engines import vllm
+from tests.conftest import thinned
 from tests.entry.test_structure import built
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", thinned(["ddp", "fsdp"]))
 def test_vllm_in_one_of_several_processes(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "require_vllm", lambda: "0.32.0")
     given = ("engine=vllm", f"strategy={strategy}", "trainer.accelerator=cpu")

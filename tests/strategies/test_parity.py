@@ -122,7 +122,7 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
 @pytest.mark.parametrize(
     ("algo", "strategy"),
     [
-        ("grpo", "ddp"), pytest.param("ppo", "ddp", marks=pytest.mark.slow), ("dapo", "ddp"), ("gspo", "ddp"),
+        ("grpo", "ddp"), *(pytest.param(algo, "ddp", marks=pytest.mark.slow) for algo in CASES if algo != "grpo"),
         *(pytest.param(algo, "fsdp", marks=pytest.mark.slow) for algo in CASES),
     ],
 )  # fmt: skip
