@@ -48,6 +48,8 @@ def played(run: Run, params: SamplingParams) -> list[Episode]:
     return batch.episodes
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosing, "SAMPLES", 4)
     run = run_of(tmp_path)

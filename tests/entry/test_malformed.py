@@ -272,6 +272,8 @@ def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_mode
     assert not Path("run/transcripts").exists() and not Path("run/checkpoints").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_an_engine_that_an_update_cannot_trust_is_refused(
     refused: Refused, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
