@@ -173,6 +173,17 @@ def test_every_reward_part_is_on_its_page() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
+def test_every_option_of_a_group_is_in_the_readme() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = {found[1]: line for line in lines if (found := re.match(r"\| `([a-z/]+)` \|", line))}
+    conf = ROOT / "src/lit_agentrl/conf"
+    groups = [name for name in rows if (conf / name).is_dir()]
+    assert {"algo", "env", "reward", "data", "dialect", "experiment"} <= {*groups}
+    for group in groups:
+        options = {file.stem for file in (conf / group).glob("[!_]*.yaml")}
+        assert not (lacking := {name for name in options if f"`{name}`" not in rows[group]}), (group, lacking)
+
+
 def test_every_command_and_flag_is_on_its_page() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     words = [*subcommands(), *(flag for flag in FLAGS if flag.startswith("--"))]
