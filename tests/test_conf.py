@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,8 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
     """
     groups = [group for group in OPTIONS if host(group) == of_axes and group != "algo"]
     choices = {g: OPTIONS[g][min(round_, len(OPTIONS[g]) - 1)] for g in groups}
+    if choices.get("env") == "bfcl" and find_spec("bfcl_eval") is None:
+        choices["env"] = "bandit"  # beside an option of another group
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if of_axes:
         overrides.append(f"algo={of_axes}")
@@ -97,8 +101,9 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
     if choices.get("env") == "remote":
         overrides.append(f"env.game.url={served_game()}")
     if choices.get("env") == "mcp":
+        raw = Path(__file__).with_name("envs") / "mcp_raw.py"
         overrides += [
-            "env.game.command=[python]",
+            f"env.game.command=[{sys.executable},-S,{raw},book]",
             f"env.game.path={CONF.parents[2] / 'examples/own_mcp/tasks.jsonl'}",
         ]
     if choices.get("env") == "dataset":
@@ -156,8 +161,6 @@ def make_engine(cfg: DictConfig) -> None:
 
 
 def make_games(cfg: DictConfig) -> None:
-    if cfg.env.get("name") == "bfcl":
-        pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
     games = build_games(cfg, task_loader())
     assert games.tasks and len(games.weights) == len(games.tasks) == len(games.val)
     observation, _ = games.tasks[0].make("train").reset(seed=0)
@@ -273,6 +276,8 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=15),
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
+    if (group, option) == ("env", "bfcl"):
+        pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
     axis = group.removeprefix("algo/") if host(group) else ""
     cfg = composed(OPTIONS[group].index(option), host(group), tiny_model_folder).copy()
     cfg.run_dir = str(tmp_path)

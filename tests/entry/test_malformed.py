@@ -239,7 +239,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     # resuming
     ("resume=/no/such", "resume=/no/such", "give the folder of a run"),
     ("resume=.", "resume=.", "no .hydra/config.yaml"),
-    ("resume=here -m", "-m", "its own saved config"),
+    ("resume=here -m", "resume=here is no sweep", "the folder that holds its runs"),
 ]
 MALFORMED_EVALUATIONS = [
     ("", "run", "set run=FOLDER"),

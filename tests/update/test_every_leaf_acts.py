@@ -215,8 +215,8 @@ def idle_of_mix(config: DictConfig, node_path: str) -> list[str]:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_every_axis(option):
-    axis = option.split("=")[0]
-    config = hosted(config_of(host_of(axis)), option)
+    axis, stem = option.split("=")
+    config = hosted(config_of(host_of(axis, stem)), option)
     for change in SCALES.get(option, ()):
         key, _, value = change.partition("=")
         OmegaConf.update(config.algo, key, yaml.safe_load(value))
