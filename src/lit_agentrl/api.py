@@ -38,8 +38,8 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
 
 if TYPE_CHECKING:
-    from lit_agentrl.entry.evaluation import Scores
     from lit_agentrl.entry.playing import Playthrough
+    from lit_agentrl.entry.scores import Scores
     from lit_agentrl.models.policy import Policy
 
 __all__ = ["Job", "Result", "RunError", "UserError", "compose", "train"]

@@ -14,7 +14,7 @@ from lit_agentrl.entry.options import opened, options_of_model
 from lit_agentrl.entry.overrides import split_arguments
 
 if TYPE_CHECKING:
-    from lit_agentrl.entry.evaluation import Scores
+    from lit_agentrl.entry.scores import Scores
 
 
 def main(argv: Sequence[str] | None = None) -> None:

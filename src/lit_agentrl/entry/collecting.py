@@ -16,13 +16,14 @@ from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.entry import screen
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt, record_of
+from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
 from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.model_evaluation import described_model, opened_model
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import owned, require_idle
 from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.playing import Keep, load_weights
+from lit_agentrl.entry.scores import record_of
 from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.table import Table
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
@@ -25,48 +24,18 @@ from lit_agentrl.entry.making import as_list, other_engine
 from lit_agentrl.entry.ownership import require_idle
 from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.score_table import table_of
+from lit_agentrl.entry.scores import Scores, record_of
 from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.entry.totals import Totals
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.report.statistics import (
-    clustered_mean_interval,
-    clustered_share_interval,
-    normalised,
-    pass_at_k,
-    shares_interval,
-)
-from lit_agentrl.report.summary import estimate
-from lit_agentrl.report.table import as_text
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
-
-
-@dataclass(frozen=True, repr=False)
-class Scores:
-    """What an evaluation measured; printed, it is a table.
-
-    Attributes:
-        records: one per game and temperature: success, return and pass@k with 95 % intervals over instances,
-            chance, oracle, normalised success.
-        path: where they are written; None where that could not be, which is told.
-        table: the same for people.
-    """
-
-    records: list[dict[str, Any]]
-    path: Path | None
-    table: Table
-
-    def __rich__(self) -> Table:
-        return self.table
-
-    def __repr__(self) -> str:
-        return as_text(self.table)
 
 
 def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Scores:
@@ -247,54 +216,3 @@ def rebuilt(
         if cfg.get("engine") is not None:
             saved.engine = other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)
-
-
-def record_of(
-    cfg: DictConfig,
-    env: str,
-    temperature: float,
-    outcomes: Sequence[Outcome],
-    levels: dict[str, float | None],
-) -> dict[str, Any]:
-    """What one game's outcomes come to at one temperature.
-
-    Raises:
-        UserError: all of them failed.
-    """
-    played = [each for each in outcomes if not each.failed]
-    if not played:
-        raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
-    groups = [e.group for e in played]
-    success = clustered_share_interval([e.success for e in played], groups)
-    returns = clustered_mean_interval([e.total_reward for e in played], groups)
-    record = {
-        "env": env,
-        "split": cfg.split,
-        "temperature": temperature,
-        "episodes": len(played),
-        "failed": len(outcomes) - len(played),
-        "success": estimate(success),
-        "return": estimate(returns),
-        "normalised": _normalised(success.mean, levels),
-        "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
-        "levels": levels,
-        # in the order of instances, for paired comparisons; null where the game failed
-        "solved": [None if e.failed else e.success for e in outcomes],
-    }
-    counts: dict[int, list[bool]] = {}
-    for episode in played:
-        counts.setdefault(episode.group, []).append(episode.success)
-    for k in cfg.pass_k:
-        # failed episodes may leave too few
-        enough = [solved for solved in counts.values() if len(solved) >= k]
-        shares = [pass_at_k(len(solved), sum(solved), k) for solved in enough]
-        record[f"pass@{k}"] = estimate(shares_interval(shares, sum(map(len, enough)))) if shares else None
-    return record
-
-
-def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
-    """None where a level is not known, or where both are the same."""
-    chance, oracle = levels["chance_success"], levels["oracle_success"]
-    if chance is None or oracle is None or oracle <= chance:
-        return None
-    return normalised(success, chance, oracle)

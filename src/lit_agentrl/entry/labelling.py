@@ -33,17 +33,10 @@ from lit_agentrl.rewards.judge import Judge
 from lit_agentrl.rollout.adviser import Adviser
 
 # options of the judge that act here
-_OF_JUDGE = (
-    "engine",
-    "model",
-    "temperature",
-    "max_",
-    "principles",
-    "shows_end",
-    "most_characters",
-    "retries",
-)
-_NOT_OF_JUDGE = ("max_unjudged_share",)
+_OF_JUDGE = {
+    "engine", "model", "temperature", "max_reply_tokens", "max_context_tokens", "principles", "shows_end",
+    "most_characters", "retries",
+}  # fmt: skip
 
 
 def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
@@ -119,8 +112,8 @@ def _check_options(cfg: DictConfig) -> None:
 
 def _judge(described: Sequence[str]) -> tuple[dict[str, Any], Judge]:
     for each in parse(described):
-        name = each.key_or_group.removeprefix("reward.judge.")
-        if each.key_or_group != "reward" and (not name.startswith(_OF_JUDGE) or name in _NOT_OF_JUDGE):
+        name = each.key_or_group.removeprefix("reward.judge.").partition(".")[0]
+        if each.key_or_group != "reward" and name not in _OF_JUDGE:
             raise UserError(
                 f"{each.input_line} has no effect: pairs are compared, and nothing is paid; leave it out"
             )

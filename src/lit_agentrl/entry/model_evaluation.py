@@ -22,12 +22,13 @@ from lit_agentrl.entry.assembly import check_prompts, check_thinking
 from lit_agentrl.entry.baselines import baselines
 from lit_agentrl.entry.composition import compose_job, load_option, task_loader
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.evaluation import Scores, check_options, record_of
+from lit_agentrl.entry.evaluation import check_options
 from lit_agentrl.entry.games import Games, build_games
 from lit_agentrl.entry.keeping import can_keep, keep
 from lit_agentrl.entry.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.score_table import table_of
+from lit_agentrl.entry.scores import Scores, record_of
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.functions import arguments_of, function_name
-from lit_agentrl.envs.rows import Row, Source, find_files, named_files
+from lit_agentrl.envs.rows import Row, Source, contents, find_files, named_files
 from lit_agentrl.envs.splits import keyed_rng
 
 _ROW = 51  # purpose key
@@ -110,11 +109,13 @@ class Dataset(TextEnv):
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """The content of the files in place of their names."""
-        files = named_files(options["path"])
-        digests = {split: hashlib.blake2b(file.read_bytes()).hexdigest() for split, file in files.items()}
         reward = options["reward"]
         constants = reward.keywords if isinstance(reward, partial) else {}
-        return {**options, "path": digests, "reward": [function_name(reward), dict(constants)]}
+        return {
+            **options,
+            "path": contents(options["path"]),
+            "reward": [function_name(reward), dict(constants)],
+        }
 
     @property
     def system_text(self) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ def named_files(path: str | Mapping[str, str]) -> dict[str, Path]:
     for name in files.values():
         require_local("path", name)
     return {str(split): Path(str(name)).expanduser().absolute() for split, name in files.items()}
+
+
+def contents(path: str | Mapping[str, str]) -> dict[str, str]:
+    """A digest of the content of each of `named_files`."""
+    return {split: blake2b(file.read_bytes()).hexdigest() for split, file in named_files(path).items()}
 
 
 def find_files(path: str | Mapping[str, str]) -> tuple[tuple[str, str, tuple[int, int]], ...]:

@@ -15,6 +15,7 @@ from lit_agentrl.checks import one_line, require, require_number, require_one_of
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Answerer, Points, RewardContext, RewardPart, Stage, outcome
 from lit_agentrl.rewards.judging import VOTES, Criteria, Unreadable, voted
+from lit_agentrl.rewards.remembered import Remembered
 from lit_agentrl.rewards.watching import Watched
 
 _OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # counts that are logged
@@ -63,7 +64,6 @@ class Judge(RewardPart):
     high: float = 10.0
     shows_end: bool = False
     most_characters: int = 20_000
-    _known: dict[int, tuple[Episode, float | None]] = field(default_factory=dict, init=False, repr=False)
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _spread: list[float] = field(default_factory=list, init=False, repr=False)
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
@@ -93,6 +93,7 @@ class Judge(RewardPart):
             most_characters=self.most_characters,
         )  # fmt: skip
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
+        self._values = Remembered(self._asked)
 
     def setup(self, context: RewardContext) -> None:
         """Makes the judge.
@@ -119,7 +120,7 @@ class Judge(RewardPart):
         Raises:
             ValueError: more than ``max_unjudged_share`` of all episodes have no readable reply.
         """
-        values = self._judged(episodes)
+        values = self._values.of(episodes)
         missing = self.everyones_numbers([float(value is None) for value in values])
         if sum(missing) > self.max_unjudged_share * len(missing):
             raise ValueError(
@@ -137,15 +138,8 @@ class Judge(RewardPart):
 
     def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         """Those without a readable reply."""
-        return [episode for episode in episodes if self._known[id(episode)][1] is None]
-
-    def _judged(self, episodes: Sequence[Episode]) -> list[float | None]:
-        """The value of each episode, if there is one; those that were judged just before are kept."""
-        new = [episode for episode in episodes if id(episode) not in self._known]
-        self._known = {id(e): self._known[id(e)] for e in episodes if id(e) in self._known}
-        for episode, value in zip(new, self._asked(new), strict=True):
-            self._known[id(episode)] = (episode, value)  # which is held, so that nothing else has its number
-        return [self._known[id(episode)][1] for episode in episodes]
+        values = self._values.of(episodes)
+        return [episode for episode, value in zip(episodes, values, strict=True) if value is None]
 
     def _asked(self, episodes: Sequence[Episode]) -> list[float | None]:
         texts = [self._criteria.score_of(episode) for episode in episodes]
@@ -167,6 +161,7 @@ class Judge(RewardPart):
                     self._counts[f"unread_{error}"] += 1
                     self._first = self._first or f'; the first: "{one_line(reply[:80])}" ({error})'
             open_ = unread
+        self._counts.update(episodes=len(episodes), unjudged=sum(not values for values in found))
         self._spread += [pstdev(values) for values in found if len(values) > 1]
         return [voted(values, self.vote) if values else None for values in found]
 
@@ -209,7 +204,7 @@ class Judge(RewardPart):
         ``asked``; shares of ``unread`` replies, by reason too, and of ``unjudged`` episodes; ``spread`` of an episode's
         samples; tokens and cost.
         """
-        judged = [(episode, self._known[id(episode)][1]) for episode in episodes]
+        judged = list(zip(episodes, self._values.of(episodes), strict=True))
         values = self.everyones_numbers([value for _, value in judged if value is not None])
         solved = self.everyones_numbers([float(e.success) for e, value in judged if value is not None])
         row = self._watched.look(values, solved) if values else {}
@@ -217,7 +212,7 @@ class Judge(RewardPart):
         meter = self._answerer.meter()
         counts = [
             *(float(self._counts[name]) for name in names),
-            float(sum(value is None for _, value in self._known.values())), float(len(self._known)),
+            float(self._counts["unjudged"]), float(self._counts["episodes"]),
             sum(self._spread), float(len(self._spread)),
             *(meter.get(name, 0.0) - self._before.get(name, 0.0) for name in _OF_SERVER),
         ]  # fmt: skip

@@ -13,6 +13,7 @@ from lit_agentrl.checks import require, require_number, require_one_of, require_
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.models.reward_model import About, RewardModel, load_model, read_about
 from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage, at_end
+from lit_agentrl.rewards.remembered import Remembered
 from lit_agentrl.rewards.scoring import turn_values
 from lit_agentrl.rewards.watching import Watched
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
@@ -51,7 +52,6 @@ class Learned(RewardPart):
     caution: float = 0.5
     tokens_per_batch: int = 8192
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
-    _known: dict[int, tuple[Episode, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         is_text = isinstance(self.path, str) and bool(self.path.strip())
@@ -79,6 +79,7 @@ class Learned(RewardPart):
         if len(self._paths) == 1 and self.combine != "mean":
             raise ValueError(f"combine={self.combine} has no effect with one model; name several in path")
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
+        self._values = Remembered(self._scored)
         abouts = [read_about(each) for each in self._paths]
         if len({about.fingerprint for about in abouts}) < len(abouts):
             raise ValueError(
@@ -134,15 +135,9 @@ class Learned(RewardPart):
 
     def values(self, episodes: Sequence[Episode]) -> Points:
         """After each turn of each episode, without weight; episodes that were asked for just before are kept."""
-        new = [episode for episode in episodes if id(episode) not in self._known]
-        self._known = {id(e): self._known[id(e)] for e in episodes if id(e) in self._known}
-        for episode, row in zip(new, self._scored(new), strict=True):
-            self._known[id(episode)] = (episode, row)  # which is held, so that nothing else has its number
-        return [self._known[id(episode)][1] for episode in episodes]
+        return self._values.of(episodes)
 
     def _scored(self, episodes: Sequence[Episode]) -> Points:
-        if not episodes:
-            return []
         found_MA = torch.stack(
             [turn_values(model, episodes, self.tokens_per_batch, self._device) for model in self._models]
         )

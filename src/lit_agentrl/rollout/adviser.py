@@ -15,15 +15,9 @@ from lit_agentrl.engines.needs import foretell, open_engine, reach
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.questions import Question, ask
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.dialects.blocks import NoStop
 
 _ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
-
-
-class _ToTheEnd:
-    """A reply is complete where the model says so."""
-
-    def update(self, state: str, token: int) -> tuple[str, bool]:
-        return "", False
 
 
 class Adviser:
@@ -90,7 +84,7 @@ class Adviser:
     def _opened(self) -> Engine:
         if self._engine is None:
             self._engine = open_engine(
-                self._make, asked=_ASKED, network=self._network, stop=_ToTheEnd(),
+                self._make, asked=_ASKED, network=self._network, stop=NoStop(),
                 end_of_turn_ids=self._chat.end_of_turn_ids, max_context_tokens=self._params.max_context_tokens,
                 forward_context=nullcontext,
             )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from lit_agentrl.actions import BadCall, ToolCall, ToolSpec, read_call
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.envs.adapters.mcp_session import Gone, Session
 from lit_agentrl.envs.adapters.mcp_tasks import McpTask, alike, read_tasks
-from lit_agentrl.envs.rows import named_files
+from lit_agentrl.envs.rows import contents, named_files
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
 from lit_agentrl.schemas import finder, patterns_of
@@ -94,11 +93,7 @@ class Mcp(World):
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """The content of the files in place of their names."""
-        files = named_files(options["path"])
-        return {
-            **options,
-            "path": {split: blake2b(file.read_bytes()).hexdigest() for split, file in files.items()},
-        }
+        return {**options, "path": contents(options["path"])}
 
     @property
     def rules(self) -> str:
