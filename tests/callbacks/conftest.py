@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from tensorboard.summary.writer import event_file_writer
 from torch import nn
 
@@ -93,7 +94,8 @@ class Toy(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         weight = next(self.net.parameters()).sum().item()
-        self.row["val/success"] = self.scores.get(self.trainer.current_epoch + 1, weight)
+        is_start = self.trainer.state.fn == TrainerFn.VALIDATING
+        self.row["val/success"] = self.scores.get(0 if is_start else self.trainer.current_epoch + 1, weight)
 
 
 class Stop(Callback):
@@ -111,6 +113,7 @@ def fit(folder: Path, max_epochs: int, callbacks: list[Callback] | None = None, 
     """Launch the toy in ``folder``, continuing from its last checkpoint if there is one."""
     module = options.pop("module", None) or Toy()
     loggers = options.pop("loggers", None)
+    measures_start = options.pop("measures_start", False)
     last = folder / "checkpoints" / "last.ckpt"
     if callbacks is None:
         callbacks = [IterationLog(), Transcripts(folder / "transcripts", every=2)]
@@ -122,6 +125,9 @@ def fit(folder: Path, max_epochs: int, callbacks: list[Callback] | None = None, 
         enable_model_summary=False, **{"enable_progress_bar": False, **options},
     )  # fmt: skip
     resume = last if last.exists() or Path(f"{last}.prev").exists() else None
+    if measures_start and resume is None:
+        trainer.validate(module, Batches(), verbose=False)
+        module.row = {}
     trainer.fit(module, Batches(), Batches(), ckpt_path=resume)
     return trainer
 

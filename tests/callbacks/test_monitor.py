@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl.callbacks.actions import Action, Stop, Warn
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
@@ -57,6 +58,29 @@ def test_it_ends_a_run_and_the_run_stays_ended(launch: Launch, toy_module: Any, 
     assert trainer.current_epoch == 12 and not mine[0].has_stopped and len(mine[0].warnings) == 1
 
 
+@pytest.mark.parametrize("stops", [2, 8])
+def test_the_start_is_the_first_thing_to_fall_short_of(
+    launch: Launch, toy_module: Any, tmp_path: Path, stops: int
+) -> None:
+    """It is looked at once, also where the run goes on later."""
+    for iterations in (stops, 8):
+        mine = callbacks(tmp_path)
+        scores = {0: 0.8, 2: 0.1, 4: 0.2, 6: 0.1, 8: 0.1}
+        launch(tmp_path, iterations, mine, module=toy_module(scores), measures_start=True)
+    (line,) = mine[0].warnings
+    assert line.startswith("iteration 6:") and line.endswith("last values 0.8, 0.1, 0.2, 0.1")
+
+
+def test_a_rule_that_the_start_breaks_is_told_before_training(
+    launch: Launch, toy_module: Any, tmp_path: Path
+) -> None:
+    rules = {"low": Rule("val/success", below=0.5)}
+    monitor = CollapseMonitor(rules, Stop())
+    trainer = launch(tmp_path, 4, [monitor, IterationLog()], module=toy_module({0: 0.4}), measures_start=True)
+    assert monitor.warnings == ["iteration 0: collapse rule low: 0.4 is below 0.5; last values 0.4"]
+    assert monitor.has_stopped and trainer.current_epoch == 0
+
+
 @pytest.mark.parametrize("at", [3, 7, 9])
 def test_an_interrupt_changes_nothing(
     launch: Launch, toy_module: Any, tmp_path: Path, stop_at: Any, at: int
@@ -85,7 +109,8 @@ def agent(network: Any = "policy", **row: float) -> Any:
 def test_draws_that_are_almost_uniform_are_an_alarm_whichever_episodes_show_them() -> None:
     rule = Rule("collapse/uniformity", above=0.99, advice="try a lower optim.lr")
     monitor = CollapseMonitor({"noise": rule})
-    trainer: Any = SimpleNamespace(current_epoch=4, is_global_zero=False)
+    in_training = SimpleNamespace(fn=TrainerFn.FITTING)
+    trainer: Any = SimpleNamespace(current_epoch=4, is_global_zero=False, state=in_training)
     module = agent(**{"rollout/entropy": 0.5 * math.log(100)})
     monitor.on_train_epoch_end(trainer, module)
     assert module.row["collapse/uniformity"] == 0.5 and not monitor.warnings

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.actions import Action, Warn
 from lit_agentrl.checks import named
 from lit_agentrl.modules.contract import Agent, Evaluated, as_measured
 from lit_agentrl.report.rules import Alarm, Rule
-from lit_agentrl.report.signals import of_replies, uniformity
+from lit_agentrl.report.signals import Row, of_replies, uniformity
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class CollapseMonitor(Callback):
         self._is_over = False
         self._replies: dict[str, float] = {}
         self._evaluated: list[float | None] = []
+        self._start: dict[str, float] = {}  # validation before training
 
     def state_dict(self) -> dict[str, Any]:
         """What the rules have seen and told."""
@@ -76,9 +78,11 @@ class CollapseMonitor(Callback):
             self.action.setup(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that it has ended stays so, unless it is continued with another action."""
+        """Take in the start.  A run that it has ended stays so, unless it is continued with another action."""
         self.action.start(trainer, pl_module)
         self.has_stopped = self.has_stopped and self.action.ends
+        if trainer.current_epoch == 0:
+            self._look(trainer, self._start, 0)
         if self.has_stopped:
             trainer.should_stop = True
 
@@ -102,9 +106,12 @@ class CollapseMonitor(Callback):
         self._replies = of_replies([episode for episode in batch.episodes if not episode.hint])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the entropy of each game's validation: it shows the weights after the update."""
+        """Keep the entropy of each game's validation, which shows the weights after the update; and the start."""
         played = pl_module.eval_metrics.values() if isinstance(pl_module, Evaluated) else ()
         self._evaluated = [metrics.compute().get("entropy") for metrics in played]
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            row = as_measured(pl_module).row
+            self._start = {name: value for name, value in row.items() if name.startswith("val/")}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the iteration: alike on all ranks, which have the same metrics."""
@@ -112,20 +119,25 @@ class CollapseMonitor(Callback):
         module.row |= self._replies | self._uniformity(pl_module)
         self._replies, self._evaluated = {}, []
         row = dict(module.row)
-        alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
+        alarms = self._look(trainer, row, trainer.current_epoch + 1)
         module.row |= self.action.metrics()
         if alarms:
-            module.row["collapse/alarms"] = float(len(alarms))
+            module.row["collapse/alarms"] = float(alarms)
         elif all(rule.is_quiet for rule in self.rules.values()) and any(
             key.startswith("val/") for key in row
         ):
             self.action.note_healthy(trainer, pl_module)
+
+    def _look(self, trainer: Trainer, row: Row, iteration: int) -> int:
+        """Have the rules take in an iteration; how many came true, of which the action is told."""
+        alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
         for alarm in alarms:
-            self._tell(trainer, _told(alarm, self.rules[alarm.rule], trainer.current_epoch + 1))
+            self._tell(trainer, _told(alarm, self.rules[alarm.rule], iteration))
         if self.action.follows([alarm.rule for alarm in alarms]):
             self._is_due = not self.action.ends
             if self.action.ends:
                 self.has_stopped = trainer.should_stop = True
+        return len(alarms)
 
     def _tell(self, trainer: Trainer, line: str) -> None:
         self.warnings.append(line)
