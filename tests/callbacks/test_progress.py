@@ -183,7 +183,7 @@ def test_disabled_shows_nothing(tmp_path: Path, launch: Launch, capsys: pytest.C
 def test_the_validation_before_training_is_the_start(
     tmp_path: Path, toy_module: Any, batches: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    display, module = LiveDisplay(), toy_module({1: 0.125, 2: 0.5})
+    display, module = LiveDisplay(), toy_module({0: 0.125, 2: 0.5})
     trainer = Trainer(
         max_epochs=2, accelerator="cpu", logger=False, callbacks=[IterationLog(), display],
         check_val_every_n_epoch=2, enable_checkpointing=False, enable_model_summary=False,
