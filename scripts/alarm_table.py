@@ -1,0 +1,196 @@
+"""Which rule sees a collapse before it is one, and how often a rule is wrong, as Markdown tables.
+
+    python train.py -m experiment=grid/leading_signal hydra.sweep.dir=outputs/leading_signal
+    python scripts/alarm_table.py outputs/leading_signal --test-seeds 2 3 4
+
+Fixed before the campaign.  **Collapse**: validation success, the start included, below half of its peak for three
+validations in a row; its time is the iteration of the third.  **Hit**: a rule comes true before that time in a run
+that collapses; its **lead** is the number of iterations between.  **False alarm**: each time that a rule comes true in
+a run that does not collapse, counted per 100 iterations of such runs.  **Calibration**: of each signal the rule of
+`CANDIDATES` with the most hits on the runs of all other seeds, of those with at most one false alarm per 100
+iterations there; of equals the longer median lead, then fewer false alarms, then the earlier in the list.
+**Rival**: success itself, below half of its peak once; and calibrated alike.  All figures are of the test seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from hydra.utils import instantiate
+
+from lit_agentrl.api import compose
+from lit_agentrl.report.rules import Rule
+from lit_agentrl.report.runs import Run, load
+from lit_agentrl.report.signals import reward_gap
+from lit_agentrl.report.statistics import wilson_interval
+
+COLLAPSE = {"signal": "val/success", "below": 0.5, "reference": "peak", "patience": 3}
+RIVAL = COLLAPSE | {"patience": 1}
+MOST_FALSE = 1.0  # alarms in 100 iterations, where bounds are chosen
+FALLS = (
+    "rollout/return_std_within_group", "rollout/entropy", "collapse/entropy_think", "collapse/entropy_answer",
+    "collapse/distinct_within", "rollout/distinct_2", "rollout/reply_tokens", "rollout/success", "val/success",
+)  # fmt: skip
+RISES = (
+    "train/grad_norm", "rollout/entropy", "collapse/similarity_within", "collapse/similarity_across",
+    "collapse/template_share", "rollout/invalid_share",
+)  # fmt: skip
+Options = Mapping[str, Any]
+Rows = Sequence[Mapping[str, float]]
+
+
+def candidates() -> Iterator[tuple[str, Options]]:
+    """A name of the signal, and a rule about it, the most cautious first."""
+    patience_window = list(itertools.product((5, 3, 2, 1), (10, 5, 3)))
+    for signal in FALLS:
+        for below, (patience, window) in itertools.product((0.1, 0.25, 0.5, 0.75), patience_window):
+            for reference in ("first", "median"):
+                yield f"{signal} falls", {
+                    "signal": signal, "below": below, "reference": reference, "patience": patience, "window": window,
+                }  # fmt: skip
+    for share, patience in itertools.product((0.5, 0.6, 0.7, 0.8, 0.9), (2, 1)):
+        yield (
+            "val/success falls",
+            {"signal": "val/success", "below": share, "reference": "peak", "patience": patience},
+        )
+    for signal in RISES:
+        for above, (patience, window) in itertools.product((10.0, 5.0, 3.0, 2.0, 1.5), patience_window):
+            for reference in ("first", "median"):
+                yield f"{signal} rises", {
+                    "signal": signal, "above": above, "reference": reference, "patience": patience, "window": window,
+                }  # fmt: skip
+    for above, patience in itertools.product((0.95, 0.75, 0.5), (10, 5, 3, 2, 1)):
+        yield "rollout/dead_group_share rises", {
+            "signal": "rollout/dead_group_share", "above": above, "patience": patience
+        }  # fmt: skip
+    for above, patience in itertools.product((0.5, 0.25, 0.1), (5, 3, 2, 1)):
+        yield "points without success rise", {"signal": reward_gap, "above": above, "patience": patience}
+
+
+def times(rule: Rule, rows: Rows) -> list[int]:
+    """Iterations in which it comes true."""
+    return [int(row["iteration"]) for row in rows if rule.look("rule", row) is not None]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run: its rows, the start first, and the iteration of its collapse."""
+
+    seed: int
+    rows: Rows
+    collapse: int | None
+
+    @classmethod
+    def of(cls, run: Run) -> Played:
+        rows = [{name: value for name, value in row.items() if value is not None} for row in run.metrics.rows]
+        assert run.seed is not None, "main() has asked"
+        return cls(run.seed, rows, next(iter(times(Rule(**COLLAPSE), rows)), None))
+
+    @property
+    def iterations(self) -> int:
+        return len(self.rows) - 1
+
+
+class Found(NamedTuple):
+    """What a rule did on some runs: hits with their leads, of how many collapses; false alarms in 100 iterations."""
+
+    leads: list[int]
+    collapses: int
+    false: float
+
+    @property
+    def lead(self) -> float:
+        return median(self.leads) if self.leads else 0.0
+
+
+def judged(runs: Sequence[Played], make: Any) -> Found:
+    """What a rule, made anew for each run, did on them."""
+    leads, false, healthy = [], 0, 0
+    for run in runs:
+        alarms = times(make(), run.rows)
+        if run.collapse is None:
+            false, healthy = false + len(alarms), healthy + run.iterations
+        elif early := [at for at in alarms if at < run.collapse]:
+            leads.append(run.collapse - early[0])
+    collapses = sum(run.collapse is not None for run in runs)
+    return Found(leads, collapses, 100 * false / healthy if healthy else 0.0)
+
+
+def calibrated(runs: Sequence[Played]) -> dict[str, Options]:
+    """Of each signal the rule that these runs choose; a signal without a rule that may be chosen is left out."""
+    best: dict[str, tuple[tuple[float, ...], Options]] = {}
+    for name, options in candidates():
+        found = judged(runs, lambda options=options: Rule(**options))
+        if not found.leads or found.false > MOST_FALSE:
+            continue
+        value = (len(found.leads), found.lead, -found.false)
+        if name not in best or value > best[name][0]:
+            best[name] = value, options
+    return {name: options for name, (_, options) in best.items()}
+
+
+def line(name: str, found: Found) -> str:
+    """A row of a table."""
+    rate = wilson_interval(len(found.leads), found.collapses) if found.collapses else None
+    hits = (
+        "–" if rate is None else f"{len(found.leads)} of {found.collapses} [{rate.low:.2f}, {rate.high:.2f}]"
+    )
+    leads = f"{found.lead:g} ({min(found.leads)} to {max(found.leads)})" if found.leads else "–"
+    return f"| {name} | {hits} | {leads} | {found.false:.2f} |"
+
+
+def described(options: Options) -> str:
+    """A rule in words."""
+    side, factor = ("below", options["below"]) if "below" in options else ("above", options["above"])
+    kind = options.get("reference", "one")
+    of = {"one": "", "first": " × first {window}", "median": " × median of {window}", "peak": " × peak"}[kind]
+    return f"{side} {factor:g}{of.format(**options)}, {options.get('patience', 1)} times"
+
+
+def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
+    """Counts of runs; rules as shipped; rules as chosen: figures of the test seeds."""
+    tested = [run for run in runs if run.seed in test_seeds]
+    others = [run for run in runs if run.seed not in test_seeds]
+    fallen = [sum(run.collapse is not None for run in each) for each in (others, tested)]
+    chosen = calibrated(others)
+    shipped = compose().config.callbacks.collapse.rules
+    as_shipped = [
+        line(f"`{name}`", judged(tested, lambda rule=rule: instantiate(rule)))
+        for name, rule in shipped.items()
+        if name != "validation"
+    ]
+    as_chosen = [
+        line(f"`{name}`: {described(options)}", judged(tested, lambda options=options: Rule(**options)))
+        for name, options in chosen.items()
+    ]
+    rival = line("rival: success below half of its peak, once", judged(tested, lambda: Rule(**RIVAL)))
+    head = "hits [95 %] | lead, median (range) | false alarms in 100 iterations |\n|---|---|---|---|"
+    return "\n".join([
+        f"Chosen on {len(others)} runs, {fallen[0]} of them collapsed; tested on {len(tested)}, {fallen[1]} collapsed.",
+        "", f"| rule as shipped | {head}", *as_shipped,
+        "", f"| rule as chosen | {head}", rival, *as_chosen,
+    ])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of sweeps")
+    parser.add_argument("--test-seeds", type=int, nargs="+", required=True, help="that choose no bound")
+    arguments = parser.parse_args()
+    found, damaged = load(arguments.folders)
+    whole = [run for run in found if run.status in ("completed", "collapsed") and run.seed is not None]
+    for told in [*damaged, *(f"{run.name} is left out: {run.status}" for run in found if run not in whole)]:
+        print(f"{told}\n")
+    print(tables([Played.of(run) for run in whole], arguments.test_seeds))
+
+
+if __name__ == "__main__":
+    main()
