@@ -23,8 +23,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
-from lit_agentrl.api import compose
+from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.report.rules import Rule
 from lit_agentrl.report.runs import Run, load
 from lit_agentrl.report.signals import reward_gap
@@ -159,7 +160,7 @@ def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
     others = [run for run in runs if run.seed not in test_seeds]
     fallen = [sum(run.collapse is not None for run in each) for each in (others, tested)]
     chosen = calibrated(others)
-    shipped = compose().config.callbacks.collapse.rules
+    shipped = OmegaConf.load(CONFIG_DIR / "callbacks" / "collapse" / "default.yaml").rules
     as_shipped = [
         line(f"`{name}`", judged(tested, lambda rule=rule: instantiate(rule)))
         for name, rule in shipped.items()
