@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -45,7 +45,7 @@ class Model:
                 is_scored = torch.ones_like(row, dtype=torch.bool)
                 is_scored[:, 0] = False
                 logps = score_tokens(self.network, tokens_BT=row, is_action_BT=is_scored).logp_BT[0].tolist()
-                return {"choices": [{"logprobs": {"token_logprobs": [None, *logps[1:], -1.0]}}]}
+                return answer_of(prompt, [0], [None, *logps[1:], -1.0], "length")
             engine = NativeEngine(self.network, stop=Never(), end_of_turn_ids=self._end, num_slots=1)
             room = SamplingParams(body["temperature"], body["top_p"], max_reply_tokens=body["max_tokens"])
             engine.submit(TurnRequest(0, prompt, body["seed"], room))
@@ -54,8 +54,27 @@ class Model:
             return answer_of(prompt, result.tokens, result.logps, finish)
 
 
+class SGLang(Model):
+    """Answers as the code of SGLang 0.5.23 does: ``logprobs=0`` scores no prompt, and seeds are not taken."""
+
+    def __call__(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/update_weights_from_disk":
+            super().__call__("/load", {"folder": body["model_path"]})
+            return {
+                "success": True,
+                "message": "Succeeded to update model weights.",
+                "num_paused_requests": 0,
+            }
+        if body.get("echo") and not body["logprobs"]:
+            return {"choices": [{"logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "length"}]}
+        found = super().__call__(path, {**body, "seed": 42})
+        if not body.get("return_token_ids"):
+            del found["choices"][0]["token_ids"], found["choices"][0]["prompt_token_ids"]
+        return found
+
+
 def answer_of(
-    prompt: list[int], tokens: list[int], logps: list[float], finish: str = "stop"
+    prompt: list[int], tokens: list[int], logps: Sequence[float | None], finish: str = "stop"
 ) -> dict[str, Any]:
     choice = {
         "token_ids": tokens, "prompt_token_ids": prompt, "logprobs": {"token_logprobs": logps}, "finish_reason": finish,

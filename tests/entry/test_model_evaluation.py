@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.options import options_of_model
+from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused
 
 REMOTE = "model=remote engine=openai engine.mode=chat engine.model=gpt/x engine.url="
+WORLDS = sorted(file.stem for file in (ROOT / "src/lit_agentrl/conf/env").glob("*.yaml"))
+UNPLAYED = {"mixture": "env=mixture is a mixture; name its games", "bfcl": "this game needs bfcl-eval"}
 
 
 def test_an_api_is_measured_on_several_games(
@@ -40,6 +45,44 @@ def test_an_api_is_measured_on_several_games(
         found["engine"]["requests"] == len(asked) > 4
         and found["config"]["described"]["engine"]["mode"] == "chat"
     )
+
+
+def own_options(world: str) -> list[str]:
+    """What a world leaves to its user: a file, a program, a server."""
+    if world == "dataset":
+        return [f"env.game.path={ROOT}/examples/own_data/problems.jsonl"]
+    if world == "mcp":
+        server = f"[{sys.executable},-S,{ROOT}/tests/envs/mcp_raw.py]"
+        return [f"env.game.command={server}", f"env.game.path={ROOT}/examples/own_mcp/tasks.jsonl"]
+    return [f"env.game.url={served_game()}"] if world == "remote" else []
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.parametrize("dialect", ["answer", "tool_call"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_api_is_measured_on_every_world_or_refused_in_one_line(
+    world: str, dialect: str, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A world that is new in ``conf/env`` is played here, too."""
+    asked: list[Any] = []
+    with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
+        options = f"{REMOTE}{url} env={world} dialect={dialect} prompt=full episodes=2"
+        try:
+            main_evaluate([*options.split(), *own_options(world)])
+        except SystemExit:
+            said = capsys.readouterr().err
+            assert said.startswith("error: ") and said.count("\n") == 1 and not asked, said
+            why = UNPLAYED.get(world)
+            if why is None and dialect == "tool_call":  # the world has no tools
+                why = f"dialect cannot write actions of format [a-z]+, which {world} takes"
+            assert why is not None and re.search(why, said), said
+            return
+    [file] = Path("outputs/evaluations").iterdir()
+    found = json.loads(file.read_text())
+    [record] = found["results"]
+    assert record["env"] == world and len(record["solved"]) == 2 and not record["failed"]
+    assert found["engine"]["failed"] == 0 and found["engine"]["requests"] == len(asked) >= 2
 
 
 def test_a_model_of_this_machine_is_measured(

@@ -46,7 +46,7 @@ def test_the_best_run() -> None:
 def test_the_table_says_what_differs_and_what_never_began() -> None:
     runs = [
         entry(0, "env=bandit optim.lr=0.00012520653814999459 seed=1", value=0.51239),
-        entry(1, "env=bandit seed=2", "begun"),
+        entry(1, "env=bandit val.envs=[pocket]", "begun"),  # which is no markup
     ]
     planned = {0: ["env=bandit", "seed=1"], 1: ["env=bandit", "seed=2"], 2: ["env=bandit", "seed=3"]}
     console = Console(width=80, record=True, file=io.StringIO())
@@ -58,5 +58,8 @@ def test_the_table_says_what_differs_and_what_never_began() -> None:
         and max(map(len, text.splitlines())) <= 80
     )
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
-    assert rows[-2:] == [["1", "seed=2", "killed", "–", "–"], ["2", "seed=3", "not begun", "–", "–"]]
+    assert rows[-2:] == [
+        ["1", "val.envs=[pocket]", "killed", "–", "–"],
+        ["2", "seed=3", "not begun", "–", "–"],
+    ]
     assert "0.5124" in text and "val/success" in text

@@ -43,7 +43,7 @@ class OpenAIEngine:
     """Asks a server for each reply, several at a time.
 
     ``mode=tokens``: ids go in and come out of ``/v1/completions``, with their log-probs; the server must take
-    ``return_token_ids``, as vLLM does.  It can be trained with: weights reach it by a folder that both see.
+    ``return_token_ids``, as vLLM and SGLang do.  It can be trained with: weights reach it by a folder that both see.
     ``mode=chat``: messages go to ``/v1/chat/completions`` and a text comes back; for evaluation and judges.
 
     A request that fails is sent again.  One that stays without a usable answer ends its episode with an error, which is
@@ -188,7 +188,8 @@ class OpenAIEngine:
 
     def score(self, tokens: Sequence[int]) -> list[float]:
         """See `GivenEngine`."""
-        body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 1.0, "logprobs": 0, "echo": True}
+        # logprobs=1, since SGLang takes 0 for none of the prompt
+        body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 1.0, "logprobs": 1, "echo": True}
         return self._server.ask(
             "/v1/completions", self._common(body), lambda raw: read_scores(raw, len(tokens))
         )

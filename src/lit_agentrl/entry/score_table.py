@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.markup import escape
 from rich.table import Table
 
 from lit_agentrl.entry import baselines
@@ -24,7 +25,7 @@ def table_of(
     each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     table = Table(
-        title=f"{stage}, split {cfg.split}{each}{variant}",
+        title=escape(f"{stage}, split {cfg.split}{each}{variant}"),  # options may have square brackets
         caption="n: instances; normalised: 0 is chance, 1 is the oracle"
         + (f"\nengine: {told(used)}" if used else ""),
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from rich.markup import escape
 from rich.table import Table
 
 from lit_agentrl.files import append_durable, whole_lines
@@ -82,7 +83,7 @@ def table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = No
         shown = "–" if value is None else f"{value['value']:.4g}"
         result.add_row(
             str(entry["run"]),
-            differs[entry["run"]] or "–",
+            escape(differs[entry["run"]]) or "–",
             {"begun": "killed"}.get(entry["status"], entry["status"]),
             shown if value is None or len(names) == 1 else f"{value['name']} {shown}",
             "–" if value is None else str(value["iteration"]),
