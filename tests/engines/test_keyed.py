@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import Enum, auto
 from types import SimpleNamespace
@@ -71,6 +72,19 @@ def test_each_row_draws_what_the_native_engine_draws_and_has_no_other_choice(rep
         assert logits[row].isfinite().nonzero().flatten().tolist() == [token] == replies[i].tokens[-1:]
         assert replies[i].logps[-1] == float(expected.logp_A)  # over all tokens, at the temperature
         assert replies[i].entropies[-1] == float(expected.entropy_A)
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.5, 0), (1.0, 2)])
+def test_a_draw_records_the_whole_distribution_at_its_temperature_also_where_it_is_cut(
+    top_p: float, top_k: int
+) -> None:
+    """p = 16/30, 9/30, 4/30, 1/30 at temperature 1 has roots of the parts 4, 3, 2, 1 of 10 at temperature 2."""
+    logits = torch.tensor([[16.0, 9.0, 4.0, 1.0]]).log()
+    uniform = torch.zeros(1, dtype=torch.float64)
+    draw = draw_tokens(logits, uniform_A=uniform, temperature=2.0, top_p=top_p, top_k=top_k)
+    entropy = -sum(p * math.log(p) for p in (0.4, 0.3, 0.2, 0.1))
+    assert int(draw.token_A) == 0 and float(draw.logp_A) == pytest.approx(math.log(0.4), abs=1e-6)
+    assert float(draw.entropy_A) == pytest.approx(entropy, abs=1e-6)
 
 
 def test_a_draw_where_the_prompt_was_half_read_is_replaced(replies: list[Draws]) -> None:
