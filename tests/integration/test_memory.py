@@ -42,9 +42,12 @@ class Probe(Callback):
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
         row = {"tensors": tensors, "mib": resident}
         if "ray" in sys.modules:  # workers are its actors: what its store holds
+            import ray
             from ray._private.internal_api import memory_summary
 
-            found = re.search(r"Plasma memory usage (\\S+) MiB, (\\d+) objects", memory_summary(stats_only=True))
+            address = ray.get_runtime_context().gcs_address  # of this run, where others have clusters as well
+            summary = memory_summary(address=address, stats_only=True)
+            found = re.search(r"Plasma memory usage (\\S+) MiB, (\\d+) objects", summary)
             row |= {"stored_mib": float(found[1]), "stored": int(found[2])}
         with open(self.path, "a") as file:
             file.write(json.dumps(row) + "\\n")
