@@ -24,6 +24,7 @@ import re
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 from lightning.pytorch import Callback
 
@@ -40,7 +41,9 @@ class Probe(Callback):
         gc.collect()
         tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-        row = {"tensors": tensors, "mib": resident}
+        me = psutil.Process()
+        row = {"tensors": tensors, "mib": resident, "files": me.num_fds(), "threads": me.num_threads()}
+        row["processes"] = len(me.children(recursive=True))
         if "ray" in sys.modules:  # workers are its actors: what its store holds
             import ray
             from ray._private.internal_api import memory_summary
@@ -99,6 +102,31 @@ def test_nothing_grows_over_two_hundred_iterations(tmp_path: Path) -> None:
     assert late - early < GROWTH_MIB, (
         f"resident {early:.1f} MiB after a quarter of the iterations, {late:.1f} at the end"
     )
+
+
+@pytest.mark.parametrize(
+    ("how", "hosting"),
+    [("kill", "where=process"), ("doze", "where=thread"), ("raise", "where=process")],
+)
+def test_workers_of_games_leave_nothing_behind(tmp_path: Path, how: str, hosting: str) -> None:
+    """Over two hundred iterations in which one episode in forty kills its worker, hangs, or raises."""
+    limits = ["env.hosting.reset_timeout_s=60", "env.hosting.step_timeout_s=0.5"] if how == "doze" else []
+    given = [
+        "rollout.max_failed_share=0.9", f"env.hosting.{hosting}", "env.hosting.workers=2", "env.hosting.restarts=1000",
+        "env.game._target_=tests.integration.faulty.FaultyBandit", f"+env.game.how={how}", "+env.game.one_in=40",
+        *limits,
+    ]  # fmt: skip
+    found = trace(tmp_path, ITERATIONS, EVERY, *given)
+    rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    names = rows[0].split(",")
+    failed = sum(float(row.split(",")[names.index("rollout/failed")] or 0) for row in rows[1:])
+    print({name: [round(value, 1) for value in values] for name, values in found.items()}, failed)
+    assert failed >= 10
+    settled = ITERATIONS // EVERY // 4
+    for name in ("files", "threads", "processes"):
+        assert max(found[name][-settled:]) <= max(found[name][settled : 2 * settled]), found[name]
+    early, late = (statistics.median(found["mib"][at : at + 4]) for at in (settled, -4 - 1))
+    assert late - early < GROWTH_MIB, f"resident {early:.1f} MiB, then {late:.1f}"
 
 
 def test_the_check_sees_a_callback_that_keeps_tensors(tmp_path: Path) -> None:

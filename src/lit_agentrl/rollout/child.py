@@ -35,10 +35,10 @@ class Child:
     Args:
         task: the game.
         probes: see `Seats`.
-        may_restart: counts a process that must be replaced; False: it may not.
+        may_restart: counts a process that must be replaced, and is told why; False: it may not be.
     """
 
-    def __init__(self, task: Task, probes: Probes, may_restart: Callable[[], bool]) -> None:
+    def __init__(self, task: Task, probes: Probes, may_restart: Callable[[str], bool]) -> None:
         self._task, self._hosting, self._probes = task, task.hosting, probes
         self._may_restart = may_restart
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,11 +101,11 @@ class Child:
             self._connection.send_bytes(pickle.dumps(call))
             if not self._connection.poll(limit):
                 assert limit is not None
-                self._replace()
+                self._replace("hung")
                 return timed_out(call, limit)
             answer = Answer.from_plain(json.loads(self._connection.recv_bytes()))
         except (EOFError, OSError) as error:
-            code = self._replace(patience_s=_END_S)
+            code = self._replace("died", patience_s=_END_S)
             return Answer(error=f"WorkerDied: exit code {code} during {call.kind} ({type(error).__name__})")
         self._seated.add(call.key)  # also where the game failed: it is to be closed
         return answer
@@ -130,7 +130,7 @@ class Child:
         if reason := self._connection.recv_bytes().decode():
             self._broken = _UNSENT.format(reason=reason)
 
-    def _replace(self, patience_s: float = 0.0) -> int | None:
+    def _replace(self, why: str, patience_s: float = 0.0) -> int | None:
         """Kill what hangs or does not end by itself; the next call starts another process.  Its exit code."""
         code = None
         if self._process is not None:
@@ -143,7 +143,7 @@ class Child:
             self._connection.close()
         self._process = self._connection = None
         self._seated.clear()
-        if not self._may_restart():
+        if not self._may_restart(f"{why} (exit code {code})"):
             self._broken = worn_out(self._hosting)
         return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -17,6 +18,7 @@ from lit_agentrl.rollout.hosts import Broken, Host, InThread
 from lit_agentrl.rollout.past import Before
 from lit_agentrl.rollout.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out
 
+_log = logging.getLogger(__name__)
 _SLICE_S = 0.02  # how often threads are asked whether they hang
 _END_S = 5.0  # for all workers together to end
 
@@ -107,11 +109,18 @@ class Workers:
         if call.kind == "release":
             del self._of_key[call.key]
 
-    def may_restart(self) -> bool:
-        """Count a worker that must be replaced."""
+    def may_restart(self, why: str) -> bool:
+        """Count a worker that must be replaced, and tell of it."""
         with self._lock:
             self._restarts_left -= 1
-            return self._restarts_left >= 0
+            left = self._restarts_left
+        if left >= 0:
+            most = self._hosting.restarts
+            _log.warning(
+                "a worker of game %s %s and is replaced (%d of hosting.restarts=%d)",
+                self._task.name, why, most - left, most,
+            )  # fmt: skip
+        return left >= 0
 
     def check(self) -> None:
         if self._hosting.where == "thread":
@@ -132,7 +141,7 @@ class Workers:
     def _start(self, before: _Worker | None = None) -> _Worker:
         hosting = self._hosting
         if before is not None:
-            host = before.host if self.may_restart() else Broken(hosting)
+            host = before.host if self.may_restart("hung") else Broken(hosting)
             worker = _Worker(host, hosting, self._inbox, before.calls)
         elif hosting.where == "process":
             worker = _Worker(Child(self._task, self._probes, self.may_restart), hosting, self._inbox)
