@@ -20,6 +20,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import measure
 from lit_agentrl.rollout.seats import Seats
 from tests.conftest import ROOT
+from tests.envs.started import started
 
 OWN = ROOT / "examples/own_mcp"
 RAW = [sys.executable, "-S", str(Path(__file__).with_name("mcp_raw.py"))]
@@ -189,6 +190,32 @@ def test_options_are_checked(rows: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ValueError, match=r"^this game needs mcp .*pip install 'lit-agentrl\[mcp\]'$"):
         Mcp(command=["x"], path=rows)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_server_behind_an_address_has_a_session_for_each_episode() -> None:
+    with started([sys.executable, str(OWN / "online.py")]) as url:
+        make = partial(Mcp, url=f"{url}/mcp", path=str(OWN / "tasks.jsonl"))
+        one, other = make(), make()
+        one.reset(seed=1)
+        own = one.step(call("names"))[0]
+        other.reset(seed=2)
+        assert other.step(call("names"))[0] != own == one.step(call("names"))[0]
+        one.step(call("remove", name=own.split(", ")[0]))
+        one.reset(seed=1)
+        assert one.step(call("names"))[0] == own
+        for env in (one, other):
+            env.close()
+        local = partial(Mcp, command=[sys.executable, str(OWN / "server.py")], path=str(OWN / "tasks.jsonl"))
+        found = []
+        for env in (make(split="val"), local(split="val")):
+            first = env.reset(seed=3)
+            steps = [env.step(action) for action in env.optimal_actions(horizon=9) or []]
+            assert steps[-1][4]["success"]
+            found.append([first, steps, env.tools()])
+            env.close()
+        assert found[0] == found[1]
 
 
 @pytest.mark.slow

@@ -69,7 +69,9 @@ class Session:
                 quiet = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115
                 server = stdio_client(StdioServerParameters(command=server[0], args=server[1:]), errlog=quiet)
             self._portal = self._stack.enter_context(start_blocking_portal())
-            client = Client(server, read_timeout_seconds=self._timeout_s, cache=None)
+            # over HTTP the newest form of the protocol has no sessions, so an episode would meet what others left
+            mode = "legacy" if isinstance(server, str) else "auto"
+            client = Client(server, read_timeout_seconds=self._timeout_s, cache=None, mode=mode)
             self._client = self._stack.enter_context(self._portal.wrap_async_context_manager(client))
             self.tools = self._listed()
             self.instructions = self.cut(str(self._client.instructions or ""))
