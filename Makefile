@@ -13,11 +13,13 @@ ORACLE := .venv-oracle
 ORACLE_STAMP := $(ORACLE)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
+OPENENV := .venv-openenv
+OPENENV_STAMP := $(OPENENV)/.installed
 PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm lint docs bench bench-trl gpu dist clean
+.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv lint docs bench bench-trl gpu dist clean
 
 setup: $(STAMP)
 
@@ -61,6 +63,16 @@ test-vllm: $(VLLM_STAMP)
 	$(VLLM)/bin/python -m pytest -m vllm tests/vllm $(ARGS)
 
 engine-vllm: $(VLLM_STAMP)
+
+test-openenv: $(STAMP) $(OPENENV_STAMP)
+	$(BIN)/python -m pytest -m slow tests/envs/test_openenv_server.py $(ARGS)
+
+# a server of OpenEnv has an environment of its own: its dependencies clash with ours
+$(OPENENV_STAMP): tests/envs/requirements-openenv.txt
+	$(CHECK_PYTHON)
+	test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
+	$(OPENENV)/bin/python -m pip install --quiet -r tests/envs/requirements-openenv.txt
+	touch $@
 
 # vLLM for CPUs has an environment of its own, and asks for a torch for CPUs; its torchvision and the like come for
 # another torch and break the import of transformers, and nothing here needs them
@@ -113,5 +125,5 @@ dist: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 clean:
-	rm -rf .venv $(ORACLE) $(VLLM) $(PEER) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) $(VLLM) $(OPENENV) $(PEER) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

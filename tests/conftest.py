@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,23 @@ def load_task_yaml(name: str) -> Task:
     return task
 
 
+_open = ExitStack()  # to the end of the process
+
+
 @lru_cache
 def served_game() -> str:
     """The url of Sokoban, served by a thread of this process."""
     from tests.envs.served import start
 
     return start(load_task_yaml("sokoban")).url
+
+
+@lru_cache
+def served_openenv() -> str:
+    """The url of a corridor, served as OpenEnv serves a game by a thread of this process."""
+    from tests.envs.openenv_raw import serving
+
+    return _open.enter_context(serving())
 
 
 @lru_cache

@@ -42,7 +42,7 @@ from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
-from tests.conftest import served_game, thinned
+from tests.conftest import served_game, served_openenv, thinned
 from tests.rewards.test_model import model as reward_model
 from tests.rl.test_algo_configs import AXES, BASES, host_of
 
@@ -100,6 +100,8 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
         overrides.append("update.epochs=2")  # it never acts in the first step
     if choices.get("env") == "remote":
         overrides.append(f"env.game.url={served_game()}")
+    if choices.get("env") == "openenv":
+        overrides.append(f"env.game.url={served_openenv()}")
     if choices.get("env") == "mcp":
         raw = Path(__file__).with_name("envs") / "mcp_raw.py"
         overrides += [

@@ -20,7 +20,7 @@ from lit_agentrl.envs.checker import ContractError, check_env
 from lit_agentrl.envs.frozen_lake import FrozenLake
 from lit_agentrl.envs.sokoban import Sokoban
 from lit_agentrl.envs.world import World
-from tests.conftest import served_game
+from tests.conftest import served_game, served_openenv
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
 FILES = sorted(CONF.glob("*.yaml"))
@@ -49,7 +49,7 @@ def test_every_yaml_passes(file):
     if "game" in cfg and OmegaConf.is_missing(cfg.game, "path"):
         cfg.game.path = str(PROBLEMS)
     if "game" in cfg and OmegaConf.is_missing(cfg.game, "url"):
-        cfg.game.url = served_game()
+        cfg.game.url = served_openenv() if file.stem == "openenv" else served_game()
     task = instantiate(cfg)
     if isinstance(task, Mixture):
         assert all((CONF / f"{name}.yaml").exists() for name in task.weights)
