@@ -49,6 +49,7 @@ class OpenEnv(Replayed):
     """
 
     foreign: ClassVar[tuple[str, ...]] = ("_session",)
+    _session: Session | None
 
     def __init__(
         self,
