@@ -110,7 +110,7 @@ def test_a_server_that_was_started_again_goes_on(caplog: pytest.LogCaptureFixtur
         ("nan", {}, "NaN is no number of JSON"),
         ("", {"max_mb": 0.00001}, "more than 1e-05 MB|env.game.url|max_mb"),
         ("", {"show": ["board"]}, r"show=board must be one of corridor, metadata"),
-        ("same", {"split": "val"}, "set env.game.instances=1"),
+        pytest.param("same", {"split": "val"}, "set env.game.instances=1", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_played_is_told_in_one_line(what: str, options: Any, message: str) -> None:
@@ -132,6 +132,7 @@ def test_one_start_is_shared_by_all_splits_and_room_is_asked_for() -> None:
         env.close()
 
 
+@pytest.mark.slow
 def test_what_hangs_is_a_timeout_of_its_episode() -> None:
     with serving("hang") as url:
         seats = Seats(Task("it", partial(OpenEnv, url=url, timeout_s=0.2), max_actions=9), {})
