@@ -63,7 +63,12 @@ def load_task_yaml(name: str) -> Task:
     return task
 
 
-_open = ExitStack()  # to the end of the process
+_open = ExitStack()  # to the end of the session
+
+
+def pytest_sessionfinish() -> None:
+    """Servers are closed while their threads live; later, who waits for one waits for ever."""
+    _open.close()
 
 
 @lru_cache
