@@ -35,6 +35,7 @@ RUNS = {
     "hint": f"{HARD} algo=ghpo",
     "retry": "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.prompts=16 rollout.members=8",
     "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
+    "memory": f"{LAKE} algo=archer rollout.members=4 trainer.max_epochs=2",
     "two_level": f"{LAKE} algo=hrl_tar rollout.members=4",
     "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
     "delta": f"{HARD} algo=delta reward.delta.at_iteration=1 trainer.max_epochs=2 rollout.instances=4",
@@ -200,6 +201,35 @@ def of_forget(batches: Sequence[StepBatch]) -> list[Line]:
     ]
 
 
+def of_memory(batches: Sequence[StepBatch]) -> list[Line]:
+    """A group of the second iteration, and the episodes of the first that stand beside it."""
+    first, batch = batches
+    assert batch.trajectories is not None
+    rows = batch.trajectories
+    group = _groups(batch.episodes)[0]
+    is_beside_B = (rows.group_B == group[0].group) & (rows.source_B == Source.REPLAY)
+    played = {
+        tuple(t for k in e.turns for t in (*k.prefix_tokens, *k.reply_tokens)): e for e in first.episodes
+    }
+    beside = [
+        played[tuple(rows.tokens_BT[b][rows.is_real_BT[b]].tolist())] for b in is_beside_B.nonzero().flatten()
+    ]
+    note = "drawn from iteration 1, of any instance: the critic learns from them too"
+    return [
+        *map(line, group),
+        *(
+            line(
+                e,
+                label=f"group {e.group}, {e.member}",
+                block=1,
+                colour="other",
+                note=note if e is beside[0] else "",
+            )
+            for e in beside
+        ),
+    ]
+
+
 def of_two_level(batches: Sequence[StepBatch]) -> list[Line]:
     """The group whose episodes differ most in length."""
     group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
@@ -244,7 +274,7 @@ def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, s
 
 DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
     "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
-    "forget": of_forget, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
+    "forget": of_forget, "memory": of_memory, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
 }  # fmt: skip
 
 

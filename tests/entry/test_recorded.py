@@ -9,13 +9,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from lit_agentrl.commands.collect import main as main_collect
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from tests.conftest import thinned
 from tests.entry.conftest import Refused
-from tests.integration.conftest import command, outcome, run
+from tests.integration.conftest import checkpoint_of, command, outcome, run
 
 SMALL = (
     "env=bandit rollout.max_reply_tokens=8 trainer.accelerator=cpu val.every=9 val.episodes=1 "
@@ -129,6 +130,28 @@ def test_a_run_that_is_continued_is_the_same_to_the_bit(in_empty_folder: Path) -
     for one, other in zip(whole, parts, strict=True):
         names = [name for name in one if name.startswith(("data/", "train/"))]
         assert {name: one[name] for name in names} == {name: other[name] for name in names}
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.parametrize("algo", ["iql algo/advantage=iql_executor algo/structure=two_level", "cql"])
+def test_values_are_learnt_from_recorded_plans(algo: str, in_empty_folder: Path) -> None:
+    """Of an executor by IQL, or of tokens by CQL; continued it is the same to the bit, slow weights too."""
+    small = f"{SMALL} env.max_turns=3 update.minibatches=2"
+    main_train(
+        shlex.split(
+            f"{small} algo=hrl_tar rollout.prompts=2 rollout.members=2 trainer.max_epochs=1 hydra.run.dir=planned"
+        )
+    )
+    main_collect(shlex.split("run=planned episodes=4 members=2 out=plans"))
+    options = f"{small} algo={algo} data=demonstrations data.path=plans data.batch=4"
+    main_train(shlex.split(f"{options} trainer.max_epochs=3 hydra.run.dir=whole"))
+    main_train(shlex.split(f"{options} trainer.max_epochs=1 hydra.run.dir=parts"))
+    main_train(shlex.split("resume=parts trainer.max_epochs=3"))
+    found = [checkpoint_of(Path(name))["state_dict"] for name in ("whole", "parts")]
+    assert any(name.startswith("critic.slow.") for name in found[0]) and found[0].keys() == found[1].keys()
+    assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
+    assert float(rows("whole")[2]["critic/loss"]) > 0
 
 
 @pytest.mark.slow

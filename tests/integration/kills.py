@@ -56,6 +56,7 @@ FURTHER = {
 }
 ONE_TURN = "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.max_reply_tokens=40"
 HARD = "env=sokoban env.max_turns=2 env.game.lengths=uniform algo=ghpo rollout.members=2 rollout.max_reply_tokens=40"
+OFF_POLICY = "algo=archer critic=expectile critic.target_rate=0.5"
 STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in every iteration
     "branch": f"{LAKE} algo=arpo",
     "tree, overlap": f"{LAKE} algo=tree_grpo rollout.overlap=true",
@@ -70,8 +71,10 @@ STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in e
     "retry, overlap": f"{ONE_TURN} rollout.overlap=true",
     "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
     "forget, two processes": f"{LAKE} algo=eepo algo.structure.threshold=9 strategy=ddp trainer.devices=2",
-    "memory, overlap": f"{LAKE} algo=archer critic=expectile rollout.overlap=true update.minibatches=2",
+    "memory, overlap": f"{LAKE} {OFF_POLICY} rollout.overlap=true update.minibatches=2",
     "two levels, overlap": f"{LAKE} algo=hrl_tar algo.structure.trains=alternate rollout.overlap=true",
+    "values, iql": f"{LAKE} algo=iql update.minibatches=2",
+    "values, cql": f"{LAKE} algo=cql update.minibatches=2",
 }
 OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES}
 # "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill; "driver": the first

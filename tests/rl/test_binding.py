@@ -71,7 +71,15 @@ def test_unknown_tensors_are_refused():
 
 def test_the_vocabulary_covers_the_batch():
     policy = {"logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
-    critic = {"value_BT", "old_value_BT", "return_BT", "is_value_target_BT"}
+    critic = {
+        "value_BT",
+        "target_value_BT",
+        "q_BT",
+        "spread_BT",
+        "old_value_BT",
+        "return_BT",
+        "is_value_target_BT",
+    }
     assert with_computed(TrajectoryBatch.toy().tensors()).keys() == columns().keys() | policy | critic
 
 

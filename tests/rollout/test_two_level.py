@@ -109,6 +109,20 @@ def test_which_level_trains(trains: str, period: int | None, planner_trains: lis
         )
 
 
+def test_of_recorded_episodes_a_level_is_left_out_as_well() -> None:
+    batch, _, player = play(TwoLevel(trains="executor"))
+    recorded = StepBatch(1, [], [], [], trajectories=batch.trajectories)
+    for trains, is_frozen in (("both", False), ("executor", True)):
+        made = Collector(
+            player.rules, RolloutSettings(prompts=1, members=2, max_context_tokens=400),
+            structure=TwoLevel(trains=trains), select_groups=filters.keep_all, further_prompts=lambda i, w: recorded,
+        )  # fmt: skip
+        made.leave_out(recorded)
+        assert (LEFT_OUT in recorded.columns) == is_frozen
+    rows = batch.trajectories
+    assert rows is not None and torch.equal(recorded.columns[LEFT_OUT], rows.is_plan_BT)
+
+
 @pytest.mark.parametrize("algo", ["reinforce", "ppo"])
 def test_tokens_that_are_left_out_weigh_nothing(algo: str) -> None:
     """Trajectories of which all is left out are as if they were not there; advantages see them."""

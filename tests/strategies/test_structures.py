@@ -14,7 +14,7 @@ from tests.integration.kills import BASE, LAKE, STRUCTURES
 
 RUNS = {name: options for name, options in STRUCTURES.items() if "," not in name} | {
     "tree": f"{LAKE} algo=tree_grpo",
-    "memory": f"{LAKE} algo=archer critic=expectile",
+    "memory": f"{LAKE} algo=archer critic=expectile critic.target_rate=0.5",
     "two_level": f"{LAKE} algo=hrl_tar algo.structure.trains=alternate",
     "experience": f"{LAKE} algo=training_free_grpo",
 }

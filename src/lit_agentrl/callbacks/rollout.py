@@ -105,6 +105,7 @@ class RolloutCallback(Callback):
         if batch.given is not None:
             _end_if_told(trainer)
             self.collector.begin(batch.iteration)
+            self.collector.leave_out(batch)
             agent.row |= batch.given
             return
 

@@ -222,6 +222,7 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
     if critic is None:
         return None
     if algorithm.needs("value_BT"):
+        check_values(algorithm, critic)
         return partial(_made_at, "critic", critic)
     if critic.func is separate_if_needed:
         return None
@@ -229,6 +230,29 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
         f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
         "as algo/advantage=gae_token"
     )
+
+
+def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
+    """Refuse a critic that lacks what the advantage asks for, or has what it does not ask for.
+
+    Raises:
+        ValueError: naming part, need and remedy.
+    """
+    given, name = critic.keywords, f"algo.advantage of {algorithm.name}"
+    has_q = "q_BT" in getattr(given.get("head"), "columns", ())
+    if algorithm.needs("q_BT") and not has_q:
+        raise ValueError(
+            f"{name} needs Q of every token, and this critic has V alone: set critic=conservative"
+        )
+    if has_q and not algorithm.needs("q_BT"):
+        raise ValueError(
+            f"{name} asks for V alone, and this critic has Q of every token: set critic=separate"
+        )
+    rate = given.get("target_rate", 1.0)
+    if rate != 1 and not algorithm.needs("target_value_BT"):
+        raise ValueError(
+            f"critic.target_rate={rate} has no effect: targets of {name} are no temporal differences; set it to 1"
+        )
 
 
 def _worker(

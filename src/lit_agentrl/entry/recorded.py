@@ -19,7 +19,7 @@ from lit_agentrl.report.verdicts import NEAR, PAIRS
 from lit_agentrl.rl.judging import Verdicts, judge
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, Structure
+from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, WHOLE_CONTEXT, Structure
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from lit_agentrl.update.minibatches import plural
@@ -65,7 +65,7 @@ def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:
             f"training: set reward=none, {_PLAY}"
         )
     if (
-        structure.needs
+        structure.needs - {WHOLE_CONTEXT}
         or structure.gives & {BASELINE, BRANCHES}
         or structure.wants_repeats
         or (structure.is_off_policy or structure.takes_trials)

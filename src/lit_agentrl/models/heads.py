@@ -1,6 +1,8 @@
-"""A head of one number on a causal language model, which makes it a reward model."""
+"""Heads on a causal language model: of one number, which makes it a reward model, and of a critic's values."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,3 +43,50 @@ class ScoreHead(nn.Module):
         score_A = at_least_float32(self.linear(hidden_AD.to(self.linear.weight.dtype)).squeeze(-1))
         score_BT = torch.zeros(tokens_BT.shape, dtype=score_A.dtype, device=tokens_BT.device)
         return score_BT.index_put(torch.nonzero(is_scored_BT, as_tuple=True), score_A)
+
+
+class ValueHead(Protocol):
+    """How the numbers of a critic's linear head are read.
+
+    Attributes:
+        columns: what it gives of each sampled token, (B, T) by name; ``value_BT``, the value of the state before it,
+            is the first.
+    """
+
+    columns: tuple[str, ...]
+
+    def width(self, vocabulary: int) -> int:
+        """Outputs of the linear head."""
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        """Of A sampled tokens the columns, (A,), or (A, C) of several; with gradient."""
+
+
+class StateValues:
+    """``value_BT`` is ``V(s)``, the one number of the head."""
+
+    columns: tuple[str, ...] = ("value_BT",)
+
+    def width(self, vocabulary: int) -> int:
+        return 1
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        return at_least_float32(out_AC.squeeze(-1))
+
+
+class TokenValues:
+    """The head gives ``Q(s, a)`` of every token a of the vocabulary.
+
+    ``value_BT`` is ``max_a Q(s, a)``, ``q_BT`` that of the token that was sampled, and ``spread_BT``
+    ``logsumexp_a Q(s, a) - Q(s, sampled)``, which is at least 0.
+    """
+
+    columns: tuple[str, ...] = ("value_BT", "q_BT", "spread_BT")
+
+    def width(self, vocabulary: int) -> int:
+        return vocabulary
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        all_AV = at_least_float32(out_AC)
+        q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
+        return torch.stack([all_AV.amax(1), q_A, all_AV.logsumexp(1) - q_A], dim=1)

@@ -87,13 +87,18 @@ class AgentModule(LightningModule):
         """Meet the strategy; refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
 
         Raises:
-            ValueError: ``trainer.precision=16-mixed``.
+            ValueError: ``trainer.precision=16-mixed``, or slow weights of a critic that is cut up.
         """
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             raise ValueError(
                 "trainer.precision=16-mixed scales gradients, which is not supported; use bf16-mixed"
             )
         self._doors = doors_of(self.trainer.strategy)
+        if self._doors.is_sharded and self.critic is not None and self.critic.slow is not None:
+            raise ValueError(
+                "critic.target_rate below 1 keeps a copy of whole weights, and the strategy cuts them up; set it to 1, "
+                "or use strategy=ddp or single"
+            )
 
     def configure_model(self) -> None:
         """Lets the strategy cut the networks up; Lightning calls it before every fit and evaluation."""

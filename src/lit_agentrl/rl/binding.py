@@ -134,7 +134,8 @@ def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     is_action_BT, return_B = rows["is_action_BT"], rows["return_B"]
     like_BT = torch.ones(is_action_BT.shape)
     logps = {name: -like_BT for name in ("logp_BT", "old_logp_BT", "ref_logp_BT")}
-    values = {name: -like_BT for name in ("value_BT", "old_value_BT", "return_BT")}
+    values = {name: -like_BT for name in ("value_BT", "target_value_BT", "old_value_BT", "return_BT")}
+    values |= {"q_BT": -like_BT, "spread_BT": like_BT}
     return {
         **rows,
         **logps,

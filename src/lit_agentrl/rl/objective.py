@@ -185,7 +185,14 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     """
     if objective.unit is not None and objective.unit not in rows:
         raise ValueError(f"unit={objective.unit} must be a column, such as group_B")
-    asked = ("ref_logp_BT", "value_BT", "old_value_BT")  # made for those that ask for them
+    asked = (
+        "ref_logp_BT",
+        "value_BT",
+        "target_value_BT",
+        "q_BT",
+        "spread_BT",
+        "old_value_BT",
+    )  # made for those that ask for them
     tensors = {name: t for name, t in rows.items() if name not in asked or objective.needs(name)}
     made = ("logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "is_value_target_BT")
     tensors = {name: t for name, t in tensors.items() if name not in made}

@@ -78,8 +78,8 @@ def expectile(
 ) -> ValueLoss:
     """``|share - 1[u < 0]| u^2``, ``u = ret - V``, but ``1/2 u^2`` at turn ends: IQL, arXiv 2110.06169, equation 5.
 
-    For `archer`: V, at the first token of a turn, goes to an upper expectile of Q, which is learnt at the last one.
-    ``share=0.5`` is `squared`.
+    For `archer` and `iql`: V, at the first token of a turn, goes to an upper expectile of Q, which is learnt at the
+    last one.  ``share=0.5`` is `squared`.
 
     Raises:
         ValueError: also if ``share`` is not between 0 and 1.
@@ -90,6 +90,31 @@ def expectile(
     weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
     weight_BT = torch.where(is_turn_end_BT, 0.5, weight_BT)
     return ValueLoss(weight_BT * error_BT.square(), torch.zeros_like(is_target_BT))
+
+
+def conservative(
+    *,
+    q_BT: Tensor,
+    spread_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+    coef: float = 1.0,
+) -> ValueLoss:
+    """``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``: CQL, arXiv 2006.04779, equation 4.
+
+    The second term holds down Q of tokens that the data does not have.  ``coef=0`` is plain Q-learning.  ``spread_BT``
+    is what stands in the brackets behind ``coef`` (points); gradient flows through it and through ``q_BT``.
+
+    Raises:
+        ValueError: also if ``coef`` is negative or not finite.
+    """
+    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 is plain Q-learning")
+    plain = squared(
+        value_BT=q_BT, return_BT=return_BT, is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT
+    )
+    is_target_BT = _targets(is_action_BT, is_value_target_BT)
+    return ValueLoss(plain.loss_BT + coef * _select(spread_BT, is_target_BT), plain.is_clipped_BT)
 
 
 def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_BT: Tensor) -> Tensor:

@@ -92,6 +92,15 @@ class Collector:
         """Key dropout, and whatever else draws from the global generator, like everything else."""
         torch.manual_seed(seeds.key(self.rules.seed, "global", iteration, rank()))
 
+    def leave_out(self, batch: StepBatch) -> None:
+        """Mark the sampled tokens of the batch that the loss of its iteration is not to have."""
+        if batch.trajectories is None:
+            return
+        with _told():
+            left_out_BT = self.structure.left_out(batch.iteration, batch.trajectories)
+        if left_out_BT is not None:
+            batch.columns[LEFT_OUT] = left_out_BT
+
     def first_wave(self, prompts: StepBatch) -> Wave:
         """What is played first for an iteration's prompts."""
         with _told():
@@ -265,11 +274,8 @@ class Collector:
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         if not trained:
             return
-        batch.trajectories = rows = pack(trained, baselines)
-        with _told():
-            left_out_BT = self.structure.left_out(batch.iteration, rows)
-        if left_out_BT is not None:
-            batch.columns[LEFT_OUT] = left_out_BT
+        batch.trajectories = pack(trained, baselines)
+        self.leave_out(batch)
 
 
 def _noting(

@@ -14,38 +14,45 @@ from transformers import AutoModel, PreTrainedModel
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
-from lit_agentrl.models.logprobs import at_least_float32, hidden_before
+from lit_agentrl.models.heads import StateValues, TokenValues, ValueHead
+from lit_agentrl.models.logprobs import hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.pretrained import held_back, load_network
-from lit_agentrl.rl.binding import bind, try_out
+from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.rl.value_loss import ValueLoss, explained_variance
 from lit_agentrl.update.settings import OptimSettings
+from lit_agentrl.update.slow import SlowWeights
 
 
 class Critic(nn.Module):
-    """``V(s_t)``, the value of the state before sampled token t, in environment points, from one linear head.
+    """Values of the state before sampled token t, in environment points, from one linear head.
 
     The head starts at zero, so that the first values are exactly 0.  It reads the hidden
     state at position t - 1: what the policy itself knows when it samples token t.
 
     Args:
         hidden: width of the trunk.
+        vocabulary: tokens.
         trunk: a network of the critic's own, or None: the head then reads the policy's hidden states.
         loss: per-token value loss; see ``rl/value_loss.py``.
         optim: optimizer and schedule of the critic's own parameters.
         coef: weight of the value loss where the trunk is the policy's; of the trunk's gradient and the head's.
         grad_clip: largest gradient norm of the critic's own parameters.
         warmup_iterations: first iterations in which values alone are learnt.
+        target_rate: of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: there are none, and
+            targets are made of the values of before the update.
+        head: says what the critic gives; None: `StateValues`.
 
     Raises:
-        ValueError: a value out of range, naming the option.
+        ValueError: a value out of range, or a loss that asks for what the head does not give, naming the option.
     """
 
     def __init__(
         self,
         hidden: int,
+        vocabulary: int,
         *,
         trunk: nn.Module | None,
         loss: Callable[..., ValueLoss],
@@ -53,6 +60,8 @@ class Critic(nn.Module):
         coef: float = 1.0,
         grad_clip: float = 1.0,
         warmup_iterations: int = 0,
+        target_rate: float = 1.0,
+        head: ValueHead | None = None,
     ) -> None:
         super().__init__()
         require_number(
@@ -61,15 +70,22 @@ class Critic(nn.Module):
         require_positive("grad_clip", grad_clip)
         require_whole("warmup_iterations", warmup_iterations, 0)
         self.trunk = trunk
-        self.head = nn.Linear(hidden, 1)
+        require_number("target_rate", target_rate, "above 0 and at most 1", lambda share: 0 < share <= 1)
+        self.reads = head or StateValues()
+        self.head = nn.Linear(hidden, self.reads.width(vocabulary))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
+        if lacking := sorted(set(tensor_names(loss)) & set(TokenValues.columns) - set(self.reads.columns)):
+            raise ValueError(
+                f"loss asks for {lacking[0]}, which a value of states does not have; set critic=conservative"
+            )
         self.loss = loss
         self.optim = optim
         self.coef = coef
         self.grad_clip = grad_clip
         self.warmup_iterations = warmup_iterations
+        self.slow = SlowWeights(self, target_rate) if target_rate < 1 else None
 
     @property
     def is_shared(self) -> bool:
@@ -85,7 +101,9 @@ class Critic(nn.Module):
         hidden_AD: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """``value_BT``, 0 where not an action; gradient into head and trunk; precision as in `score_tokens`.
+        """The columns of the head, 0 where not an action; gradient into head and trunk; precision as in `score_tokens`.
+
+        One column is (B, T), several are (B, T, C); `named` tells them apart.
 
         Args:
             policy: the network whose trunk is read where the critic has none.
@@ -99,20 +117,30 @@ class Critic(nn.Module):
             hidden_AD = hidden_before(
                 network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, packing=packing
             )
-        value_A = at_least_float32(self.head(hidden_AD.to(self.head.weight.dtype)).squeeze(-1))
-        value_BT = torch.zeros(tokens_BT.shape, dtype=value_A.dtype, device=tokens_BT.device)
-        return value_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), value_A)
+        out_AC = self.head(hidden_AD.to(self.head.weight.dtype))
+        found_A = self.reads.read(out_AC, tokens_BT[is_action_BT])
+        shape = (*tokens_BT.shape, *found_A.shape[1:])
+        found_BT = torch.zeros(shape, dtype=found_A.dtype, device=tokens_BT.device)
+        return found_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), found_A)
 
-    def value_loss(self, value_BT: Tensor, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def named(self, found_BT: Tensor) -> dict[str, Tensor]:
+        """What :meth:`forward` gives, (B, T) by name; ``value_BT`` is always there."""
+        parts = found_BT.unbind(-1) if found_BT.dim() > 2 else (found_BT,)
+        return dict(zip(self.reads.columns, parts, strict=True))
+
+    def value_loss(
+        self, found: dict[str, Tensor], part: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Mean over the minibatch's targets, this micro-batch's share of it; and metrics for `add_metrics`.
 
         Args:
-            value_BT: with gradient.
+            found: the columns of :meth:`named`, with gradient.
             part: holds ``old_value_BT``, ``return_BT``, ``is_value_target_BT`` and ``value_weight_BT``, which
                 sums to 1 over the targets of the whole minibatch on all ranks.
         """
         mask_BT = part["is_value_target_BT"]
-        result: ValueLoss = bind(self.loss, {**part, "value_BT": value_BT})
+        value_BT = found["value_BT"]
+        result: ValueLoss = bind(self.loss, {**part, **found})
         loss = masked_sum(part["value_weight_BT"] * result.loss_BT, mask_BT)
         count = mask_BT.sum().float()
         with torch.no_grad():
@@ -125,12 +153,16 @@ class Critic(nn.Module):
 
 
 def explained(tensors: dict[str, Tensor]) -> float:
-    """Explained variance of the values that the advantages were computed from, over the rows of all ranks."""
-    names = ("old_value_BT", "return_BT", "is_value_target_BT")
+    """Explained variance of what the advantages were computed from, over the rows of all ranks.
+
+    It is of the values of states, or of ``q_BT`` where the critic has values of tokens: what the targets are of.
+    """
+    of = "q_BT" if "q_BT" in tensors else "old_value_BT"
+    names = (of, "return_BT", "is_value_target_BT")
     everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
     return float(
         explained_variance(
-            value_BT=everyone["old_value_BT"],
+            value_BT=everyone[of],
             return_BT=everyone["return_BT"],
             is_value_target_BT=everyone["is_value_target_BT"],
         )
@@ -145,6 +177,8 @@ def separate(
     model: str | None = None,
     grad_clip: float = 1.0,
     warmup_iterations: int = 0,
+    target_rate: float = 1.0,
+    head: ValueHead | None = None,
 ) -> Critic:
     """A critic with a network of its own: a copy of the policy's trunk, or ``model``.
 
@@ -157,6 +191,8 @@ def separate(
         model: folder or hub id of a network that speaks the same token ids, of any size.
         grad_clip: largest gradient norm.
         warmup_iterations: iterations of values alone.
+        target_rate: see `Critic`.
+        head: see `Critic`.
 
     Raises:
         ValueError: ``model`` cannot be loaded or knows fewer tokens than the policy.
@@ -177,8 +213,8 @@ def separate(
         trunk.requires_grad_(True)
     trunk.train(False)
     return Critic(
-        trunk.config.hidden_size, trunk=trunk, loss=loss, optim=optim, grad_clip=grad_clip,
-        warmup_iterations=warmup_iterations,
+        trunk.config.hidden_size, policy.network.config.get_text_config().vocab_size, trunk=trunk, loss=loss,
+        optim=optim, grad_clip=grad_clip, warmup_iterations=warmup_iterations, target_rate=target_rate, head=head,
     )  # fmt: skip
 
 
@@ -207,6 +243,6 @@ def shared(
 ) -> Critic:
     """A head on the policy's own trunk, which the value loss then trains too, weighted by ``coef``."""
     return Critic(
-        policy.network.config.hidden_size, trunk=None, loss=loss, optim=optim, coef=coef,
+        policy.network.config.hidden_size, 0, trunk=None, loss=loss, optim=optim, coef=coef,
         grad_clip=grad_clip, warmup_iterations=warmup_iterations,
     )  # fmt: skip

@@ -145,11 +145,22 @@ class Networks:
 
     def values(self, tensors: Tensors) -> Tensor:
         """The critic's values (points) of the rows."""
+        return self.valued(tensors)["value_BT"]
+
+    def valued(self, tensors: Tensors) -> Tensors:
+        """All that the critic says of the rows (points): ``value_BT``, and what else its head gives."""
         assert self.critic is not None
-        return value_rows(
+        found_BT = value_rows(
             self.critic, self.policy, tensors, form=self.form,
             tokens_per_microbatch=self._settings.tokens_per_microbatch, routers=self._routers,
         )  # fmt: skip
+        return self.critic.named(found_BT)
+
+    def target_values(self, tensors: Tensors) -> Tensor:
+        """The values (points) of the critic's slow weights."""
+        assert self.critic is not None and self.critic.slow is not None
+        with self.critic.slow.in_use(self.critic):
+            return self.values(tensors)
 
     def head_scores(self, tensors: Tensors) -> Tensor:
         """The head's scores of the rows where ``is_scored_BT``, (B, T)."""
@@ -189,6 +200,6 @@ class Networks:
         assert self.critic is not None
         rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
         with memory_saved(self._settings.checkpoint_activations, self._own_trunk):
-            value_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
-        loss, metrics = self.critic.value_loss(value_BT, part)
+            found_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
+        loss, metrics = self.critic.value_loss(self.critic.named(found_BT), part)
         return self.critic.coef * loss, metrics

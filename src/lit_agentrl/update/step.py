@@ -71,6 +71,8 @@ class Stepper:
         self._progress.require_finite(norm)
         for optimizer in loop.optimizers[1 if is_warming_up else 0 :]:
             optimizer.step()
+        if (critic := self._networks.critic) is not None and critic.slow is not None:
+            critic.slow.follow(critic)
         # Lightning holds one autocast region around the whole training step, and within a region torch casts
         # a weight to half precision once: the next minibatch must not see the weights of before this step
         torch.clear_autocast_cache()

@@ -125,8 +125,11 @@ class Updater:
             tensors["sampler_logp_BT"] = known_BT
         if self.networks.reference is not None:
             tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
-        if self.networks.critic is not None:
-            tensors["value_BT"] = tensors["old_value_BT"] = self.networks.values(tensors)
+        if (critic := self.networks.critic) is not None:
+            tensors |= self.networks.valued(tensors)
+            tensors["old_value_BT"] = tensors["value_BT"]
+            if critic.slow is not None:
+                tensors["target_value_BT"] = self.networks.target_values(tensors)
         return tensors
 
     def _prepared(self, tensors: Tensors, loop: Loop, row: dict[str, float]) -> Tensors | None:
