@@ -57,6 +57,7 @@ FURTHER = {
 ONE_TURN = "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.max_reply_tokens=40"
 HARD = "env=sokoban env.max_turns=2 env.game.lengths=uniform algo=ghpo rollout.members=2 rollout.max_reply_tokens=40"
 OFF_POLICY = "algo=archer critic=expectile critic.target_rate=0.5"
+OF_LEVELS = "model/lora=levels model.lora.r=4"
 STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in every iteration
     "branch": f"{LAKE} algo=arpo",
     "tree, overlap": f"{LAKE} algo=tree_grpo rollout.overlap=true",
@@ -73,6 +74,7 @@ STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in e
     "forget, two processes": f"{LAKE} algo=eepo algo.structure.threshold=9 strategy=ddp trainer.devices=2",
     "memory, overlap": f"{LAKE} {OFF_POLICY} rollout.overlap=true update.minibatches=2",
     "two levels, overlap": f"{LAKE} algo=hrl_tar algo.structure.trains=alternate rollout.overlap=true",
+    "two levels, two adapters": f"{LAKE} algo=hrl_tar {OF_LEVELS} algo.structure.trains=alternate",
     "values, iql": f"{LAKE} algo=iql update.minibatches=2",
     "values, cql": f"{LAKE} algo=cql update.minibatches=2",
 }

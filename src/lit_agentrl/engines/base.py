@@ -60,6 +60,7 @@ class TurnRequest:
         params: sampling parameters.
         messages: the whole dialogue that the prompt shows; for engines without ``token_ids`` alone.
         tools: what the reply may call, as chat APIs take them; as before.
+        is_plan: of `two_level`, where each level may have an adapter of its own.
     """
 
     episode: int
@@ -68,6 +69,7 @@ class TurnRequest:
     params: SamplingParams
     messages: Sequence[Message] = ()
     tools: Sequence[Mapping[str, Any]] = ()
+    is_plan: bool = False
 
 
 @dataclass

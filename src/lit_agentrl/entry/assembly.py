@@ -22,6 +22,7 @@ from lit_agentrl.checks import named, shown
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
+from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.needs import open_engine, reach
 from lit_agentrl.engines.support import require_positions
 from lit_agentrl.entry.games import Games, TaskLoader
@@ -31,6 +32,8 @@ from lit_agentrl.entry.players import check_players
 from lit_agentrl.entry.quiet import quieten
 from lit_agentrl.entry.recorded import HeldOut, recordings
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
+from lit_agentrl.entry.structure import check_levels
+from lit_agentrl.models.lora import levels_of
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
@@ -101,6 +104,8 @@ def build(
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
+    if levels_of(policy.network):
+        check_levels(parts.structure, processes=math.prod(processes_of(cfg)))
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
         engine=_engine(cfg, parts, policy),
@@ -167,6 +172,8 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     # once more: a launcher may have started more processes than the options say
     asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
     reach(make)
+    if levels_of(policy.network):
+        make = partial(LevelEngine, make)
     return partial(open_engine, make, asked=asked)
 
 

@@ -193,6 +193,25 @@ def check_critic(structure: Structure, *, has_critic: bool, plays_here: bool) ->
         )
 
 
+def check_levels(structure: Structure, *, processes: int) -> None:
+    """Refuse an adapter for each level where there are no levels, or where each weight must have a gradient.
+
+    Raises:
+        ValueError: naming the remedy.
+    """
+    name = type(structure).__name__
+    if PLANS not in structure.gives:
+        raise ValueError(
+            f"model/lora=levels has an adapter for plans, and episodes of algo.structure={name} have none; set "
+            "model/lora=default, or algo/structure=two_level"
+        )
+    if processes > 1:
+        raise ValueError(
+            "model/lora=levels leaves a level without gradients, and several processes wait for those of all weights; "
+            "set strategy=single, or model/lora=default"
+        )
+
+
 def check_overlap(structure: Structure, *, is_ahead: bool) -> None:
     """Refuse a structure that moves the weights, or waits for what it learns, where a process plays ahead.
 

@@ -49,8 +49,8 @@ def check_base(saved: State | None, mine: State | None) -> None:
             f"this checkpoint holds adapters of {saved['base']} with weights {saved['fingerprint'][:12]}; those of "
             f"model.name={mine['base']} are {mine['fingerprint'][:12]}: give the base that they were trained on"
         )
-    name = next((name for name in mine if saved.get(name) != mine[name]), "base")
+    name = next((name for name in {**mine, **saved} if saved.get(name) != mine.get(name)), "base")
     if name != "base":  # equal weights under another name are the same base
         raise ValueError(
-            f"model.lora: this checkpoint's {name} is {saved.get(name)}, here it is {mine[name]}; use the former"
+            f"model.lora: this checkpoint's {name} is {saved.get(name)}, here it is {mine.get(name)}; use the former"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib.util
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.models.routers import routers_of
 
 ALL_LINEAR = "all-linear"
-NAME = "default"  # peft can hold several adapters; here there is one
+NAME = "default"  # where there is one
+LEVELS = ("executor", "planner")  # where each level of `two_level` has its own; a plan is True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class LoRA:
             such as ``[q_proj,v_proj]``.
         use_rslora: scale by ``alpha / sqrt(r)`` instead (arXiv 2312.03732).
         seed: of the draw of A.
+        levels: two adapters on the one base, `LEVELS`, of which one acts at a time; see `level_in_use`.
 
     Raises:
         ValueError: a value out of range, naming the option.
@@ -48,6 +51,7 @@ class LoRA:
     target_modules: str | Sequence[str] = ALL_LINEAR
     use_rslora: bool = False
     seed: int = 0
+    levels: bool = False
 
     def __post_init__(self) -> None:
         require_whole("r", self.r, 1)
@@ -88,18 +92,28 @@ class LoRA:
             "fan_in_fan_out": any(isinstance(module, Conv1D) for module in network.modules()),
             "base_model_name_or_path": network.config.name_or_path or name, "task_type": "CAUSAL_LM",
         }  # fmt: skip
+        names = LEVELS if self.levels else (NAME,)
         config: Any = LoraConfig(**given)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeds.key(self.seed, "lora"))
-            inject_adapter_in_model(config, network, NAME)
+        for each in names:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seeds.key(self.seed, f"lora {each}" if self.levels else "lora"))
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are meant
+                    inject_adapter_in_model(copy.deepcopy(config), network, each)
         for where, layer in adapter_layers(network):
             if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
                 raise ValueError(
                     f"target_modules={self.target_modules} would adapt {where}, which is no linear layer and cannot be "
                     "merged; name layers of attention, such as [q_proj,v_proj]"
                 )
-        cast_adapter_dtype(network, NAME)
-        return {**base, **options, "targets": sorted(config.target_modules)}
+        for each in names:
+            cast_adapter_dtype(network, each)
+        _act(network, names[0])
+        for where, parameter in network.named_parameters():
+            parameter.requires_grad_(".lora_" in where)  # of the one that does not act too
+        found: Any = network.peft_config[names[0]]
+        more = {"levels": True} if self.levels else {}
+        return {**base, **options, "targets": sorted(found.target_modules), **more}
 
     def layers(self, network: PreTrainedModel) -> list[str]:
         """Full names of the linear layers that are to carry an adapter.
@@ -150,6 +164,28 @@ def adapter_layers(network: nn.Module) -> list[tuple[str, Any]]:
     return [(name, module) for name, module in network.named_modules() if isinstance(module, BaseTunerLayer)]
 
 
+def levels_of(network: nn.Module) -> tuple[str, ...]:
+    """`LEVELS`, where each of them has an adapter on the network; else none."""
+    return LEVELS if set(LEVELS) <= set(getattr(network, "peft_config", None) or ()) else ()
+
+
+@contextmanager
+def level_in_use(network: nn.Module, name: str) -> Iterator[None]:
+    """Within, the adapter of one level acts; which of them gradients may flow into does not change."""
+    _act(network, name)
+    try:
+        yield
+    finally:
+        _act(network, LEVELS[0])
+
+
+def _act(network: nn.Module, name: str) -> None:
+    for _, layer in adapter_layers(network):
+        layer._active_adapter = [
+            name
+        ]  # peft's own way also switches gradients off, and with them the optimizer
+
+
 @contextmanager
 def adapters_off(network: nn.Module) -> Iterator[None]:
     """Within, the network computes as the base, to the bit."""
@@ -172,14 +208,16 @@ def _switch(layers: Sequence[Any], is_on: bool, trainable: Sequence[nn.Parameter
 def merged(network: PreTrainedModel) -> PreTrainedModel:
     """A network without adapters whose weights are ``W + alpha / r * B A``, of the base's class and precision.
 
-    All other tensors are those of ``network``, not copies.
+    Of two levels it is the one that acts, the executor.  All other tensors are those of ``network``, not copies.
     """
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
     plain = copy.deepcopy(network, tensors)  # the structure anew, the tensors the same
     for name, layer in adapter_layers(plain):
         base = layer.get_base_layer()
         weight = base.weight.detach()
-        total = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(NAME)
+        total = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(
+            layer.active_adapters[0]
+        )
         base.weight = nn.Parameter(total.to(weight.dtype), requires_grad=False)
         plain.set_submodule(name, base)
     del plain.peft_config
@@ -187,14 +225,19 @@ def merged(network: PreTrainedModel) -> PreTrainedModel:
 
 
 def save_adapter(network: PreTrainedModel, folder: str | Path) -> None:
-    """Write the adapter alone, as ``peft.PeftModel.from_pretrained(base, folder)`` reads it."""
+    """Write the adapter, as ``peft.PeftModel.from_pretrained(base, folder)`` reads it; of levels ``folder/NAME``."""
+    for name in network.peft_config:
+        _save_one(network, name, Path(folder) / name if levels_of(network) else Path(folder))
+
+
+def _save_one(network: PreTrainedModel, name: str, folder: Path) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    state = get_peft_model_state_dict(network, adapter_name=NAME)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = get_peft_model_state_dict(network, adapter_name=name)
     named = {f"base_model.model.{key}": value.detach().cpu().contiguous() for key, value in state.items()}
     save_file(named, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = copy.copy(network.peft_config[NAME])
+    config = copy.copy(network.peft_config[name])
     config.inference_mode = True
     config.save_pretrained(str(folder))

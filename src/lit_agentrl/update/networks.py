@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.lora import adapters_off
+from lit_agentrl.models.lora import adapters_off, level_in_use, levels_of
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.models.routing import Pass, Routers
@@ -69,6 +69,15 @@ class Networks:
         self._settings = settings
         self._temperature = temperature
         self.routing = routing
+        if levels_of(policy) and critic is not None and critic.is_shared:
+            raise ValueError(
+                "critic=shared reads the policy's states, and those of two adapters are two: set critic=separate"
+            )
+        if levels_of(policy) and settings.checkpoint_activations:
+            raise ValueError(
+                "checkpoint_activations=true runs layers again, under whichever adapter acts then: leave it false, "
+                "or use model/lora=default"
+            )
         asks = routing.loss > 0 or routing.replay != "none"
         self._routers = Routers(policy, routing.given()) if asks else None
         if routing.replay != "none" and settings.packing == "shared":
@@ -114,6 +123,20 @@ class Networks:
     # ------------------------------------------------------------------ without gradient
     def logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
         """Log-probs (nats) of the rows under the policy of now, or another network, whose routers choose freely."""
+        if network is None and (levels := levels_of(self.policy)):
+            return sum(  # type: ignore[return-value]
+                self._scored(part, None) for part in self._of_levels(tensors, levels)
+            )
+        return self._scored(tensors, network)
+
+    def _of_levels(self, tensors: Tensors, levels: tuple[str, ...]) -> Iterator[Tensors]:
+        """The rows with the sampled tokens of one level, whose adapter acts meanwhile."""
+        for is_plan, name in enumerate(levels):
+            is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == bool(is_plan))
+            with level_in_use(self.policy, name):
+                yield {**tensors, "is_action_BT": is_own_BT}
+
+    def _scored(self, tensors: Tensors, network: Any | None) -> Tensor:
         return score_rows(
             self.policy if network is None else network, tensors, temperature=self._temperature,
             form=self.form, tokens_per_microbatch=self._settings.tokens_per_microbatch,
@@ -184,12 +207,24 @@ class Networks:
             if self.head is not None:
                 rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
                 return Found({"score_BT": self.head(self.policy, **rows, packing=packing)})
-            found = score_tokens(
-                self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
-                temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
-                with_hidden=self.critic is not None and self.critic.is_shared,
-                logits_chunk=self._settings.logits_chunk, is_checked=True,
-            )  # fmt: skip
+            if not (levels := levels_of(self.policy)):
+                return self._of_policy(part, packing, entropy_grad)
+            # a level without tokens here is not computed: its adapter gets no gradient, and stands still to the bit
+            idle_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)
+            columns = {"logp_BT": idle_BT * 1, "entropy_BT": idle_BT * 1}
+            for own in self._of_levels(part, levels):
+                if bool(own["is_action_BT"].any()):
+                    found = self._of_policy(own, packing, entropy_grad).columns
+                    columns = {name: column + found[name] for name, column in columns.items()}
+            return Found(columns)
+
+    def _of_policy(self, part: Tensors, packing: Packing | None, entropy_grad: bool) -> Found:
+        found = score_tokens(
+            self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
+            temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
+            with_hidden=self.critic is not None and self.critic.is_shared,
+            logits_chunk=self._settings.logits_chunk, is_checked=True,
+        )  # fmt: skip
         assert found.entropy_BT is not None
         return Found({"logp_BT": found.logp_BT, "entropy_BT": found.entropy_BT}, found.hidden_AD)
 
