@@ -31,7 +31,9 @@ SMALL = BASE | {
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", sampled(RUNS, ("replay",)))
 def test_two_processes_are_one(name: str, tmp_path: Path) -> None:
-    """The same episodes, and weights within rounding: sums over two ranks are added in another order."""
+    """The same episodes, and weights within rounding: sums over two ranks are added in another order.
+
+    Adam takes a step of its own size where a gradient is near 0, so rounding shows there in proportion to the learning rate."""
     found = []
     for layout in ("strategy=single", "strategy=ddp trainer.devices=2"):
         folder = tmp_path / layout[9:12]

@@ -97,9 +97,8 @@ class Collector:
         if batch.trajectories is None:
             return
         with _told():
-            left_out_BT = self.structure.left_out(batch.iteration, batch.trajectories)
-        if left_out_BT is not None:
-            batch.columns[LEFT_OUT] = left_out_BT
+            if (found_BT := self.structure.left_out(batch.iteration, batch.trajectories)) is not None:
+                batch.columns[LEFT_OUT] = found_BT
 
     def first_wave(self, prompts: StepBatch) -> Wave:
         """What is played first for an iteration's prompts."""
