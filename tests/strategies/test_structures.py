@@ -33,7 +33,8 @@ SMALL = BASE | {
 def test_two_processes_are_one(name: str, tmp_path: Path) -> None:
     """The same episodes, and weights within rounding: sums over two ranks are added in another order.
 
-    Adam takes a step of its own size where a gradient is near 0, so rounding shows there in proportion to the learning rate."""
+    Adam takes a whole step where a gradient is near 0, so rounding shows there in proportion to the learning rate.
+    """
     found = []
     for layout in ("strategy=single", "strategy=ddp trainer.devices=2"):
         folder = tmp_path / layout[9:12]
