@@ -180,10 +180,11 @@ def level_in_use(network: nn.Module, name: str) -> Iterator[None]:
 
 
 def _act(network: nn.Module, name: str) -> None:
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     for _, layer in adapter_layers(network):
-        layer._active_adapter = [
-            name
-        ]  # peft's own way also switches gradients off, and with them the optimizer
+        layer.set_adapter([name])
+    for parameter in trainable:
+        parameter.requires_grad_(True)  # peft clears the flags of the others, and the optimizer has them all
 
 
 @contextmanager
