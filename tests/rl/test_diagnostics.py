@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper, regime, smoothed
+from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper, smoothed
 
 P = 8
 OWN = torch.arange(P).repeat(4)
@@ -54,6 +54,16 @@ def test_paper_and_code_differ_as_measured() -> None:
     assert code.mutual == pytest.approx(math.log(64) - math.log(1 + 63 * math.exp(-0.1)))
 
 
+def test_both_forms_a_token_know_the_same_extremes() -> None:
+    """Thoughts of one token, of which forms are one: 0 where what is seen is ignored, log P where it is copied."""
+    lengths = torch.ones(len(OWN))
+    copies = torch.where(OWN[:, None] == torch.arange(P), 0.0, -1e4)
+    for logp, mutual in ((torch.randn(len(OWN), 1).expand(-1, P), 0.0), (copies, math.log(P))):
+        given = {"logp_NP": logp.double(), "own_N": OWN, "tokens_N": lengths}
+        assert per_token_paper(**given) == pytest.approx(mutual, abs=1e-6)
+        assert per_token_code(**given).mutual == pytest.approx(mutual, abs=1e-6)
+
+
 def test_equal_observations_are_one() -> None:
     logp, own = merged(
         logp_NP=torch.tensor([[1.0, 2.0, 1.0], [3.0, 4.0, 3.0]]),
@@ -63,10 +73,7 @@ def test_equal_observations_are_one() -> None:
     assert logp.tolist() == [[1, 2], [3, 4]] and own.tolist() == [0, 1]
 
 
-def test_the_plane_and_the_average() -> None:
-    bounds = {"entropy_bound": 1.0, "mutual_bound": 1.0}
-    found = [regime(conditional_entropy=h, mutual=i, **bounds) for h in (2.0, 0.0) for i in (2.0, 0.0)]
-    assert found == ["diverse", "template", "compressed", "low_entropy"]
+def test_the_average() -> None:
     assert smoothed(last=None, value=3.0) == 3 and smoothed(last=1.0, value=2.0) == pytest.approx(1.1)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from lit_agentrl.report import inference
 from lit_agentrl.report.cells import LOST, Cell, Name
 from lit_agentrl.report.drawing import DASHES, FAINT, INK, SERIES, Drawing, drawing
+from lit_agentrl.report.plane import MARKS, planes
 from lit_agentrl.report.results import STAGES, Comparison, Report
 from lit_agentrl.report.runs import Run
 
@@ -22,7 +23,6 @@ SIGNALS = {  # how they are called, and their largest value
     "rollout/distinct_2": ("distinct pairs of tokens", 1.0),
     "train/grad_norm": ("gradient norm", np.inf),
 }
-_MARKS = {"start": "o", "best": "^", "last": "s"}
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ def figures(report: Report) -> list[Figure]:
         found += [curve] if curve is not None else []
         found.append(_stages(f"stages{number}", report, name))
     known = [each for each in report.comparisons if each.difference.bounds.low is not None]
+    found += [_differences(known)] if known else []
+    found += [Figure(*plane) for plane in planes(report.cells)]
     signals = _signals(report.cells)
-    return [*found, *([_differences(known)] if known else []), *([signals] if signals is not None else [])]
+    return [*found, *([signals] if signals is not None else [])]
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _stages(label: str, report: Report, name: Name) -> Figure:
                 span = [[bounds.value - (bounds.low if bounds.low is not None else bounds.value)],
                         [(bounds.high if bounds.high is not None else bounds.value) - bounds.value]]  # fmt: skip
                 axes.errorbar(
-                    [bounds.value], [row + shift], xerr=np.maximum(span, 0), fmt=_MARKS[stage], capsize=3,
+                    [bounds.value], [row + shift], xerr=np.maximum(span, 0), fmt=MARKS[stage], capsize=3,
                     color=INK if stage == "start" else SERIES[0] if stage == "best" else SERIES[1],
                     markerfacecolor="none" if stage == "start" else None, label=stage if is_first else None,
                 )  # fmt: skip

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import yaml
 
 from lit_agentrl.checks import one_line
-from lit_agentrl.report import outcomes, summary, sweep
+from lit_agentrl.report import outcomes, regimes, summary, sweep
 from lit_agentrl.report.table import Metrics
 
 _T = TypeVar("_T")
 MOST_BYTES = 64 * 2**20  # of a file that is read
 _MOST_SETTINGS = 20_000  # a config that refers to itself again and again has more
+_MOST_EVALUATIONS = 1000  # files of them that are read
 _DEPTH = 8  # of folders below the one that is named
 NOT_COMPARED = (  # what differs between runs that are one experiment, played several times
     "seed", "resume", "traceback", "run_dir", "logger", "callbacks.iteration_log", "callbacks.transcripts",
@@ -39,6 +40,7 @@ class Run:
         scores: its summary; None where there is none.
         metrics: its curves.
         solved: of each (game, split, stage) the episodes, by instance, where they are recorded.
+        thoughts: what evaluations with diagnostics found, by stage.
     """
 
     folder: Path
@@ -50,6 +52,7 @@ class Run:
     scores: summary.Summary | None = None
     metrics: Metrics = field(default_factory=lambda: Metrics([]))
     solved: Mapping[tuple[str, str, str], Sequence[bool | None]] = field(default_factory=dict)
+    thoughts: Mapping[tuple[regimes.Played, str], regimes.Thinking] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -137,6 +140,9 @@ def _read(folder: Path, place: Path, damaged: list[str]) -> Run:
 
     of_hydra, table, file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
     scores = attempt(file, lambda _: summary.read(file), None)
+    thoughts: dict[tuple[regimes.Played, str], regimes.Thinking] = {}
+    for path in sorted(folder.glob("evaluations/*.json"))[:_MOST_EVALUATIONS]:
+        thoughts |= attempt(path, regimes.parse, {})
     status, error = ("unfinished", None) if scores is None else (scores["status"], scores["error"])
     return Run(
         folder,
@@ -148,6 +154,7 @@ def _read(folder: Path, place: Path, damaged: list[str]) -> Run:
         scores,
         attempt(table, lambda _: _curves(table), Metrics([])),
         attempt(folder / outcomes.FILE, outcomes.parse, {}),
+        thoughts,
     )
 
 

@@ -108,23 +108,6 @@ def merged(*, logp_NP: Tensor, own_N: Tensor, same_P: Tensor) -> tuple[Tensor, T
     return logp_NP[:, first], kind_P[own_N]
 
 
-def regime(*, conditional_entropy: float, mutual: float, entropy_bound: float, mutual_bound: float) -> str:
-    """Which quarter of the plane: diverse, template, compressed or low_entropy.
-
-    Thoughts that vary and depend on what is seen are ``diverse``; that vary and do not, ``template`` (collapse of the
-    template); that are sure and depend on it, ``compressed``; that are sure and do not, ``low_entropy`` (collapse).
-
-    Args:
-        conditional_entropy: H(Z | X).
-        mutual: I(X; Z).
-        entropy_bound: from which on entropy is high.
-        mutual_bound: the same of mutual information.
-    """
-    if conditional_entropy >= entropy_bound:
-        return "diverse" if mutual >= mutual_bound else "template"
-    return "compressed" if mutual >= mutual_bound else "low_entropy"
-
-
 def smoothed(*, last: float | None, value: float, decay: float = 0.9) -> float:
     """Exponential moving average: decay · last + (1 − decay) · value; the first value itself."""
     return value if last is None else decay * last + (1 - decay) * value
