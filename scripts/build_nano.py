@@ -27,7 +27,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lit_agentrl.envs.bandit import RISKY_NAMES, SAFE_NAMES
 from lit_agentrl.envs.base import Task, TextEnv
-from lit_agentrl.envs.sokoban import MOVES
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
@@ -112,51 +111,23 @@ class Teacher:
     def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
 
-    def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
-        thought, actions = self._bandit(env) if name == "bandit" else self._grid(env, observation, horizon)
-        return ANSWER.write(actions, thought=thought)
+    def reply(self, name: str, env: TextEnv, horizon: int) -> str:
+        actions = self._arm(env) if name == "bandit" else self._moves(env, horizon)
+        return ANSWER.write(actions, thought=env.best_thought())
 
-    def _bandit(self, env: TextEnv) -> tuple[str, list[str]]:
-        names = env.action_names() or []
-        safe = next(name for name in names if name in SAFE_NAMES)
-        risky = next(name for name in names if name in RISKY_NAMES)
-        chosen = safe if self.rng.random() < self.recipe.safe_arm else risky
-        return " ".join(f"{name} {'steady' if name == safe else 'risky'}" for name in names), [chosen]
+    def _arm(self, env: TextEnv) -> list[str]:
+        names = SAFE_NAMES if self.rng.random() < self.recipe.safe_arm else RISKY_NAMES
+        return [next(name for name in env.action_names() or [] if name in names)]
 
-    def _grid(self, env: TextEnv, observation: str, horizon: int) -> tuple[str, list[str]]:
+    def _moves(self, env: TextEnv, horizon: int) -> list[str]:
         # the teacher plans as if it had time: it does not know the budgets
         plan = env.optimal_actions(horizon=max(horizon, 10))
-        rows = [line.split() for line in observation.splitlines()]
-        found = {
-            symbol: f"{r} {c}"
-            for r, row in enumerate(rows)
-            for c, cell in enumerate(row)
-            for symbol in (cell,)
-        }
-        if "S" in found:  # the player stands on the target
-            found["P"] = found["O"] = found["S"]
-        shown = "PXO" if "X" in found else "PG"
-        thought = " ".join(f"{symbol} {found[symbol]}" for symbol in shown if symbol in found)
-        if "X" in found and plan:
-            thought += next_push(found, plan)
         count = 1
         while count < 5 and self.rng.random() >= self.recipe.look_again:
             count += 1
         if not plan or self.rng.random() < self.recipe.noisy_reply:
-            return thought, [env.random_action(self.rng) for _ in range(count)]
-        return thought, plan[:count]
-
-
-def next_push(found: dict[str, str], plan: list[str]) -> str:
-    """Where the plan stands when it next pushes the box, and the direction of that push."""
-    player, box = ([int(n) for n in found[symbol].split()] for symbol in "PX")
-    for action in plan:
-        step = MOVES[action]
-        after = [player[0] + step[0], player[1] + step[1]]
-        if after == box:
-            return f" go {player[0]} {player[1]} push {action}"
-        player = after
-    return ""
+            return [env.random_action(self.rng) for _ in range(count)]
+        return plan[:count]
 
 
 def demonstrate(
@@ -172,7 +143,7 @@ def demonstrate(
     is_reply = [False] * len(tokens)
     actions_left = task.max_actions
     for turn in range(task.max_turns):
-        text = teacher.reply(task.name, env, observation, actions_left)
+        text = teacher.reply(task.name, env, actions_left)
         reply = chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         tokens, is_reply = tokens + reply, is_reply + [True] * len(reply)
         reward, ended, solved = 0.0, False, False

@@ -30,6 +30,11 @@ def test_observation_names_both_arms_in_either_order():
     assert 70 < sum(is_safe_first) < 130
 
 
+def pairs(thought: str) -> list[tuple[str, ...]]:
+    words = thought.split()
+    return [tuple(words[:2]), tuple(words[2:])]
+
+
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_golden_choices(is_reversed):
     env = Bandit(reverse_meanings=is_reversed, payoff="expected")
@@ -37,6 +42,7 @@ def test_golden_choices(is_reversed):
     safe, risky = arms(env)
     high, low = (safe, risky) if is_reversed else (risky, safe)
     assert env.optimal_actions(horizon=1) == [high]
+    assert {f"{high} risky", f"{low} steady"} == {" ".join(pair) for pair in pairs(env.best_thought())}
     start = env.state_dict()
     _, reward, terminated, _, info = env.step(low.lower())
     assert (reward, terminated, info["success"]) == (0.15, True, False)

@@ -103,3 +103,14 @@ def test_plan_heads_for_a_goal_out_of_reach():
     place(env, ["FFFF", "HHHF", "FFFF", "FFFG"], 0)
     assert env.optimal_actions(horizon=2) == ["Right", "Right"]
     assert env.optimal_actions(horizon=6) == ["Right"] * 3 + ["Down"] * 3
+
+
+def test_the_thought_of_best_play_names_player_and_goal():
+    env = FrozenLake(size=3)
+    place(env, ["FHF", "FFF", "HFG"], 3)
+    assert env.best_thought() == "P 1 0 G 2 2"
+    place(env, ["FHF", "FFF", "HFG"], 1)
+    assert env.best_thought() is None
+    env = FrozenLake(view="coordinates")
+    env.reset(seed=0)
+    assert env.best_thought() is None

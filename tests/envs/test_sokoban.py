@@ -185,3 +185,16 @@ def test_plan_is_cut_to_the_horizon():
     assert env.optimal_actions(horizon=3) == env.optimal_actions(horizon=99)[:3]
     with pytest.raises(ValueError, match="horizon"):
         env.optimal_actions(horizon=0)
+
+
+def test_the_thought_of_best_play_names_places_and_the_next_push():
+    env = Sokoban()
+    place(env, ["#####", "#P__#", "#_X_#", "#_O_#", "#####"])
+    assert env.best_thought() == "P 1 1 X 2 2 O 3 2 go 1 2 push Down"
+    env.step("Right")
+    assert env.best_thought() == "P 1 2 X 2 2 O 3 2 go 1 2 push Down"
+    place(env, ["#####", "#X__#", "#P__#", "#_O_#", "#####"])  # in a corner: no push is left
+    assert env.best_thought() == "P 2 1 X 1 1 O 3 2"
+    env = Sokoban(vocab="letters")
+    env.reset(seed=0)
+    assert env.best_thought() is None

@@ -91,6 +91,10 @@ class Bandit(TextEnv):
         require_whole("horizon", horizon, 1)
         return None if self._choice else [name for name in self._arms if self._is_high(name)]
 
+    def best_thought(self) -> str:
+        """What each name means here: steady or risky."""
+        return " ".join(f"{name} {'risky' if self._is_high(name) else 'steady'}" for name in self._arms)
+
     def _is_high(self, name: str) -> bool:
         return (name in RISKY_NAMES) != self.reverse_meanings
 

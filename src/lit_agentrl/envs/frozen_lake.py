@@ -115,6 +115,15 @@ class FrozenLake(TextEnv):
             _, square, _, _ = self._lake.transitions[square][action][1]
         return actions
 
+    def best_thought(self) -> str | None:
+        """Row and column of the player and of the goal, as the embedded policy has learnt to write them."""
+        if self.view != "grid" or self._lake.kind(self._square) != "F":
+            return None
+        player, goal = (
+            divmod(at, self._lake.size) for at in (self._square, "".join(self._lake.rows).index("G"))
+        )
+        return f"P {player[0]} {player[1]} G {goal[0]} {goal[1]}"
+
     def _draw_instance(self, seed: int) -> str:
         lake, start = draw_for_split(lambda attempt: self._propose(seed, attempt), _content, split=self.split)
         self._lake, self._square = lake, start

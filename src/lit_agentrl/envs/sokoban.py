@@ -104,6 +104,23 @@ class Sokoban(TextEnv):
         actions = solve(self._walls, self._targets, self._boxes, self._player)
         return None if actions is None else actions[:horizon]
 
+    def best_thought(self) -> str | None:
+        """Where player, box and target are, from where best play pushes next, and whereto; see ``build_nano.py``.
+
+        None of rooms that the embedded policy has not learnt to write about.
+        """
+        if self.view != "grid" or self.vocab != "symbols" or len(self._boxes) != 1:
+            return None
+        (box,), (target,), player = self._boxes, self._targets, self._player
+        places = zip("PXO", (player, box, target), strict=True)
+        thought = " ".join(f"{symbol} {row} {column}" for symbol, (row, column) in places)
+        for action in self.optimal_actions(horizon=self.max_solution) or ():
+            ahead = player[0] + MOVES[action][0], player[1] + MOVES[action][1]
+            if ahead == box:
+                return f"{thought} go {player[0]} {player[1]} push {action}"
+            player = ahead
+        return thought
+
     def _draw_instance(self, seed: int) -> str:
         room = draw_for_split(lambda attempt: self._propose(seed, attempt), _content, split=self.split)
         self._place(room)

@@ -123,6 +123,10 @@ class World(gymnasium.Env[str, str], ABC):
         """
         return None
 
+    def best_thought(self) -> str | None:
+        """What best play would write down here before it acts; None: no form of such thoughts is known."""
+        return None
+
     def state_key(self) -> int:
         """Stable 63-bit hash of the state (noise excluded), for grouping equal states; 0: not known."""
         return 0
