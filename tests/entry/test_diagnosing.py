@@ -13,15 +13,24 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import Capabilities, SamplingParams
+from lit_agentrl.engines.rethinking import Rethinking
+from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.entry import diagnosing
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.composition import compose_job, task_loader
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.score_table import table_of
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.sokoban import Sokoban
 from lit_agentrl.episode import Episode
 from lit_agentrl.report.table import as_text
-from lit_agentrl.rollout.thoughts import Swapped, no_thought, thoughts_of
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.thoughts import Swapped, best_thought, block_of, thoughts_of
 from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.prompts import Prompt
+from tests.conftest import nano_tokenizer
 
 
 class Elsewhere:
@@ -68,7 +77,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     # greedy, with its own thoughts the policy plays the same episodes
     own = {(thought.episode, thought.turn): thought.opening for thought in thoughts}
     again = diagnosing._played_again(
-        run, "sokoban", "swapped", params, lambda episode, turn: own.get((episode, turn), ())
+        run, "sokoban", "swapped", params, lambda asked, turn: own.get((asked.episode, turn), ())
     )
     assert list(again) == [
         replace(e.outcome, entropy=a.entropy) for e, a in zip(episodes, again, strict=True)
@@ -76,7 +85,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     found = diagnosing.diagnose(run, "sokoban", episodes, params, seed=0)
     for key in ("first_turn", "any_turn"):
         assert 0 <= found[key]["chance"] <= found[key]["retrieval"] <= 1
-    assert found["ablation"]["removed"]["difference"]["n"] == 4
+    assert [found["ablation"][key]["difference"]["n"] for key in ("removed", "swapped", "best")] == [4, 4, 4]
     json.dumps(found, allow_nan=False)
     cfg = OmegaConf.create({"split": "test", "members": 1})
     score = {"mean": 0.5, "low": 0.1, "high": 0.9, "n": 4}
@@ -84,10 +93,14 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     record |= {"normalised": None, "thoughts": found}
     record["levels"] = dict.fromkeys(("chance_success", "oracle_success"), None)
     text = as_text(table_of("start weights", cfg, [record], {}))
-    assert "with others' thoughts" in text and max(map(len, text.splitlines())) <= 80
+    assert (
+        "with others' thoughts" in text
+        and "with best play's thoughts" in text
+        and max(map(len, text.splitlines())) <= 80
+    )
 
 
-def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
+def test_what_has_block_ofs_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path, "prompt.think=false")
     with pytest.raises(UserError, match="the run has prompt.think=false; leave it out"):
         diagnosing.check_run(run)
@@ -97,7 +110,32 @@ def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
     run.cfg.engine = {"_target_": f"{__name__}.Elsewhere", "_partial_": True}
     with pytest.raises(UserError, match="likelihoods of the network itself; add engine=native"):
         diagnosing.check_run(run)
-    assert run.rules.chat.tokenizer.decode(no_thought(run.rules.chat)).split() == ["<think>", "</think>"]
+    assert run.rules.chat.tokenizer.decode(block_of(run.rules.chat)).split() == ["<think>", "</think>"]
+
+
+def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
+    tokenizer = nano_tokenizer()
+    chat = ChatRenderer(tokenizer)
+    inner = ScriptedEngine(
+        lambda episode, turn: "<answer>Up</answer>",
+        encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+    )
+    engine = Rethinking(inner, lambda asked, turn: block_of(chat, asked.found or ""))
+    task = Task("sokoban", Sokoban, max_turns=3, max_actions=6, max_actions_per_turn=2)
+    rules = Rules(
+        tasks=[task], prompt=Prompt(style="compact"), chat=chat, engine=lambda **_: engine, asks=best_thought
+    )
+    params = SamplingParams(max_reply_tokens=60, max_context_tokens=900)
+    specs = tuple(EpisodeSpec(0, group, 0, 0, group) for group in range(3))
+    episodes = Scheduler(rules, engine).play(Wave("test", 0, params, specs))
+    for episode in episodes:
+        env = Sokoban(split="test")
+        env.reset(seed=episode.instance_seed)
+        assert not episode.failed and len(episode.turns) == 3
+        for turn in episode.turns:
+            assert turn.reply_text.startswith(chat.decode(block_of(chat, env.best_thought() or "?")))
+            assert turn.has_think and turn.is_valid and turn.actions == ["Up"]
+            env.step("Up")
 
 
 def test_an_exchanged_thought_is_of_another_instance_and_of_the_same_turn_where_there_is_one() -> None:

@@ -88,13 +88,16 @@ def test_an_api_is_measured_on_every_world_or_refused_in_one_line(
 def test_a_model_of_this_machine_is_measured(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main_evaluate(["model=nano", "env=bandit", "episodes=4", "baselines=true"])
+    main_evaluate(["model=nano", "env=bandit", "episodes=4", "baselines=true", "shots=2"])
     told = capsys.readouterr().out
-    assert "nano, split test" in told and "oracle" in told and "policy is better by" in told
+    assert "nano, split test" in told and "few-shot" in told and "policy is better by" in told
     [file] = Path("outputs/evaluations").iterdir()
     [record] = json.loads(file.read_text())["results"]
     found = record["baselines"]
-    assert set(found) == {"random", "oracle"} and found["oracle"]["success"]["mean"] == 1.0
+    assert (
+        list(found) == ["greedy", "few-shot", "random", "oracle"]
+        and found["oracle"]["success"]["mean"] == 1.0
+    )
     for each in found.values():  # of the very same instances
         gap = record["success"]["mean"] - each["success"]["mean"]
         assert each["difference"]["mean"] == pytest.approx(gap) and each["difference"]["n"] == 4
@@ -107,6 +110,8 @@ def test_a_model_of_this_machine_is_measured(
         (REMOTE.removesuffix(" engine.url=") + " env=bandit", "engine.url has no value"),
         (REMOTE + "http://x", "env has no value; name the games"),
         (REMOTE + "http://x env=mixture", "env=mixture is a mixture"),
+        ("model=nano env=bandit shots=1", "shots=1 must be 0 unless baselines=true, whose row it is"),
+        ("model=nano env=sokoban baselines=true shots=30 episodes=1", "shots=30 makes episodes longer"),
         (
             REMOTE + "http://x env=bandit engine.key_variable=NONE_SUCH",
             "engine.key_variable=NONE_SUCH: the environment",

@@ -61,6 +61,7 @@ class TurnRequest:
         messages: the whole dialogue that the prompt shows; for engines without ``token_ids`` alone.
         tools: what the reply may call, as chat APIs take them; as before.
         is_plan: of `two_level`, where each level may have an adapter of its own.
+        found: what the game was asked for this reply; no engine that samples reads it.
     """
 
     episode: int
@@ -70,6 +71,7 @@ class TurnRequest:
     messages: Sequence[Message] = ()
     tools: Sequence[Mapping[str, Any]] = ()
     is_plan: bool = False
+    found: str | None = None
 
 
 @dataclass

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_agentrl.engines.base import Capabilities, Engine, TurnRequest, TurnResult
 
-ThoughtOf = Callable[[int, int], Sequence[int]]
+ThoughtOf = Callable[[TurnRequest, int], Sequence[int]]
 
 
 class Rethinking:
@@ -21,7 +21,7 @@ class Rethinking:
 
     Args:
         engine: reads and writes token ids.
-        thought_of: tokens by episode and turn, counted from 0.
+        thought_of: tokens by what is asked for and the number of the turn, counted from 0.
     """
 
     def __init__(self, engine: Engine, thought_of: ThoughtOf) -> None:
@@ -47,7 +47,7 @@ class Rethinking:
         return self._engine.num_pending
 
     def submit(self, request: TurnRequest) -> None:
-        thought = list(self._thought_of(request.episode, self._turns[request.episode]))
+        thought = list(self._thought_of(request, self._turns[request.episode]))
         self._turns[request.episode] += 1
         self._begun[request.episode] = thought
         left = max(1, request.params.max_reply_tokens - len(thought))

@@ -13,6 +13,8 @@ from lit_agentrl.report.statistics import clustered_share_interval, group_means,
 from lit_agentrl.report.summary import Estimate, estimate
 
 START = "start"  # the weights before training, sampled alike
+GREEDY = "greedy"  # what plays, at temperature 0
+FEW_SHOT = "few-shot"  # what plays, sampled alike, after solved episodes in its prompt
 
 
 def baselines(
@@ -21,7 +23,7 @@ def baselines(
     batch: StepBatch,
     outcomes: Sequence[Outcome],
     *,
-    start: Sequence[Outcome] | None = None,
+    others: Mapping[str, Sequence[Outcome] | None],
     seed: int,
 ) -> dict[str, Any]:
     """Success of each baseline, and by how much the policy exceeds it, paired by instance.
@@ -31,17 +33,19 @@ def baselines(
         split: that was played.
         batch: the prompts of the game, which name its instances.
         outcomes: of the policy on them.
-        start: of the weights before training, where these were played too.
+        others: outcomes of further players on them, by name; None: that one does not play.
         seed: of random play.
     """
     found: dict[str, Any] = {}
-    if start is not None:
-        found[START] = _told(_by_instance(start), outcomes, [e for e in start if not e.failed])
+    for name, theirs in others.items():
+        if theirs is not None:
+            mine = [each for each in theirs if each.task_name == task.name]
+            found[name] = _told(_by_instance(mine), outcomes, [each for each in mine if not each.failed])
     groups = [int(group) for group in batch.group_P]
     played = play_agents(task, split, [int(each) for each in batch.seed_P], seed)
-    for name, scores in played.items():
+    for agent, scores in played.items():
         by_instance = {group: success for group, (success, _) in zip(groups, scores, strict=True)}
-        found[name] = _told(by_instance, outcomes)
+        found[agent] = _told(by_instance, outcomes)
     return found
 
 

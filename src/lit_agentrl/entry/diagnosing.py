@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lit_agentrl.distributed import StrategyDoors
-from lit_agentrl.engines.base import Foretelling, SamplingParams
+from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.rethinking import Rethinking, ThoughtOf
 from lit_agentrl.entry import screen
+from lit_agentrl.entry.again import play_again, require_shared
 from lit_agentrl.entry.assembly import Run
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.making import engine_of
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
 from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
-from lit_agentrl.rollout.thoughts import Swapped, Thought, any_turns, first_turns, no_thought, thoughts_of
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.thoughts import (
+    Swapped,
+    Thought,
+    any_turns,
+    best_thought,
+    block_of,
+    first_turns,
+    thoughts_of,
+)
 from lit_agentrl.update.scoring import form_of_rows, score_rows
 
 SAMPLES = 64  # thoughts of a matrix, as in arXiv 2604.06268
 _SAMPLERS = {"first_turn": "first turns", "any_turn": "any turn"}
-_ABLATIONS = {"removed": "without thoughts", "swapped": "with others' thoughts"}
+_ABLATIONS = {
+    "removed": "without thoughts",
+    "swapped": "with others' thoughts",
+    "best": "with best play's thoughts",
+}
 
 
 def check_run(run: Run) -> None:
@@ -41,16 +52,15 @@ def check_run(run: Run) -> None:
         raise UserError(
             "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
         )
-    make = engine_of(run.cfg)
-    tells = make.func if isinstance(make, partial) and isinstance(make.func, Foretelling) else None
-    if tells is None or tells.foretold(**make.keywords).weights != "shared":
-        raise UserError("diagnostics=true reads likelihoods of the network itself; add engine=native")
+    require_shared(run.cfg, "diagnostics=true reads likelihoods of the network itself")
 
 
 def diagnose(
     run: Run, name: str, episodes: Sequence[Episode], params: SamplingParams, *, seed: int
 ) -> dict[str, Any]:
-    """What the thoughts of a game's episodes tell; the episodes are played twice more.
+    """What the thoughts of a game's episodes tell; the episodes are played up to three times more.
+
+    ``best`` of the ablation is None where the game does not say what best play thinks.
 
     Args:
         run: that has just played them.
@@ -79,16 +89,30 @@ def diagnose(
     found: dict[str, Any] = {key: _information(run, each, params) for key, each in samples.items()}
     groups = [episode.group for episode in episodes]
     chat, before = run.rules.chat, [episode.outcome for episode in episodes]
-    empty = no_thought(chat)
+    empty, swapped = block_of(chat), Swapped(thoughts, groups, seed)
     chosen: dict[str, ThoughtOf] = {
-        "removed": lambda episode, turn: empty,
-        "swapped": Swapped(thoughts, groups, seed),
+        "removed": lambda asked, turn: empty,
+        "swapped": lambda asked, turn: swapped(asked.episode, turn),
     }
-    found["ablation"] = {
+    if _knows_best(run, name, [episode.instance_seed for episode in episodes]):
+        chosen["best"] = lambda asked, turn: block_of(chat, asked.found or "")
+    found["ablation"] = {"best": None} | {
         key: _compared(before, _played_again(run, name, key, params, thought_of))
         for key, thought_of in chosen.items()
     }
     return found
+
+
+def _knows_best(run: Run, name: str, instances: Sequence[int]) -> bool:
+    """Whether a game says of all these instances what best play thinks at their start."""
+    task = next(task for task in run.games.tasks if task.name == name)
+
+    def says(env: World, instance: int) -> bool:
+        env.reset(seed=instance)
+        return env.best_thought() is not None
+
+    with closing(task.make(run.rollouts.test.split)) as env:
+        return all(says(env, each) for each in dict.fromkeys(instances))
 
 
 def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) -> dict[str, Any] | None:
@@ -148,19 +172,14 @@ def _played_again(
     run: Run, name: str, key: str, params: SamplingParams, thought_of: ThoughtOf
 ) -> Sequence[Outcome]:
     """The same instances with the same draws, each reply after the thought that it is given."""
-    number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
-    (batch,) = run.stream.test_dataloader()[number]
     make = run.rules.engine
-    rules = replace(run.rules, engine=lambda **given: Rethinking(make(**given), thought_of))
-    evaluation = replace(run.rollouts.test, params=params)
+    rules = replace(
+        run.rules,
+        engine=lambda **given: Rethinking(make(**given), thought_of),
+        asks=best_thought if key == "best" else None,
+    )
     screen.doing(f"playing {name} {_ABLATIONS[key]}")
-    network, context = run.module.policy.network, run.trainer.precision_plugin.forward_context
-    player = Inline(rules, network, context, StrategyDoors())
-    try:
-        evaluation.collect(batch, player.play, run.module.version)
-    finally:
-        player.stop()
-    return evaluation.outcomes
+    return play_again(run, name, rules, params)
 
 
 def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
@@ -177,7 +196,7 @@ def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, 
     }
 
 
-def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float, int]]:
+def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
     """Lines of the table: a name, an estimate or a number, and n."""
     for key, title in _SAMPLERS.items():
         if (each := found[key]) is None:
@@ -190,6 +209,8 @@ def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float,
         yield "  retrieval", each["retrieval"], n
         yield "    chance", each["chance"], n
     for key, title in _ABLATIONS.items():
-        each = found["ablation"][key]
+        if (each := found["ablation"][key]) is None:
+            yield title, None, 0
+            continue
         yield title, each["success"], each["success"]["n"]
         yield "  difference", each["difference"], each["difference"]["n"]

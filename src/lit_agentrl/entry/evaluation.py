@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
+from transformers import PreTrainedModel
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.support import require_positions
 from lit_agentrl.entry import choosing, diagnosing, screen
+from lit_agentrl.entry.again import play_again, require_shared
 from lit_agentrl.entry.assembly import Run, build
-from lit_agentrl.entry.baselines import baselines
+from lit_agentrl.entry.baselines import FEW_SHOT, GREEDY, START, baselines
 from lit_agentrl.entry.composition import load_option
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
@@ -32,7 +35,9 @@ from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.rl.objective import SCORES
+from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.settings import MOST
+from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
@@ -60,16 +65,20 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
     if cfg.diagnostics:
         diagnosing.check_run(run)
+    if cfg.shots:
+        require_shared(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
     chooser = choosing.opened(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
     is_kept = can_keep(target_folder)
     names = [run.games.tasks[spec.task].name for spec in run.games.test]
     asked = [eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
 
-    def play(params: SamplingParams, path: Path | None, whose: str = "") -> list[Outcome]:
-        played = screen.episodes_of(names, cfg.episodes * cfg.members)
+    def play(
+        params: SamplingParams, path: Path | None, whose: str = "", members: int = cfg.members
+    ) -> list[Outcome]:
+        played = screen.episodes_of(names, cfg.episodes * members)
         announces.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
-        run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=cfg.members)
+        run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
             ckpt_path=None if path is None else str(path),
@@ -78,12 +87,19 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
 
     with_start = cfg.baselines and checkpoint is not None
     before = [play(params, None, " by the start") for params in asked] if with_start else []
+    greedy, unread = None, checkpoint  # weights are read once, for all that they play
+    if cfg.baselines and any(params.temperature for params in asked):
+        greedy = play(replace(asked[0], temperature=0.0), unread, members=1)
+        unread = None
     records = []
     for number, params in enumerate(asked):
-        outcomes = play(params, None if number else checkpoint)  # the same weights for all
-        theirs = before[number] if with_start else None
+        outcomes, unread = play(params, unread), None
+        others = {
+            START: before[number] if with_start else None,
+            GREEDY: greedy if params.temperature else None,
+        }
         for place in range(len(names)):
-            records.append(_record(run, cfg, place, params, outcomes, theirs, announces.episodes, chooser))
+            records.append(_record(run, cfg, place, params, outcomes, others, announces.episodes, chooser))
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
@@ -94,7 +110,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
 
 def _record(
     run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
-    of_start: Sequence[Outcome] | None, episodes: Sequence[Episode], chooser: choosing.Chooser | None,
+    others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: choosing.Chooser | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What is told of the ``place``-th game, of which the outcomes of all games hold some."""
     task = run.games.tasks[run.games.test[place].task]
@@ -102,14 +118,39 @@ def _record(
     record = record_of(cfg, task.name, params.temperature, mine, asdict(lookup(task, cfg.split)))
     if cfg.baselines:
         (batch,) = run.stream.test_dataloader()[place]
-        start = None if of_start is None else [each for each in of_start if each.task_name == task.name]
-        record["baselines"] = baselines(task, cfg.split, batch, mine, start=start, seed=cfg.seed)
+        shown = _after_shots(run, cfg.shots, place, params) if cfg.shots else None
+        record["baselines"] = baselines(
+            task, cfg.split, batch, mine, others={**others, FEW_SHOT: shown}, seed=cfg.seed
+        )
     played = [each for each in episodes if each.task_name == task.name]
     if chooser is not None:
         record |= chooser.record(cfg.best_of, played)
     if cfg.diagnostics:
         record["thoughts"] = diagnosing.diagnose(run, task.name, played, params, seed=cfg.seed)
     return record
+
+
+def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Sequence[Outcome]:
+    """The ``place``-th game once more, with solved episodes in the prompt."""
+    task = run.games.test[place].task
+    name = run.games.tasks[task].name
+    screen.doing(f"playing {name} after {shots} solved episodes")
+    rules = with_shots(run.rules, task, shots)
+    require_room(rules, run.module.policy.network, shots)
+    return play_again(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
+
+
+def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:
+    """Refuse more solved episodes in the prompt than the network has positions for.
+
+    Raises:
+        UserError: it says how many positions there are.
+    """
+    try:
+        require_positions(network, rules.max_context_tokens)
+    except ValueError as error:
+        reason = str(error).removesuffix("lower it")
+        raise UserError(f"shots={shots} makes episodes longer: {reason}lower shots") from error
 
 
 class Announces(Callback):
@@ -169,6 +210,8 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("diagnostics", "baselines"):
         require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
+    require_whole("shots", cfg.shots, 0)
+    require(cfg.baselines or not cfg.shots, "shots", cfg.shots, "0 unless baselines=true, whose row it is")
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +18,12 @@ from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import foretell, open_engine, reach
 from lit_agentrl.entry import choosing
+from lit_agentrl.entry.again import play_inline, require_shared
 from lit_agentrl.entry.assembly import check_prompts, check_thinking
-from lit_agentrl.entry.baselines import baselines
+from lit_agentrl.entry.baselines import FEW_SHOT, GREEDY, baselines
 from lit_agentrl.entry.composition import compose_job, load_option, task_loader
 from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.evaluation import check_options
+from lit_agentrl.entry.evaluation import check_options, require_room
 from lit_agentrl.entry.games import Games, build_games
 from lit_agentrl.entry.keeping import can_keep, keep
 from lit_agentrl.entry.making import as_list, engine_of, made, made_dialect, made_like
@@ -32,12 +33,13 @@ from lit_agentrl.entry.scores import Scores, record_of
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.entry.variants import find_games
 from lit_agentrl.envs.levels import lookup
-from lit_agentrl.episode import Episode
+from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.worlds import Worlds
@@ -69,6 +71,13 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     with closing(opened_model(cfg, described)) as model:
         games, settings = model.games, model.settings
         chooser = choosing.opened(cfg, model.policy.tokenizer)
+        greedy = None
+        if cfg.baselines and any(temperatures):
+            greedily = Evaluation(
+                cfg.split, eval_params(settings, 0.0, "evaluate"), 1, settings.max_failed_share
+            )
+            model.play(greedily, games.test)
+            greedy = greedily.outcomes
         for value in temperatures:
             params = eval_params(settings, float(value), "evaluate")
             evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
@@ -79,7 +88,13 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                 record = record_of(cfg, task.name, float(value), outcomes, asdict(lookup(task, cfg.split)))
                 if cfg.baselines:
                     batch = model.prompts(spec)
-                    record["baselines"] = baselines(task, cfg.split, batch, outcomes, seed=cfg.seed)
+                    others = {
+                        GREEDY: greedy if value else None,
+                        FEW_SHOT: model.after_shots(cfg.shots, spec, evaluation) if cfg.shots else None,
+                    }
+                    record["baselines"] = baselines(
+                        task, cfg.split, batch, outcomes, others=others, seed=cfg.seed
+                    )
                 if chooser is not None:
                     record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
                 records.append(record)
@@ -97,6 +112,7 @@ class OpenedModel:
         games: that it plays.
         policy: tokenizer, and network if there is one here.
         sync: asks the engine what it was asked for.
+        rules: how it plays.
     """
 
     saved: DictConfig
@@ -104,6 +120,7 @@ class OpenedModel:
     games: Games
     policy: Any
     sync: WeightSync
+    rules: Rules
     _engine: Engine
     _scheduler: Scheduler
 
@@ -120,6 +137,24 @@ class OpenedModel:
             evaluation.collect(batch, self._played, 0, is_first=number == 0)
             episodes += batch.episodes
         return episodes
+
+    def after_shots(self, shots: int, spec: EvalSpec, like: Evaluation) -> Sequence[Outcome]:
+        """Outcomes of a game once more, with solved episodes in the prompt.
+
+        Raises:
+            UserError: the engine does not play through a network that is here, and counts tokens.
+            ValueError: the game does not know best play.
+        """
+        rules, batch = with_shots(self.rules, spec.task, shots), self.prompts(spec)
+        require_room(rules, self.policy.network, shots)
+        evaluation = replace(like, params=replace(like.params, max_context_tokens=rules.max_context_tokens))
+        if self._engine.capabilities.token_ids:
+            require_shared(self.saved, f"shots={shots} needs a longer context than the engine was made with")
+            play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
+        else:  # the server knows its limits
+            with closing(Scheduler(rules, self._engine)) as scheduler:
+                evaluation.collect(batch, replace(self, _scheduler=scheduler)._played, 0)
+        return evaluation.outcomes
 
     def prompts(self, spec: EvalSpec) -> StepBatch:
         """What is played of a game."""
@@ -153,7 +188,7 @@ def opened_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
     settings = made(saved, "rollout", RolloutSettings)
     games = build_games(saved, load_task)
     policy, rules, engine, sync = _opened(saved, games, settings)
-    return OpenedModel(saved, settings, games, policy, sync, engine, Scheduler(rules, engine))
+    return OpenedModel(saved, settings, games, policy, sync, rules, engine, Scheduler(rules, engine))
 
 
 def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:

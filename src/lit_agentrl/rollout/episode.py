@@ -19,6 +19,7 @@ from lit_agentrl.rollout.written import encode, read
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
 from lit_agentrl.text.dialects.base import may_call_often
+from lit_agentrl.text.prompts import opening_with
 
 
 class EpisodeInPlay:
@@ -28,6 +29,8 @@ class EpisodeInPlay:
         episode: the record; complete once :attr:`is_over`.
         is_over: no further reply is wanted.
         asks: what the game is to be asked before the next reply.
+        found: what it has answered.
+        rules: how it is played.
         tries_again: the game is to be reset, for another try at the same instance.
 
     Args:
@@ -40,10 +43,11 @@ class EpisodeInPlay:
         self.episode = episode
         self.is_over = False
         self.asks: Look | None = None
+        self.found: str | None = None
         self._after_reset: Answer | None = None  # kept while the game is asked for its solution
         self.tries_again = False
         self._tries, self._manner = manner.tries, manner
-        self._rules = rules
+        self.rules = rules
         self._noise = [(0, noise_seed)]  # of the game, from which turn on
         self._nodes: list[Node] = []  # where each turn opened
         self._is_taken_over = False  # the present prompt, from a parent
@@ -72,7 +76,7 @@ class EpisodeInPlay:
         owner = next((member for member, until in mine.branches if turn <= until), mine.member)
         child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
         child.turns = [taken_over(each) for each in mine.turns[:turn]] + [reopened(mine.turns[turn])]
-        play, node = EpisodeInPlay(child, self._rules), self._nodes[turn]
+        play, node = EpisodeInPlay(child, self.rules), self._nodes[turn]
         past = self._past
         play._past = Past(past.opening, child.turns, past.messages[: turn + 1], past.pieces[: turn + 1])
         play._nodes = self._nodes[: turn + 1]
@@ -90,6 +94,7 @@ class EpisodeInPlay:
             self.go_on(answer)
         else:
             self._heard(answer)
+            self.asks, self.found = None, answer.found
 
     def begin(self, answer: Answer) -> None:
         """Write the opening prompt from what the game said to its reset; a game that failed ends the episode.
@@ -111,6 +116,8 @@ class EpisodeInPlay:
             told = beginning(found, episode.hint, kind=self._actions.format)
         episode.instance_id = answer.instance_id
         opening = partial(
+            opening_with,
+            self.rules.shots.get(task.name, ()),
             self._prompt.opening,
             name=task.name,
             rules=answer.rules,
@@ -153,7 +160,7 @@ class EpisodeInPlay:
         turn.policy_version, turn.finish = result.policy_version, result.finish
         turn.reply_text = self._chat.decode(result.tokens)
         try:
-            reply = read(turn, self._rules, self._actions)
+            reply = read(turn, self.rules, self._actions)
         except ValueError as error:
             self._end(EndReason.ERROR, error=str(error))
             return []
@@ -272,6 +279,7 @@ class EpisodeInPlay:
         self._nodes.append(Node(self._actions, self._actions_left, answer.state))
         prefix = self._context.prompt(past, self._chat)
         self.episode.num_broken += prefix.broken
+        self.asks = self.rules.asks
         self.episode.turns.append(
             Turn(
                 observation=self._observation,

@@ -58,15 +58,20 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
                 if action is not None:
                     with blamed("dialect"):
                         text = dialect.write([action], thought="" if rules.prompt.think else None)
-                    text = text.removeprefix(dialect.think_start if chat.forced_think else "")
-                tokens = chat.encode(text)
-                zeros = [0.0] * len(tokens)
-                actions = play.hear(TurnResult(0, tokens, zeros, zeros))
-                if not play.is_over:
-                    desk.step(0, actions)
-                    play.go_on(desk.take(0))
+                say(desk, play, text)
             desk.release(0, is_broken=episode.failed)
             yield episode
+
+
+def say(desk: Desk, play: EpisodeInPlay, text: str) -> None:
+    """Reply to the game that sits at desk 0, and hear what it says."""
+    chat = play.rules.chat
+    tokens = chat.encode(text.removeprefix(chat.dialect.think_start if chat.forced_think else ""))
+    zeros = [0.0] * len(tokens)
+    actions = play.hear(TurnResult(0, tokens, zeros, zeros))
+    if not play.is_over:
+        desk.step(0, actions)
+        play.go_on(desk.take(0))
 
 
 def _random_action(desk: Desk, name: str, seed: tuple[int, int]) -> str | None:

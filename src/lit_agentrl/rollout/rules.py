@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Message
 from lit_agentrl.rewards.base import Probe
+from lit_agentrl.rollout.seats import Look
 from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
@@ -35,6 +37,8 @@ class Rules:
         max_context_tokens: length that the engine must hold.
         probes: measured before every turn of training episodes, into ``Turn.probes``.
         worlds: when the answers of games are awaited.
+        shots: solved episodes that stand before the own message of an opening, by the name of the game.
+        asks: what a game is asked before each reply, into ``TurnRequest.found``; None: nothing.
     """
 
     tasks: Sequence[Task]
@@ -46,6 +50,8 @@ class Rules:
     max_context_tokens: int = 1024
     probes: Mapping[str, Probe] = field(default_factory=dict)
     worlds: Worlds = Worlds()
+    shots: Mapping[str, Sequence[Message]] = field(default_factory=dict)
+    asks: Look | None = None
 
     def open_engine(self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext) -> Engine:
         """The engine around this network."""

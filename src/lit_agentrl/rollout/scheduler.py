@@ -227,7 +227,7 @@ class Scheduler:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
         unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
-        request = TurnRequest(index, unread, key, wave.params, is_plan=turn.is_plan)
+        request = TurnRequest(index, unread, key, wave.params, is_plan=turn.is_plan, found=play.found)
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lit_agentrl import seeds
+from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Segment
 from lit_agentrl.rollout.past import row_of
 from lit_agentrl.text.chat import ChatRenderer
@@ -79,19 +80,24 @@ def any_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thoug
     return [turns[draw(len(turns), k, 1)] for k, turns in chosen]
 
 
-def no_thought(chat: ChatRenderer) -> list[int]:
-    """Tokens of a think block with nothing in it, after the header of a reply.
+def best_thought(env: World, shown: str) -> str | None:
+    """What best play would write in the state that a game is in."""
+    return env.best_thought()
+
+
+def block_of(chat: ChatRenderer, thought: str = "") -> list[int]:
+    """Tokens of a think block with this in it, after the header of a reply.
 
     Raises:
         ValueError: the dialect writes thoughts in no block before the answer.
     """
     written, bare = chat.dialect.write(["q2"], thought="q1"), chat.dialect.write(["q2"], thought=None)
     if not written.endswith(bare) or "q1" not in written[: -len(bare)]:
-        raise ValueError(f"dialect {type(chat.dialect).__name__} has no think block that could be empty")
-    empty = written[: -len(bare)].replace("q1", "")
+        raise ValueError(f"dialect {type(chat.dialect).__name__} has no think block before the answer")
+    block = written[: -len(bare)].replace("q1", thought)
     if chat.forced_think:
-        empty = empty.removeprefix(chat.dialect.think_start)
-    return list(chat.tokenizer.encode(empty, add_special_tokens=False))
+        block = block.removeprefix(chat.dialect.think_start)
+    return list(chat.tokenizer.encode(block, add_special_tokens=False))
 
 
 class Swapped:

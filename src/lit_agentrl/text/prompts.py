@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from lit_agentrl.actions import Actions
 from lit_agentrl.checks import require, require_one_of
@@ -159,6 +160,20 @@ class Prompt:
         return [
             "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
         ]
+
+
+def opening_with(
+    shots: Sequence[Mapping[str, str]], opening: Callable[..., list[dict[str, str]]], **given: Any
+) -> list[dict[str, str]]:
+    """An opening that shows whole dialogues before its own last message.
+
+    Args:
+        shots: their messages, each dialogue from the user's first to the last reply.
+        opening: such as `Prompt.opening`.
+        **given: its arguments.
+    """
+    *before, own = opening(**given)
+    return [*before, *map(dict, shots), own]
 
 
 def _check(name: str, **budgets: int) -> None:
