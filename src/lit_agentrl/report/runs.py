@@ -140,9 +140,10 @@ def _read(folder: Path, place: Path, damaged: list[str]) -> Run:
 
     of_hydra, table, file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
     scores = attempt(file, lambda _: summary.read(file), None)
-    thoughts: dict[tuple[regimes.Played, str], regimes.Thinking] = {}
+    nothing: dict[tuple[regimes.Played, str], regimes.Thinking] = {}
+    thoughts = dict(nothing)
     for path in sorted(folder.glob("evaluations/*.json"))[:_MOST_EVALUATIONS]:
-        thoughts |= attempt(path, regimes.parse, {})
+        thoughts |= attempt(path, regimes.parse, nothing)
     status, error = ("unfinished", None) if scores is None else (scores["status"], scores["error"])
     return Run(
         folder,
