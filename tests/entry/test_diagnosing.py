@@ -100,7 +100,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_what_has_block_ofs_is_refused(tmp_path: Path) -> None:
+def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path, "prompt.think=false")
     with pytest.raises(UserError, match="the run has prompt.think=false; leave it out"):
         diagnosing.check_run(run)
@@ -121,7 +121,7 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
     )
     engine = Rethinking(inner, lambda asked, turn: block_of(chat, asked.found or ""))
-    task = Task("sokoban", Sokoban, max_turns=3, max_actions=6, max_actions_per_turn=2)
+    task = Task("sokoban", Sokoban, max_turns=3, max_actions=10, max_actions_per_turn=4)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, engine=lambda **_: engine, asks=best_thought
     )
@@ -131,7 +131,7 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
     for episode in episodes:
         env = Sokoban(split="test")
         env.reset(seed=episode.instance_seed)
-        assert not episode.failed and len(episode.turns) == 3
+        assert not episode.failed and (episode.success or len(episode.turns) == 3)
         for turn in episode.turns:
             assert turn.reply_text.startswith(chat.decode(block_of(chat, env.best_thought() or "?")))
             assert turn.has_think and turn.is_valid and turn.actions == ["Up"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -85,27 +85,40 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         )  # fmt: skip
         return run.rollouts.test.outcomes
 
-    with_start = cfg.baselines and checkpoint is not None
-    before = [play(params, None, " by the start") for params in asked] if with_start else []
-    greedy, unread = None, checkpoint  # weights are read once, for all that they play
-    if cfg.baselines and any(params.temperature for params in asked):
-        greedy = play(replace(asked[0], temperature=0.0), unread, members=1)
-        unread = None
+    others = _others(cfg, asked, play, checkpoint)
     records = []
     for number, params in enumerate(asked):
-        outcomes, unread = play(params, unread), None
-        others = {
-            START: before[number] if with_start else None,
-            GREEDY: greedy if params.temperature else None,
-        }
+        outcomes = play(params, None if number else checkpoint)  # the same weights for all
         for place in range(len(names)):
-            records.append(_record(run, cfg, place, params, outcomes, others, announces.episodes, chooser))
+            records.append(
+                _record(run, cfg, place, params, outcomes, others[number], announces.episodes, chooser)
+            )
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
     written = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
     path = keep(target_folder, name, written) if is_kept else None
     return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
+
+
+def _others(
+    cfg: DictConfig,
+    asked: Sequence[SamplingParams],
+    play: Callable[..., list[Outcome]],
+    checkpoint: Path | None,
+) -> list[dict[str, Sequence[Outcome] | None]]:
+    """Outcomes of the start and of greedy play, beside each way of sampling; None: it is that one itself."""
+    if not cfg.baselines:
+        return [{} for _ in asked]
+    starts = [None if checkpoint is None else play(params, None, " by the start") for params in asked]
+    is_sampled = [params.temperature > 0 for params in asked]
+    greedy = None
+    if any(is_sampled):
+        greedy = play(replace(asked[0], temperature=0.0), checkpoint, members=1)
+    return [
+        {START: start, GREEDY: greedy if sampled else None}
+        for start, sampled in zip(starts, is_sampled, strict=True)
+    ]
 
 
 def _record(
@@ -134,7 +147,7 @@ def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Se
     """The ``place``-th game once more, with solved episodes in the prompt."""
     task = run.games.test[place].task
     name = run.games.tasks[task].name
-    screen.doing(f"playing {name} after {shots} solved episodes")
+    screen.doing(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
     return play_again(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))

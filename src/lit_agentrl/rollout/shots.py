@@ -44,7 +44,7 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
         number: of episodes, of the train split, in the order of their seeds.
 
     Raises:
-        ValueError: the game does not know best play, or it solves hardly any instance.
+        ValueError: the game fails, does not know best play, or is hardly ever solved by it.
     """
     game, chat = rules.tasks[task], rules.chat
     shots: list[Message] = []
@@ -90,4 +90,6 @@ def _solved(desk: Desk, rules: Rules, task: int, seed: int) -> tuple[Episode, li
         dialogue += [{"role": "user", "content": asked}, {"role": "assistant", "content": text}]
         say(desk, play, text)
     desk.release(0, is_broken=play.episode.failed)
+    if play.episode.failed:
+        raise ValueError(f"shots: {game.name}: {play.episode.error}")
     return play.episode, dialogue if play.episode.success else []
