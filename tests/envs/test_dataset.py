@@ -264,7 +264,7 @@ def test_levels_are_those_of_references_and_lie_beside_the_data(path: str) -> No
 def test_the_example_and_its_levels() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        cfg = compose_job("train", ["env=maths"], search_path(["examples/own_data/conf"]))
+        cfg = compose_job("train", ["env=sums"], search_path(["examples/own_data/conf"]))
         made: Task = instantiate(cfg.env)
         check_env(made.make, episodes=4)
         shipped, now = lookup(made, "val"), measure(made, "val", 100, seed=9000)
