@@ -15,6 +15,7 @@ from lit_agentrl.envs.pocket.game import PocketWorld
 from lit_agentrl.envs.pocket.phone import Phone, changes
 from lit_agentrl.envs.pocket.plan import APIS, FINISH, Plan, call, done, judge, written
 from lit_agentrl.envs.pocket.scenarios import (
+    EASY,
     HELD_OUT,
     KINDS,
     SCENARIOS,
@@ -89,6 +90,17 @@ def test_there_are_enough_scenarios_and_what_is_held_out_is_not_trained_on() -> 
         split: {begin(each)[1].asks for each in addresses(split, (1, 2, 3))} for split in ("train", "test")
     }
     assert not asked["train"] & asked["test"]
+
+
+def test_scenarios_of_level_0_are_held_out_and_are_short() -> None:
+    tasks = {split: addresses(split, (0,)) for split in SPLITS}
+    scenarios = {split: {(each.kind, each.scenario) for each in tasks[split]} for split in SPLITS}
+    assert {kind for kind, _ in scenarios["train"]} == {kind for kind, _ in scenarios["test"]} == {*EASY}
+    assert sum(map(len, scenarios.values())) == len(set().union(*scenarios.values())) == 600 * len(EASY)
+    assert len(tasks["test"]) >= 512 and min(scenario for _, scenario in scenarios["train"]) > SCENARIOS
+    longest = PocketWorld(levels=[0]).max_solution
+    assert max(len(written(begin(each)[1])) for each in tasks["test"]) == longest == 5
+    assert addresses("train", (0, 1))[: len(addresses("train", (1,)))] == addresses("train", (1,))
 
 
 def test_a_task_by_hand() -> None:

@@ -15,7 +15,7 @@ from lit_agentrl.envs.pocket.phone import Phone
 from lit_agentrl.envs.pocket.plan import APIS, FINISH, call, judge, written
 from lit_agentrl.envs.pocket.scenarios import Address, addresses, begin
 
-LEVELS = (1, 2, 3)
+LEVELS = (0, 1, 2, 3)
 _FINISH = ToolSpec(
     FINISH,
     "Ends the task when all is done, with an answer where the task asks for one.",
@@ -31,25 +31,26 @@ class PocketWorld(TextEnv):
     right; then the task is solved and pays 1.  Best play knows the calls that do it.
 
     Args:
-        levels: of difficulty; 1: one app, 2: two apps, 3: three apps or many calls.
+        levels: of difficulty; 0: four templates whose scenarios, not they, are held out, 1: one app, 2: two apps,
+            3: three apps or many calls.
         partial: pay the share of what was to be done, 0 as soon as anything else has changed; False: only 1.
-        split: ``train``, ``val`` or ``test``, by templates; music and files are needed in ``test`` alone.
+        split: ``train``, ``val`` or ``test``, by templates above level 0; music and files are needed in ``test`` alone.
 
     Raises:
         ValueError: an option is out of range.
     """
 
     def __init__(
-        self, *, levels: Sequence[int] = LEVELS, partial: bool = False, split: str = "train"
+        self, *, levels: Sequence[int] = LEVELS[1:], partial: bool = False, split: str = "train"
     ) -> None:
         super().__init__(split=split)
         known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
-        require(known, "levels", levels, "a list of some of 1, 2, 3")
+        require(known, "levels", levels, "a list of some of 0, 1, 2, 3")
         require(isinstance(partial, bool), "partial", partial, "true or false")
         self._partial = partial
         self._tasks = addresses(split, tuple(sorted({*levels})))
         self.instances = len(self._tasks)
-        self.max_solution = 16  # a test holds the plans to it
+        self.max_solution = 5 if {*levels} == {0} else 16  # a test holds the plans to it
         self._begun(self._tasks[0])
 
     @property
