@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
+import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from examples.own_world.server import Handler, episodes
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.envs.adapters.remote import Remote
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from tests.conftest import ROOT
 
 OWN, MCP = ROOT / "examples/own_world", ROOT / "examples/own_mcp"
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The address of the game that imports the standard library alone."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def test_the_page_shows_the_files_as_they_are() -> None:
@@ -42,10 +60,8 @@ def test_a_game_of_30_lines_keeps_the_contract() -> None:
 def test_a_server_without_the_package_is_played() -> None:
     text = (OWN / "server.py").read_text(encoding="utf-8")
     assert "import lit_agentrl" not in text and "from lit_agentrl" not in text
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        make = partial(Remote, url=f"http://127.0.0.1:{server.server_address[1]}", patience_s=5.0)
+    with served() as url:
+        make = partial(Remote, url=url, patience_s=5.0)
         check_env(lambda split: make(split=split), episodes=2)
         env = make()
         assert env.reset(seed=0) == ("P D _ _ _ _ _ _ _ _ _ _", {"instance_id": "0"})
@@ -59,7 +75,6 @@ def test_a_server_without_the_package_is_played() -> None:
         env.reset(seed=1)
         episodes.clear()  # as if it were started again: played again, and equal
         assert env.step("Left")[2] is False
-        server.shutdown()
 
 
 def test_a_tool_world_of_40_lines_keeps_the_contract() -> None:
@@ -73,3 +88,26 @@ def test_a_tool_world_of_40_lines_keeps_the_contract() -> None:
     assert told[0] == "Open: True" and told[1:3] == (1.0, True)
     lines = (OWN / "safe.py").read_text(encoding="utf-8").splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_every_training_of_the_page_runs(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs/bring_your_world.md").read_text(encoding="utf-8").replace("\n", " ")
+    found = re.findall(r"lit-agentrl train ([^`]*?) *(?=`| lit-agentrl )", page)
+    worlds = [line.split("env=")[1].split()[0] for line in found]
+    assert sorted(worlds) == ["corridor", "mcp", "remote", "remote", "safe"]
+    monkeypatch.chdir(ROOT)
+    with served() as url:
+        for number, line in enumerate(found):
+            line = re.sub(r"url=http://127.0.0.1:\d+", f"url={url}", line)
+            line = line.replace("[python,", f"[{sys.executable},")
+            if "FOLDER" in line:  # a random model writes no call, and is told so
+                line = line.replace("FOLDER", str(tiny_model_folder))
+                line += " experiment=quick rollout.max_context_tokens=2048 rollout.max_reply_tokens=8"
+            folder = tmp_path / str(number)
+            main_train([*shlex.split(line), f"hydra.run.dir={folder}"])
+            games = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["games"]
+            assert [game["last"]["iteration"] for game in games if game["split"] == "test"] == [2], line
