@@ -41,8 +41,9 @@ from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
-from tests.conftest import served_game, served_openenv, thinned
+from tests.conftest import served_game, served_openenv, thinned, tiny_policy
 from tests.rewards.test_model import model as reward_model
 from tests.rl.test_algo_configs import AXES, BASES, host_of
 
@@ -108,6 +109,10 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
             f"env.game.command=[{sys.executable},-S,{raw},book]",
             f"env.game.path={CONF.parents[2] / 'examples/own_mcp/tasks.jsonl'}",
         ]
+    if choices.get("reference", "start") != "start":
+        overrides.append("algo/kl=loss_k2")
+    if choices.get("reference") == "teacher":
+        overrides.append(f"reference.path={tiny}")
     if choices.get("env") == "dataset":
         overrides.append(f"env.game.path={PROBLEMS}")
     if choices.get("env") in ("dataset", "bandit", "bandit_reversed"):
@@ -189,6 +194,17 @@ def make_critic(cfg: DictConfig) -> None:
     assert critic is None or isinstance(critic, Critic)
 
 
+def make_reference(cfg: DictConfig) -> None:
+    made = instantiate(cfg.reference)
+    assert isinstance(made, Reference)
+    policy = tiny_policy()
+    network = made.make(policy, None)
+    same = all(
+        torch.equal(a, b) for a, b in zip(network.parameters(), policy.network.parameters(), strict=True)
+    )
+    assert network is not policy.network and same  # the folder of the teacher holds the same weights
+
+
 def make_filter(cfg: DictConfig) -> None:
     try_out("filter", instantiate(cfg.filter), Selection, TrajectoryBatch.toy().tensors())
 
@@ -264,6 +280,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "model/lora": make_model,
     "optim": make_optimizer,
     "prompt": make_prompt,
+    "reference": make_reference,
     "reward": make_reward,
     "strategy": make_trainer,
     "trainer": make_trainer,

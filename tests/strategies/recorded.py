@@ -20,6 +20,7 @@ from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
+from lit_agentrl.update.moving import Moving
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import ROOT
 from tests.golden.curves import ADAMW
@@ -51,8 +52,8 @@ class Recorder(pl.Callback):
 
 
 def parts_of(name: str) -> tuple[Any, str]:
-    """Config and critic of ``ALGORITHM [AXIS=OPTION …] [critic=OPTION]``."""
-    algorithm, *changes = name.split()
+    """Config and critic of ``ALGORITHM [AXIS=OPTION …] [critic=OPTION] [moving]``."""
+    algorithm, *changes = (each for each in name.split() if each != "moving")
     critic = [change.removeprefix("critic=") for change in changes if change.startswith("critic=")]
     return config_of(algorithm, *(c for c in changes if not c.startswith("critic="))), (
         critic or ["separate"]
@@ -81,6 +82,7 @@ def module_of(name: str) -> PolicyModule:
         update=UpdateSettings(grad_clip=1e9, max_logp_gap=1e9, tokens_per_microbatch=100),
         optim=OptimSettings(optimizer=ADAMW, lr=0.003),
         critic=instantiate(critic, grad_clip=1e9) if critic is not None else None,
+        reference=Moving(alpha=0.5) if "moving" in name.split() else None,
     )  # fmt: skip
     if module.critic is not None:
         torch.nn.init.normal_(module.critic.head.weight, generator=torch.Generator().manual_seed(1))

@@ -20,6 +20,7 @@ from tests.strategies.ranks import Check, assert_passed, start
 from tests.strategies.recorded import module_of, train
 
 WITH_REFERENCE = "grpo kl=loss_k3"
+MOVING = "grpo kl=loss_k3 moving"
 ALGORITHMS = ("grpo", WITH_REFERENCE, "ppo", "ppo critic=shared", "dapo", "gspo")
 SERIES = ("train/loss", "train/grad_norm", "critic/loss", "critic/grad_norm")
 STRATEGIES = {"ddp": lambda: DDP(), "file": lambda: FSDP(), "folder": lambda: FSDP(sharded_checkpoints=True)}
@@ -76,6 +77,21 @@ def crossing_over(folder: Path) -> None:
                     assert torch.equal(value, uninterrupted["weights"][key]), (saved, name, key)
 
 
+def a_reference_that_moves(folder: Path) -> None:
+    """As one process has it; and cut up, it lies in either kind of checkpoint, from which a run goes on to the bit."""
+    alone = torch.load(folder.parent / "alone.pt")[MOVING]
+    uninterrupted = train(MOVING, FSDP())
+    assert_near(uninterrupted["rows"], alone["rows"])
+    for row, other in zip(uninterrupted["rows"], alone["rows"], strict=True):
+        assert row["train/ref_kl"] == pytest.approx(other["train/ref_kl"], rel=1e-3)
+    for name in ("file", "folder"):
+        train(MOVING, STRATEGIES[name](), iterations=3, save=folder / f"{name}.ckpt")
+        resumed = train(MOVING, STRATEGIES[name](), resume=folder / f"{name}.ckpt")
+        assert any(key.startswith("reference.") for key in resumed["weights"]) and len(resumed["rows"]) == 2
+        for key, value in resumed["weights"].items():
+            assert torch.equal(value, uninterrupted["weights"][key]), (name, key)
+
+
 def half_precision(folder: Path) -> None:
     """Gathered weights and activations are bfloat16, stored ones float32; gradients are near those of float32."""
     alone = torch.load(folder.parent / "alone.pt")["ppo"]
@@ -104,7 +120,7 @@ def frozen_networks_are_put_away(folder: Path) -> None:
 
 
 CHECKS: list[Check] = [
-    *(AsOneProcess(name) for name in ALGORITHMS), crossing_over, half_precision,
+    *(AsOneProcess(name) for name in ALGORITHMS), crossing_over, half_precision, a_reference_that_moves,
     frozen_networks_are_put_away,
 ]  # fmt: skip
 
@@ -112,7 +128,7 @@ CHECKS: list[Check] = [
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    alone = {name: train(name) for name in ALGORITHMS}
+    alone = {name: train(name) for name in (*ALGORITHMS, MOVING)}
     train("ppo", iterations=3, save=folder / "alone.ckpt")
     torch.save(alone, folder / "alone.pt")
     start(CHECKS, folder)

@@ -23,6 +23,7 @@ from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import ROOT
 from tests.rl.ragged import ragged
@@ -77,8 +78,9 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
 
 
 def build(
-    algorithm: Algorithm, *, critic: str | DictConfig = "separate", optim: Any = None, **update: Any
-) -> BareModule:
+    algorithm: Algorithm, *, critic: str | DictConfig = "separate", optim: Any = None,
+    reference: Reference | None = None, **update: Any,
+) -> BareModule:  # fmt: skip
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None
     if algorithm.needs("value_BT"):
@@ -89,7 +91,7 @@ def build(
     module = BareModule(
         Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm,
         update=UpdateSettings(**{"grad_clip": 1e9, "max_logp_gap": 1e9, **update}),
-        optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1e-30), critic=make_critic,
+        optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1e-30), critic=make_critic, reference=reference,
     )  # fmt: skip
     if module.critic is not None:
         torch.nn.init.normal_(module.critic.head.weight, generator=torch.Generator().manual_seed(1))

@@ -69,14 +69,14 @@ class Rollback(Action):
     def _hold(self, trainer: Trainer, module: LightningModule, iteration: int) -> None:
         self._healthy = {
             "iteration": iteration,
-            "weights": {name: _copied(weight.detach()) for name, weight in _trained(module).items()},
+            "weights": {name: _copied(weight.detach()) for name, weight in _changing(module).items()},
             "optimizers": [_copied(optimizer.state_dict()) for optimizer in trainer.optimizers],
         }
 
     def act(self, trainer: Trainer, module: LightningModule) -> str:
         assert self._healthy is not None, "start() comes first"
         with torch.no_grad():
-            for name, weight in _trained(module).items():
+            for name, weight in _changing(module).items():
                 weight.copy_(self._healthy["weights"][name])
         for optimizer, state in zip(trainer.optimizers, self._healthy["optimizers"], strict=True):
             rates = [{key: group[key] for key in ("lr", "initial_lr")} for group in optimizer.param_groups]
@@ -104,8 +104,13 @@ class Rollback(Action):
         self.done, self._healthy = state["done"], state["healthy"]
 
 
-def _trained(module: LightningModule) -> dict[str, Tensor]:
-    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+def _changing(module: LightningModule) -> dict[str, Tensor]:
+    """The weights that are trained, and those of a reference that moves."""
+    return {
+        name: weight
+        for name, weight in module.named_parameters()
+        if weight.requires_grad or name.startswith("reference.")
+    }
 
 
 def _copied(tree: Any) -> Any:

@@ -50,7 +50,7 @@ class StartKL(Callback):
             raise ValueError(
                 "callbacks.start_kl: the policy has no network here; use callbacks/start_kl=none"
             )
-        reference = updater.networks.reference
+        reference = updater.networks.reference if updater.reference.is_start else None
         if reference is None and doors_of(trainer.strategy).is_sharded and not adapter_layers(network):
             raise ValueError(
                 "callbacks.start_kl: the strategy shards the network, and no KL term keeps its start; use a KL term, "

@@ -148,7 +148,8 @@ def build(
     module = (RewardModule if is_judged else PolicyModule)(
         policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
-        is_reference_given=recorded is not None and recorded.is_reference,
+        reference=parts.reference,
+        is_reference_given=recorded is not None and recorded.is_reference and parts.reference.is_start,
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)

@@ -242,6 +242,10 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
         )
 
 
+# how, where, from what and beside what a policy was trained, which its evaluation asks nothing of
+_OF_TRAINING = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
+
+
 def rebuilt(
     cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
@@ -262,8 +266,7 @@ def rebuilt(
             saved.test.envs = saved.val.envs
         load_task = find_games(cfg, saved, load_task)
         saved.trainer.enable_progress_bar = False
-        # however, wherever and from whatever data it was trained
-        for group, name in (("strategy", "single"), ("worker", "none"), ("data", "rollouts")):
+        for group, name in _OF_TRAINING:
             saved[group] = load_option(group, name)
         saved.trainer.devices = saved.trainer.num_nodes = 1
         if saved.trainer.get("accelerator") != "cpu":

@@ -17,6 +17,7 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.remote import RemotePolicy
 from lit_agentrl.text.dialects.base import Dialect, Reply
+from lit_agentrl.text.prompts import Prompt
 
 T = TypeVar("T")
 _TOOLS = (ToolSpec("go", "goes", {"type": "object", "properties": {}}),)
@@ -136,3 +137,15 @@ def made_dialect(cfg: DictConfig) -> Dialect:
                 if not isinstance(reply, Reply):
                     raise ValueError(f"parse must return a Reply, and returned {type(reply).__name__}")
     return dialect
+
+
+def made_wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
+    """What a policy is told, and how it replies.
+
+    Raises:
+        ValueError: thinking is forced where a reply has no tag that opens it.
+    """
+    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
+    if prompt.force_think and not dialect.think_start:
+        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+    return prompt, dialect

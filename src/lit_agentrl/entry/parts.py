@@ -14,11 +14,12 @@ from lit_agentrl.checks import named, require_whole, shown
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
-from lit_agentrl.entry.making import made, made_dialect, made_like
+from lit_agentrl.entry.making import made, made_like, made_wording
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.players import check_players
 from lit_agentrl.entry.recorded import build_kind
+from lit_agentrl.entry.reference import build_reference
 from lit_agentrl.entry.strategy import check_strategy, check_trainer
 from lit_agentrl.entry.structure import (
     build_algorithm,
@@ -43,6 +44,7 @@ from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic, separate_if_needed
 from lit_agentrl.update.minibatches import plural
+from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
 
@@ -58,6 +60,7 @@ class Parts:
     update: UpdateSettings
     optim: OptimSettings
     critic: Callable[[Policy], Critic] | None
+    reference: Reference
     prompt: Prompt
     dialect: Dialect
     worlds: Worlds
@@ -108,7 +111,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         cfg.callbacks,
         metrics_of(games, rewards, algorithm, structure, metrics, has_critic=critic is not None),
     )
-    prompt, dialect = _wording(cfg)
+    prompt, dialect = made_wording(cfg)
     return Parts(
         algorithm=algorithm,
         structure=structure,
@@ -116,6 +119,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         rollout=rollout,
         update=update,
         critic=critic,
+        reference=build_reference(cfg, algorithm),
         games=games,
         val_params=eval_params(rollout, cfg.val.temperature, "val"),
         test_params=eval_params(rollout, cfg.test.temperature, "test"),
@@ -128,13 +132,6 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         rewards=rewards,
         data=kind,
     )
-
-
-def _wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
-    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
-    if prompt.force_think and not dialect.think_start:
-        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
-    return prompt, dialect
 
 
 def _check_minibatches(

@@ -46,7 +46,7 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
 }
 
 # groups that an earlier version lacked, and the option that is what it did; and sections
-_ADDED = {"dialect": "answer", "worker": "none", "data": "rollouts"}
+_ADDED = {"dialect": "answer", "worker": "none", "data": "rollouts", "reference": "start"}
 _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.Worlds", "delay": 0, "wait": True}}
 
 _PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"

@@ -65,6 +65,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "optim": ("lit_agentrl.update.settings.OptimSettings",),
     "optim.optimizer": ("torch.optim.Optimizer+",),
     "prompt": ("lit_agentrl.text.prompts.Prompt",),
+    "reference": ("lit_agentrl.update.reference.Reference+",),
     "reward.*": ("lit_agentrl.rewards.base.RewardPart+",),
     "reward.*.engine": ("lit_agentrl.engines.native.NativeEngine", "lit_agentrl.engines.vllm.VLLMEngine"),
     "reward.*.model": ("lit_agentrl.models.policy.load_nano", "lit_agentrl.models.policy.load_pretrained"),

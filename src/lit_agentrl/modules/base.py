@@ -19,6 +19,7 @@ from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
 from lit_agentrl.strategies.doors import doors_of
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.progress import Loop
+from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.scoring import log
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from lit_agentrl.update.updater import Updater
@@ -36,6 +37,7 @@ class AgentModule(LightningModule):
         temperature: sampling temperature of what is trained on (log-probs are taken at it).
         seed: run seed.
         levels: chance and oracle success of each validated game, for ``val/normalised``.
+        reference: see `Updater`.
         is_reference_given: see `Updater`.
         head: of a reward model, trained with the network below it.
 
@@ -54,6 +56,7 @@ class AgentModule(LightningModule):
         temperature: float = 1.0,
         seed: int = 0,
         levels: dict[str, tuple[float, float]] | None = None,
+        reference: Reference | None = None,
         is_reference_given: bool = False,
         head: ScoreHead | None = None,
     ) -> None:
@@ -67,10 +70,11 @@ class AgentModule(LightningModule):
         self.optim = optim
         # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
         self.updater = Updater(
-            objective, update, policy.network, critic=self.critic, temperature=temperature, seed=seed,
-            routing=policy.routing, is_reference_given=is_reference_given,
-            head=head,
+            objective, update, policy, critic=self.critic, temperature=temperature, seed=seed,
+            reference=reference, is_reference_given=is_reference_given, head=head,
         )  # fmt: skip
+        # but of one that moves
+        self.reference = self.updater.networks.reference if self.updater.reference.moves else None
         self.levels = levels or {}
         self.row: dict[str, float] = {}
         self.last_row: dict[str, float] = {}
@@ -168,6 +172,7 @@ class AgentModule(LightningModule):
             "name": self.policy.name,
             "coefficients": coefficients(self.objective),
             "adapters": self.policy.adapters,
+            "reference": self.updater.reference.state_dict(),
             "max_epochs": self._max_epochs,
         }
         if self.policy.adapters is not None:
@@ -189,6 +194,10 @@ class AgentModule(LightningModule):
         check_base(saved.get("adapters"), self.policy.adapters)
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
+        self.updater.reference.load_state_dict(saved.get("reference", {}))
+        if self.reference is None:  # as in an evaluation of a run whose reference moved
+            kept = checkpoint["state_dict"].items()
+            checkpoint["state_dict"] = {n: value for n, value in kept if not n.startswith("reference.")}
         before, now = saved.get("max_epochs"), self._max_epochs
         if None not in (before, now) and now != before and self.optim.depends_on_length:
             log.warning(

@@ -40,6 +40,11 @@ def demonstration(*, return_B: Tensor, is_action_BT: Tensor) -> Advantage:
     return Advantage(broadcast_to_actions((~return_B.isnan()).to(return_B.dtype), is_action_BT))
 
 
+def none(*, return_B: Tensor, is_action_BT: Tensor) -> Advantage:
+    """0 at every sampled token: the terms beside the policy's loss, such as a KL term, train alone."""
+    return Advantage(broadcast_to_actions(torch.zeros_like(return_B), is_action_BT))
+
+
 def above(*, return_B: Tensor, is_action_BT: Tensor, threshold: float = 0.0) -> Advantage:
     """``1[R_i > threshold]``: rejection sampling, arXiv 2308.01825.  ``threshold`` is finite, in points."""
     require(math.isfinite(threshold), "threshold", threshold, "finite")

@@ -1,13 +1,65 @@
-"""The frozen reference policy that a KL term compares with."""
+"""Which network a reference is: the start, or what a class of one's own makes of the policy."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
 from lit_agentrl.models.lora import adapter_layers
+from lit_agentrl.models.policy import Policy
+
+
+class Reference:
+    """The network whose log-probs a KL term or a loss of pairs compares the policy's with; it is never trained.
+
+    Attributes:
+        is_start: it is the policy as it was at the start.
+        moves: its weights change while the policy is trained; checkpoints hold them.
+    """
+
+    is_start: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+
+    def make(self, policy: Policy, dtype: str | None) -> Any:
+        """The network, at the start of a run; called once, before anything is played.
+
+        Args:
+            policy: as it is at the start.
+            dtype: precision that is asked for, such as ``bfloat16``; None: the policy's own.
+
+        Raises:
+            ValueError: it cannot be had.
+        """
+        raise NotImplementedError
+
+    def move(self, reference: Any, network: Any, iteration: int) -> None:
+        """After the update of an iteration, numbered from 0: change the reference in place, or leave it."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must know beside the weights of one that moves."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`.
+
+        Raises:
+            ValueError: the network is another than that of the checkpoint.
+        """
+        return None
+
+
+class Start(Reference):
+    """The policy as it was at the start; with adapters their base, at no cost in memory."""
+
+    is_start: ClassVar[bool] = True
+
+    def make(self, policy: Policy, dtype: str | None) -> Any:
+        """See `frozen`."""
+        return frozen(policy.network, dtype)
 
 
 def frozen(network: Any, dtype: str | None) -> Any:

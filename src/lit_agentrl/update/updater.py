@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from lit_agentrl.batch import LEFT_OUT
 from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
-from lit_agentrl.models.routers import Routing
+from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.update.critic import Critic, explained
@@ -20,7 +18,7 @@ from lit_agentrl.update.microbatches import kept_rows
 from lit_agentrl.update.minibatches import minibatches, plural
 from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.progress import Loop, Progress
-from lit_agentrl.update.reference import frozen
+from lit_agentrl.update.reference import Reference, Start
 from lit_agentrl.update.settings import UpdateSettings
 from lit_agentrl.update.step import Stepper
 
@@ -33,29 +31,30 @@ class Updater:
     Args:
         objective: what is trained.
         settings: passes, minibatches, micro-batches, clipping.
-        network: the policy's.
+        policy: its network is trained in place; what is done about its routers is its own.
         critic: learns values beside it, or None.
         temperature: sampling temperature of the rows.
         seed: run seed; minibatches are drawn with it.
-        routing: what is done about the routers of a mixture of experts.
+        reference: which network the reference is, where the objective asks for one; None: the start.
         is_reference_given: rows come with ``ref_logp_BT``, so that no reference is kept.
         head: of a reward model; the network is then trained below it.
 
     Attributes:
         progress: steps taken and skipped.
         networks: those that are trained and read.
+        reference: which network of these the reference is.
     """
 
     def __init__(
         self,
         objective: Objective,
         settings: UpdateSettings,
-        network: Any,
+        policy: Policy,
         *,
         critic: Critic | None = None,
         temperature: float = 1.0,
         seed: int = 0,
-        routing: Routing | None = None,
+        reference: Reference | None = None,
         is_reference_given: bool = False,
         head: ScoreHead | None = None,
     ) -> None:
@@ -63,11 +62,12 @@ class Updater:
         self.settings = settings
         self.progress = Progress(settings.max_bad_steps)
         has_reference = objective.needs("ref_logp_BT") and not is_reference_given
-        reference = frozen(network, objective.requirements.reference_dtype) if has_reference else None
+        self.reference = reference or Start()
+        read = self.reference.make(policy, objective.requirements.reference_dtype) if has_reference else None
         with named("update"):  # where the settings of an update stand
             self.networks = Networks(
-                network, critic=critic, reference=reference, settings=settings, temperature=temperature,
-                routing=routing or Routing(), head=head,
+                policy.network, critic=critic, reference=read, settings=settings, temperature=temperature,
+                routing=policy.routing, head=head,
             )  # fmt: skip
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
         self._seed = seed
@@ -102,6 +102,8 @@ class Updater:
                 self._is_too_little(prepared, is_filtered, loop)
             ):
                 self._train(prepared, loop, iteration, row)
+        if self.networks.reference is not None:
+            self.reference.move(self.networks.reference, self.networks.policy, iteration)
         if self.progress.skipped:
             row["train/skipped_steps"] = float(self.progress.skipped)
         return row
