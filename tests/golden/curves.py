@@ -41,9 +41,11 @@ def curve(name: str) -> Curve:
         tensors = {field: getattr(batch, field) for field in batch.__dataclass_fields__}
         kept = bind(instantiate(config.filter), tensors).keep_groups
         optim = OptimSettings(optimizer=ADAMW, lr=0.003)
+        algorithm = instantiate(config.algo)
         module = build(
-            instantiate(config.algo), optim=optim, minibatches=3, grad_clip=1.0, tokens_per_microbatch=100
-        )
+            algorithm, critic="conservative" if algorithm.needs("q_BT") else "separate", optim=optim, minibatches=3,
+            grad_clip=1.0, tokens_per_microbatch=100,
+        )  # fmt: skip
         for reference in module.updater.networks.frozen:  # as if training had begun elsewhere: no KL is 0
             for weight in reference.parameters():
                 weight.mul_(0.9)
