@@ -47,19 +47,15 @@ class FaultyLake(FrozenLake):
 
 
 class FaultyBandit(Bandit):
-    """Bandit that fails once in so many episodes, by their noise seeds."""
+    """Bandit that fails at the beginning of one in so many episodes, by their noise seeds."""
 
     def __init__(self, *, how: str, one_in: int, **options: Any) -> None:
         super().__init__(**options)
-        self._how, self._one_in, self._number = how, one_in, 1
+        self._how, self._one_in = how, one_in
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        self._number = int((options or {}).get("noise_seed", 1))
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if self._number % self._one_in == 0:
+        if options and options["noise_seed"] % self._one_in == 0:
             do_harm(self._how)
-        return super().step(action)
+        return super().reset(seed=seed, options=options)
