@@ -17,6 +17,7 @@ import random
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.microbatches import split_by_tokens
 
@@ -105,6 +107,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+class Player(Protocol):
+    """Who is imitated."""
+
+    def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
+        """The text of a reply, of the game of this name, with so many actions left."""
+
+
 class Teacher:
     """Best play with the recipe's habits, and a short thought that states what matters on the board."""
 
@@ -131,7 +140,13 @@ class Teacher:
 
 
 def demonstrate(
-    task: Task, env: TextEnv, seed: int, teacher: Teacher, prompt: Prompt, chat: ChatRenderer
+    task: Task,
+    env: TextEnv,
+    seed: int,
+    teacher: Player,
+    prompt: Prompt,
+    chat: ChatRenderer,
+    dialect: Dialect = ANSWER,
 ) -> tuple[list[int], list[bool], bool]:
     """One episode under the game's own limits: token ids, which of them to imitate, whether it was solved."""
     observation, _ = env.reset(seed=seed)
@@ -147,7 +162,7 @@ def demonstrate(
         reply = chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         tokens, is_reply = tokens + reply, is_reply + [True] * len(reply)
         reward, ended, solved = 0.0, False, False
-        for action in ANSWER.parse(text, env.actions(), think=True).actions[:actions_left]:
+        for action in dialect.parse(text, env.actions(), think=True).actions[:actions_left]:
             observation, points, ended, _, info = env.step(action)
             reward, actions_left, solved = reward + points, actions_left - 1, info["success"]
             if ended:

@@ -190,9 +190,12 @@ def test_every_command_and_flag_is_on_its_page() -> None:
     assert [word for word in words if f"`{word}" not in page] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
-def test_size_of_the_embedded_policy(page: str) -> None:
-    with safe_open(NANO_FOLDER / "model.safetensors", "pt") as weights:
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("README.md", "nano"), ("docs/evidence.md", "nano"), ("docs/evidence.md", "nano_tools")],
+)
+def test_size_of_the_embedded_policies(page: str, name: str) -> None:
+    with safe_open(NANO_FOLDER.with_name(name) / "model.safetensors", "pt") as weights:
         names = weights.keys()
         size = sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
     assert f"{size:,} parameters" in (ROOT / page).read_text(encoding="utf-8")

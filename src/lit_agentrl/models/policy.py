@@ -22,6 +22,7 @@ from lit_agentrl.models.routers import Routing, freeze
 from lit_agentrl.models.routing import Routers
 
 NANO_FOLDER = Path(__file__).parent / "nano"
+EMBEDDED = ("nano", "nano_tools")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust tells of the system's
 
@@ -146,17 +147,27 @@ def load_pretrained(
     return Policy(network=network, tokenizer=tokenizer, name=name, adapters=adapters, routing=routing)
 
 
-def load_nano(*, lora: LoRA | None = None) -> Policy:
-    """The embedded policy of about one million parameters (see ``docs/evidence.md`` for its recipe)."""
-    if not (NANO_FOLDER / "model.safetensors").exists():
-        raise ValueError(f"the embedded policy is missing from {NANO_FOLDER}; run scripts/build_nano.py")
+def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:
+    """An embedded policy of about one million parameters (see ``docs/evidence.md`` for their recipes).
+
+    Args:
+        name: ``nano`` plays the embedded games, ``nano_tools`` Taxi and PocketWorld's level 0.
+        lora: puts adapters on the network, which alone are then trained.
+
+    Raises:
+        ValueError: there is none of this name, or it is missing from the package.
+    """
+    require_one_of("name", name, EMBEDDED)
+    folder = NANO_FOLDER.with_name(name)
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(f"the embedded policy is missing from {folder}; run scripts/build_{name}.py")
     # the folder is local and small: transformers' progress bar for it is noise
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    policy = load_pretrained(str(NANO_FOLDER), lora=lora)
-    policy.name = "nano"
+    policy = load_pretrained(str(folder), lora=lora)
+    policy.name = name
     if policy.adapters is not None:
-        policy.adapters["base"] = "nano"  # wherever the package lies
+        policy.adapters["base"] = name  # wherever the package lies
     return policy
