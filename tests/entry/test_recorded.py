@@ -73,6 +73,8 @@ def test_a_run_on_recorded_episodes_plays_evaluations_alone(
     assert "last weights" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_rows_of_a_file_are_trained_on_and_bad_ones_named(in_empty_folder: Path) -> None:
     reply = "<answer>{}</answer>"
     good = [{"prompt": "P", "chosen": reply.format("Up"), "rejected": reply.format("Down")}] * 3

@@ -31,12 +31,18 @@ def test_there_are_files():
     assert {file.stem for file in FILES} >= {"sokoban", "frozen_lake", "bandit", "bandit_reversed", "mixture"}
 
 
-SLOW = {"mcp"}  # a process for every reset
+SWEEP = [pytest.mark.slow, pytest.mark.sweep]
+SLOW = {
+    "mcp": [pytest.mark.slow],
+    "gymnasium": SWEEP,
+    "textarena": SWEEP,
+    "babyai": SWEEP,
+}  # a second each, or a process
 
 
 @pytest.mark.parametrize(
     "file",
-    [pytest.param(file, marks=[pytest.mark.slow] if file.stem in SLOW else []) for file in FILES],
+    [pytest.param(file, marks=SLOW.get(file.stem, [])) for file in FILES],
     ids=lambda file: file.stem,
 )
 def test_every_yaml_passes(file):

@@ -261,6 +261,8 @@ def test_levels_are_those_of_references_and_lie_beside_the_data(path: str) -> No
     )
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_example_and_its_levels() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)

@@ -51,6 +51,8 @@ def raw(what: str, rows: str, **options: Any) -> Mcp:
     return Mcp(command=[*RAW, what], path=rows, **{"timeout_s": 10.0, **options})
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_server_of_the_library_is_played() -> None:
     env = Mcp(command=[sys.executable, str(OWN / "server.py")], path=str(OWN / "tasks.jsonl"))
     question, info = env.reset(seed=1)

@@ -39,6 +39,8 @@ def test_a_file_says_which_weights_it_measured() -> None:
             parse(bad)
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_page_shows_how_thoughts_moved(
     make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,8 @@ def weights(network: Any) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("term", TERMS)
 def test_one_that_does_not_move_is_the_start_to_the_bit(term: str) -> None:
     start = weights(trained(None, term).network)

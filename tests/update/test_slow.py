@@ -86,6 +86,8 @@ def test_values_of_tokens() -> None:
     assert not found["q_BT"][~is_action_BT].any() and found["q_BT"][is_action_BT].any()
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("options", "message"),
     [

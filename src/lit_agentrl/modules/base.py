@@ -195,7 +195,8 @@ class AgentModule(LightningModule):
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
         self.updater.reference.load_state_dict(saved.get("reference", {}))
-        if self.reference is None:  # as in an evaluation of a run whose reference moved
+        # as in an evaluation of a run whose reference moved; a folder of shards has no weights here
+        if self.reference is None and "state_dict" in checkpoint:
             kept = checkpoint["state_dict"].items()
             checkpoint["state_dict"] = {n: value for n, value in kept if not n.startswith("reference.")}
         before, now = saved.get("max_epochs"), self._max_epochs
