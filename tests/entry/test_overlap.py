@@ -18,6 +18,7 @@ from lit_agentrl.entry.overlap import add_correction
 from lit_agentrl.entry.parts import build_parts
 from lit_agentrl.entry.record import hyperparameters
 from lit_agentrl.entry.structure import build_algorithm
+from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
@@ -47,7 +48,8 @@ SWEEP = [pytest.mark.slow, pytest.mark.sweep]
     "algo", [name if name == "grpo" else pytest.param(name, marks=SWEEP) for name in ALGORITHMS]
 )
 def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
-    cfg = config(f"algo={algo}", "rollout.overlap=true")
+    teacher = [f"reference.path={NANO_FOLDER}"] if algo == "distill" else []
+    cfg = config(f"algo={algo}", "rollout.overlap=true", *teacher)
     structure = build_algorithm(cfg)[1]
     if structure.takes_trials or structure.is_sequential or structure.asks_critic:
         with pytest.raises(ValueError, match=r"set .*rollout\.overlap=false"):
