@@ -80,7 +80,7 @@ def host(group: str) -> str:
 
 
 @functools.cache
-def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
+def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -> DictConfig:
     """The config with the ``round_``-th option of every group, since composing each alone takes long.
 
     The axes of an algorithm have their own rounds.  The algorithm is the default one, or the one that shows them:
@@ -90,6 +90,8 @@ def composed(round_: int, of_axes: str, tiny: Path) -> DictConfig:
     choices = {g: OPTIONS[g][min(round_, len(OPTIONS[g]) - 1)] for g in groups}
     if choices.get("env") == "bfcl" and find_spec("bfcl_eval") is None:
         choices["env"] = "bandit"  # beside an option of another group
+    if choices.get("strategy") == "fsdp":  # which takes no adapters
+        choices |= {"strategy": "single"} if adapters else {"model/lora": "none"}
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if of_axes:
         overrides.append(f"algo={of_axes}")
@@ -298,7 +300,9 @@ def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path
     if (group, option) == ("env", "bfcl"):
         pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
     axis = group.removeprefix("algo/") if host(group) else ""
-    cfg = composed(OPTIONS[group].index(option), host(group), tiny_model_folder).copy()
+    cfg = composed(
+        OPTIONS[group].index(option), host(group), tiny_model_folder, adapters=group == "model/lora"
+    ).copy()
     cfg.run_dir = str(tmp_path)
     check_sections(cfg, "train")
     check_targets(cfg)

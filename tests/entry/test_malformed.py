@@ -139,7 +139,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("model=hf", "model.name", "set model.name="),
     ("model=hf model.name=/no/such", "model.name=/no/such", "give a folder with config.json"),
     ("model.lora.r=8", "model/lora=none has no option r", "belongs to model/lora=default"),
-    ("model.lora=8", "model.lora is chosen by name", "model/lora=NAME; valid: default, none"),
+    ("model.lora=8", "model.lora is chosen by name", "model/lora=NAME; valid: default, levels, none"),
     ("model/lora=default model.lora.rank=8", "model.lora.rank", "did you mean model.lora.r"),
     ("model/lora=default model.lora.r=0", "model.lora.r=0", "a whole number >= 1"),
     ("model/lora=default model.lora.alpha=-1", "model.lora.alpha=-1", "> 0"),

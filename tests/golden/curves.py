@@ -19,7 +19,7 @@ from lit_agentrl.rl.binding import bind
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import config_of
 from tests.rl.test_algo_configs import ALGORITHMS
-from tests.update.bare import build, float64, off_policy, step
+from tests.update.bare import build, elsewhere, float64, off_policy, step
 
 FILE = Path(__file__).parent / "loss_curves.json"
 ITERATIONS = 5
@@ -42,13 +42,9 @@ def curve(name: str) -> Curve:
         kept = bind(instantiate(config.filter), tensors).keep_groups
         optim = OptimSettings(optimizer=ADAMW, lr=0.003)
         algorithm = instantiate(config.algo)
-        module = build(
-            algorithm, critic="conservative" if algorithm.needs("q_BT") else "separate", optim=optim, minibatches=3,
-            grad_clip=1.0, tokens_per_microbatch=100,
-        )  # fmt: skip
-        for reference in module.updater.networks.frozen:  # as if training had begun elsewhere: no KL is 0
-            for weight in reference.parameters():
-                weight.mul_(0.9)
+        module = elsewhere(
+            build(algorithm, optim=optim, minibatches=3, grad_clip=1.0, tokens_per_microbatch=100)
+        )
         for iteration in range(ITERATIONS):
             module.row = {}
             step(module, batch.select(torch.isin(batch.group_B, kept)), iteration)

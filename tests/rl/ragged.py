@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.rl.objective import Objective
 from tests.rl.test_algo_configs import CONF, composed
 
@@ -75,6 +76,7 @@ def ragged(
         "ref_logp_BT": old_logp_BT + at_actions(0.3),
         "entropy_BT": at_actions(0.2, 1.0).abs(),
         "value_BT": at_actions(0.5),
+        "q_BT": old_logp_BT / 2,
         "reward_BT": reward_BT,
         "node_BT": torch.arange(B * T).reshape(B, T),
         "group_B": torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)),
@@ -114,7 +116,10 @@ def loss_of(objective: Objective, batch: Mapping[str, Tensor]) -> tuple[Tensor, 
 
 @lru_cache
 def _named(name: str) -> DictConfig:
-    return composed(f"algo={name}")
+    config = composed(f"algo={name}")
+    if OmegaConf.is_missing(config.reference, "path"):
+        config.reference.path = str(NANO_FOLDER)
+    return config
 
 
 def config_of(name: str, *changes: str) -> DictConfig:

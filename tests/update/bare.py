@@ -78,11 +78,13 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
 
 
 def build(
-    algorithm: Algorithm, *, critic: str | DictConfig = "separate", optim: Any = None,
+    algorithm: Algorithm, *, critic: str | DictConfig | None = None, optim: Any = None,
     reference: Reference | None = None, **update: Any,
 ) -> BareModule:  # fmt: skip
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None
+    if critic is None:
+        critic = "conservative" if algorithm.needs("q_BT") else "separate"
     if algorithm.needs("value_BT"):
         if isinstance(critic, str):
             critic = OmegaConf.load(ROOT / "src/lit_agentrl/conf/critic" / f"{critic}.yaml")
@@ -96,6 +98,14 @@ def build(
     if module.critic is not None:
         torch.nn.init.normal_(module.critic.head.weight, generator=torch.Generator().manual_seed(1))
     module.prepare()
+    return module
+
+
+def elsewhere(module: BareModule) -> BareModule:
+    """As if training had begun elsewhere: no KL is 0."""
+    for reference in module.updater.networks.frozen:
+        for weight in reference.parameters():
+            weight.mul_(0.9)
     return module
 
 

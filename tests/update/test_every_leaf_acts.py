@@ -185,7 +185,7 @@ def _one_loss(objective: Objective, batch: dict[str, Tensor]) -> list[Tensor]:
     return [*made, loss.detach(), *(grad for grad in grads if grad is not None)]
 
 
-def three_iterations(algorithm: Objective, critic: Any = "separate") -> list[Tensor]:
+def three_iterations(algorithm: Objective, critic: Any = None) -> list[Tensor]:
     """Losses, and weights, the critic's too, after three iterations of two steps on one batch."""
     optim = OptimSettings(optimizer=torch.optim.SGD, lr=0.05)
     module = build(algorithm, critic=critic, optim=optim, minibatches=2, tokens_per_microbatch=10**6)

@@ -17,7 +17,7 @@ from lit_agentrl.rl.algorithm import Algorithm
 from tests.conftest import thinned
 from tests.rl.ragged import fresh
 from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
-from tests.update.bare import BareModule, build, float64, gradient, off_policy, play_on_ranks, step
+from tests.update.bare import BareModule, build, elsewhere, float64, gradient, off_policy, play_on_ranks, step
 
 RANKS = {2: [[0], [1, 2, 3, 4, 5]], 4: [[0], [1, 2], [3], [4, 5]]}  # groups of each rank: 1 row, or many
 VARIANTS = [(name,) for name in ALGORITHMS if name not in UNTRAINED]
@@ -41,8 +41,8 @@ def double() -> Iterator[None]:
 
 def module_of(mixed: tuple[str, ...], **update: int) -> BareModule:
     changes = [change for change in mixed[1:] if change != "critic=shared"]
-    critic = "shared" if "critic=shared" in mixed else "separate"
-    return build(fresh(mixed[0], *changes), critic=critic, **update)
+    critic = "shared" if "critic=shared" in mixed else None
+    return elsewhere(build(fresh(mixed[0], *changes), critic=critic, **update))
 
 
 def after(mixed: tuple[str, ...], batch: TrajectoryBatch, **update: int) -> Tensor:
