@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.report import summary as reports
 from tests.conftest import sampled
 from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
@@ -23,7 +24,10 @@ OFTEN = (
     "arpo", "arpo_replay", "dapo", "delta", "eepo", "ghpo", "gigpo", "grpo", "kto", "mcts_ppo", "online_dpo", "ppo",
     "ppo_turn", "remax", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo",
 )  # fmt: skip
-OF_ONE_TURN = {"ufo": ["env=sokoban", "env.max_turns=1", "env.max_actions_per_turn=10"]}
+OPTIONS = {
+    "ufo": ["env=sokoban", "env.max_turns=1", "env.max_actions_per_turn=10"],
+    "distill": ["env=sokoban", f"reference.path={NANO_FOLDER}"],
+}
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -37,7 +41,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def test_three_iterations(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     # what few episodes leave to train on may be nothing for the algorithms that drop uniform groups
-    game = OF_ONE_TURN.get(name, ["env=sokoban"])
+    game = OPTIONS.get(name, ["env=sokoban"])
     update = [] if name in UNTRAINED else ["update.minibatches=2"]
     main_train([*SMALL, *update, f"algo={name}", *game, f"hydra.run.dir={folder}"])
     assert reports.read(folder / "summary.json")["status"] == "completed"
