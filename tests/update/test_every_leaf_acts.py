@@ -263,7 +263,8 @@ def test_every_option_of_a_critic(name):
         return three_iterations(fresh("ppo"), changed(config, path, value).critic)
 
     assert any(leaf.path.startswith("critic.loss.") for leaf in leaves(config.critic, "critic"))
-    assert not idle_leaves(leaves(config.critic, "critic"), after, after)
+    # slow weights are of values learnt off-policy, and refused beside PPO: tests/update/test_slow.py
+    assert {*idle_leaves(leaves(config.critic, "critic"), after, after)} <= {"critic.target_rate"}
 
 
 # ---------------------------------------------------------------------- the test itself
