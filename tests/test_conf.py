@@ -80,6 +80,12 @@ def host(group: str) -> str:
 
 
 @functools.cache
+def learned_reward(tiny: Path) -> str:
+    """A reward model beside the tiny policy, made once a process."""
+    return reward_model(tiny.parent / "reward")
+
+
+@functools.cache
 def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -> DictConfig:
     """The config with the ``round_``-th option of every group, since composing each alone takes long.
 
@@ -124,7 +130,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
     if choices.get("reward") == "function":
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     if choices.get("reward") == "model":
-        overrides.append(f"reward.model.path={reward_model(tiny.parent / 'reward')}")
+        overrides.append(f"reward.model.path={learned_reward(tiny)}")
     if choices.get("reward") == "judge":
         overrides.append("reward.judge.engine.url=http://localhost:1")
     if choices.get("reward") == "judge_local":
