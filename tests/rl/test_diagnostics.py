@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper, smoothed
+from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
 
 P = 8
 OWN = torch.arange(P).repeat(4)
@@ -71,10 +71,6 @@ def test_equal_observations_are_one() -> None:
         same_P=torch.tensor([5, 7, 5]),
     )
     assert logp.tolist() == [[1, 2], [3, 4]] and own.tolist() == [0, 1]
-
-
-def test_the_average() -> None:
-    assert smoothed(last=None, value=3.0) == 3 and smoothed(last=1.0, value=2.0) == pytest.approx(1.1)
 
 
 def test_bad_shapes_are_refused() -> None:

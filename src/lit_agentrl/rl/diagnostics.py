@@ -106,8 +106,3 @@ def merged(*, logp_NP: Tensor, own_N: Tensor, same_P: Tensor) -> tuple[Tensor, T
     kinds, kind_P = torch.unique(same_P, return_inverse=True)
     first = [int((kind_P == kind).nonzero()[0]) for kind in range(len(kinds))]
     return logp_NP[:, first], kind_P[own_N]
-
-
-def smoothed(*, last: float | None, value: float, decay: float = 0.9) -> float:
-    """Exponential moving average: decay · last + (1 − decay) · value; the first value itself."""
-    return value if last is None else decay * last + (1 - decay) * value
