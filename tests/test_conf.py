@@ -293,6 +293,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "strategy": make_trainer,
     "trainer": make_trainer,
     "update": make_update,
+    "update/gradients": make_update,
     "update/stop": make_update,
     "worker": make_worker,
 }

@@ -30,6 +30,7 @@ _OF_ITERATIONS = {
     "data": (
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
     ),
+    "gradients": ("*",),
     "val": ("broken_markers", "start_kl"),
     "engine": ("*",),
     "collapse": (

@@ -74,6 +74,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "strategy": ("lit_agentrl.strategies.single.single", "lightning.pytorch.strategies.Strategy+"),
     "trainer": ("lightning.pytorch.Trainer",),
     "update": ("lit_agentrl.update.settings.UpdateSettings",),
+    "update.gradients": ("lit_agentrl.update.gradients.SpreadBuckets",),
     "update.stop": ("lit_agentrl.update.stop.KLStop",),
     "worker": ("lit_agentrl.rollout.workers.base.WorkerSettings+",),
     "worlds": ("lit_agentrl.rollout.worlds.Worlds",),

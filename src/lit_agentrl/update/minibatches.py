@@ -49,7 +49,7 @@ def minibatches(
         )
         mine = _exchanged(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
     index_B = torch.searchsorted(ids, mine[units].cpu())
-    mine, own_B = _with_fillers(mine, part_U[index_B], count)
+    mine, own_B = with_fillers(mine, part_U[index_B], count)
     return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
 
 
@@ -120,7 +120,7 @@ def _exchanged(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
     return {n: t[in_order, :longest] if n.endswith("_BT") else t[in_order] for n, t in found.items()}
 
 
-def _with_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
+def with_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
     """At least one row for each minibatch, and the minibatch of each row."""
     missing = sorted(set(range(count)) - set(part_B.tolist()))
     if not missing:

@@ -13,6 +13,7 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from lit_agentrl.checks import require, require_number, require_positive, require_whole, shown
+from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
 Optimizer = torch.optim.Optimizer
@@ -38,6 +39,7 @@ class UpdateSettings:
         max_bad_steps: consecutive iterations in which filter or row selection leave nothing to train on before the run
             stops.
         stop: ends the steps of an iteration early; None: all are taken.
+        gradients: measures gradient norms of parts of the rows; None: only that of each step.
 
     Raises:
         ValueError: a value out of range, naming the option.
@@ -53,6 +55,7 @@ class UpdateSettings:
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5
     stop: KLStop | None = None
+    gradients: SpreadBuckets | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
@@ -67,6 +70,8 @@ class UpdateSettings:
             require_positive(name, getattr(self, name))
         is_rule = self.stop is None or isinstance(self.stop, KLStop)
         require(is_rule, "stop._target_", type(self.stop).__name__, "a KLStop")
+        is_rule = self.gradients is None or isinstance(self.gradients, SpreadBuckets)
+        require(is_rule, "gradients._target_", type(self.gradients).__name__, "a SpreadBuckets")
 
 
 @dataclass(frozen=True, kw_only=True)

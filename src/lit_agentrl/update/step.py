@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 
 import torch
@@ -80,6 +81,24 @@ class Stepper:
         if not is_fresh:
             metrics = {name: v for name, v in metrics.items() if not name.startswith("logp_gap")}
         return metrics, True
+
+    def gradients(self, tensors: Tensors, rows: Tensor, loop: Loop) -> tuple[Tensor, Tensor]:
+        """Norms of the gradient that these rows alone would give: of the task, and of what is there without it.
+
+        The second is taken with all advantages 0, the first of the difference.  No weight moves, and no gradient stays.
+        """
+        minibatch = self._counted({name: tensor[rows] for name, tensor in tensors.items()})
+        own = list(self._networks.policy.parameters())
+        loop.zero_grad()
+        self._accumulate(minibatch | {"advantage_BT": torch.zeros_like(minibatch["advantage_BT"])}, loop)
+        regulariser = loop.doors.clip_gradient_norm(own, math.inf)
+        for parameter in own:
+            if parameter.grad is not None:
+                parameter.grad.neg_()
+        self._accumulate(minibatch, loop)
+        task = loop.doors.clip_gradient_norm(own, math.inf)
+        loop.zero_grad()
+        return task, regulariser
 
     def _is_off(self, metrics: Tensors) -> bool:
         """Whether the recorded log-probs are not this network's; a reward model has none."""

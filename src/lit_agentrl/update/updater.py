@@ -11,11 +11,13 @@ from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.update.critic import Critic, explained
+from lit_agentrl.update.gradients import by_spread
 from lit_agentrl.update.microbatches import kept_rows
-from lit_agentrl.update.minibatches import minibatches, plural
+from lit_agentrl.update.minibatches import minibatches, plural, with_fillers
 from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.progress import Loop, Progress
 from lit_agentrl.update.reference import Reference, Start
@@ -39,6 +41,9 @@ class Updater:
         is_reference_given: rows come with ``ref_logp_BT``, so that no reference is kept.
         head: of a reward model; the network is then trained below it.
 
+    Raises:
+        ValueError: gradients of buckets are asked for, and the objective has no advantages.
+
     Attributes:
         progress: steps taken and skipped.
         networks: those that are trained and read.
@@ -58,6 +63,11 @@ class Updater:
         is_reference_given: bool = False,
         head: ScoreHead | None = None,
     ) -> None:
+        if settings.gradients is not None and not isinstance(objective, Algorithm):
+            raise ValueError(
+                f"update.gradients measures what advantages teach, and algo={objective.name} has none; set "
+                "update/gradients=none"
+            )
         self.objective = objective
         self.settings = settings
         self.progress = Progress(settings.max_bad_steps)
@@ -177,6 +187,8 @@ class Updater:
         for term in self.objective.terms():
             if term.is_before:
                 row |= self._moved(term, tensors, {}, row)
+        if (watch := self.settings.gradients) is not None and watch.is_due(iteration):
+            row |= self._gradients(tensors, watch.buckets, loop)
         is_warming_up = critic is not None and iteration < critic.warmup_iterations
         totals: Tensors = {}
         steps, is_taken = 0, True
@@ -206,6 +218,25 @@ class Updater:
                 row |= self._moved(term, tensors, totals, row)
         self._log(totals, steps, loop, row)
         loop.step_schedules()
+
+    def _gradients(self, tensors: Tensors, buckets: int, loop: Loop) -> dict[str, float]:
+        """Of each bucket of groups its spread, and the gradient norms of task and regularisers; no weight moves."""
+        names = ("return_B", "group_B", "trajectory_B")
+        everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
+        groups, bucket, spread = by_spread(**everyone, buckets=buckets)
+        place_B = torch.searchsorted(groups, tensors["group_B"]).clamp(max=len(groups) - 1)
+        is_in_B = groups[place_B] == tensors["group_B"]
+        part_B = torch.where(is_in_B, bucket[place_B], -1).cpu()
+        rows, part_B = with_fillers(tensors, part_B, len(spread))
+        found: dict[str, float] = {}
+        for number, points in enumerate(spread.tolist()):
+            own = torch.nonzero(part_B == number).squeeze(1).to(loop.device)
+            task, regulariser = self._stepper.gradients(rows, own, loop)
+            found |= {
+                f"gradients/spread_{number + 1}": points, f"gradients/task_{number + 1}": float(task),
+                f"gradients/regulariser_{number + 1}": float(regulariser),
+            }  # fmt: skip
+        return found
 
     def _moved(
         self, term: Term, tensors: Tensors, totals: Tensors, row: dict[str, float]
