@@ -20,8 +20,8 @@ from safetensors import safe_open
 from lit_agentrl.__main__ import subcommands
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.entry.assembly import check_prompts
 from lit_agentrl.entry.overrides import FLAGS
+from lit_agentrl.entry.prompts import check_prompts
 from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano

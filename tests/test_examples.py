@@ -23,8 +23,8 @@ from lit_agentrl.actions import ToolCall
 from lit_agentrl.callbacks.markup import reply_parts
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.entry.assembly import check_prompts
 from lit_agentrl.entry.composition import compose_job, search_path
+from lit_agentrl.entry.prompts import check_prompts
 from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env

@@ -82,6 +82,11 @@ class TrajectoryBatch:
     reward_BT: Tensor = column(
         torch.float32, toy=[[0, 0, 0], [0, 0, 1]] * 2, says="points, at turn ends, shaping included"
     )
+    cost_BT: Tensor = column(
+        torch.float32,
+        toy=[[0, 0, 1], [0, 0, 0]] * 2,
+        says="what the game says that a turn costs, at turn ends",
+    )
     node_BT: Tensor = column(
         torch.int64, toy=[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],
         says="equal for a token shared by several rows, else unique",

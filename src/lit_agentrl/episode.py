@@ -122,6 +122,7 @@ class Turn:
     probes: dict[str, float] = field(default_factory=dict)  # of the state before it, for reward parts
     shaping: dict[str, float] = field(default_factory=dict)  # points that each reward part added
     shaped_reward: float | None = None  # what training sees in place of reward; None without reward parts
+    cost: float | None = None  # what may be held within a limit, no part of the reward; None: nobody told any
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, np.asarray(value, _DTYPES[name]) if name in _DTYPES else value)
@@ -158,6 +159,7 @@ class Outcome:
     task_name: str
     error: str
     broken: int = 0  # markers in its prompts
+    cost: float | None = None  # None: nobody told any
 
     @property
     def failed(self) -> bool:
@@ -253,6 +255,12 @@ class Episode:
         return sum(turn.training_reward for turn in self.turns)
 
     @property
+    def total_cost(self) -> float | None:
+        """The costs of its turns, summed; None where nobody told any."""
+        told = [turn.cost for turn in self.turns if turn.cost is not None]
+        return sum(told) if told else None
+
+    @property
     def outcome(self) -> Outcome:
         """What reports need of it."""
         taken = [turn for turn in self.turns if len(turn.reply_tokens)]
@@ -273,6 +281,7 @@ class Episode:
             task_name=self.task_name,
             error=self.error,
             broken=self.num_broken,
+            cost=self.total_cost,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.entry import keeping
-from lit_agentrl.entry.assembly import check_prompts, check_thinking
+from lit_agentrl.entry.prompts import check_prompts, check_thinking
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rewards.delta import Delta
 from lit_agentrl.rewards.length import Length
@@ -152,3 +153,18 @@ def test_a_damaged_file_of_scores_costs_the_keeping_alone(
     (tmp_path / "last.json").write_text("x")
     assert keeping.keep(tmp_path, "last", {"config": {}}) is None
     assert "last.json cannot be written (Expecting value" in capsys.readouterr().err
+
+
+def test_a_game_that_tells_no_costs_is_refused_where_they_are_held_within_a_limit() -> None:
+    def check_costs(task: Task) -> None:
+        rules = Rules(
+            tasks=[task], prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()), engine=NativeEngine
+        )
+        check_prompts(rules, num_trained=1, needs=lambda column: column == "cost_BT")
+
+    lake = load_task_yaml("frozen_lake")
+    with pytest.raises(
+        ValueError, match=r"frozen_lake tells none: its steps have no info\['cost'\]; set algo/"
+    ):
+        check_costs(lake)
+    check_costs(replace(lake, game=partial(lake.game.func, **lake.game.keywords | {"thin_share": 0.3})))

@@ -114,3 +114,40 @@ def test_the_thought_of_best_play_names_player_and_goal():
     env = FrozenLake(view="coordinates")
     env.reset(seed=0)
     assert env.best_thought() is None
+
+
+def test_thin_ice_costs_and_is_no_reward():
+    env = FrozenLake(success_rate=1.0, size=3, thin_share=0.5)
+    env.reset(seed=0)
+    game = {"map": ["FHF", "FFF", "HFG"], "square": 0, "thin": [3, 4]}
+    env.load_state_dict(env.state_dict() | {"game": game, "is_running": True})
+    observation, reward, _, _, info = env.step("Down")
+    assert observation == "_ O _\nS # _\nO _ G" and (reward, info["cost"]) == (0.0, 1.0)
+    assert env.state_dict()["game"] == game | {"square": 3}
+    assert env.step("Left")[4]["cost"] == 1.0, "off the board it stays, on thin ice"
+    assert env.step("Right")[4]["cost"] == 1.0
+    observation, _, _, _, info = env.step("Right")
+    assert observation == "_ O _\n# # P\nO _ G" and info["cost"] == 0.0
+    _, reward, terminated, _, info = env.step("Down")
+    assert (reward, terminated, info["cost"]) == (1.0, True, 0.0)
+    assert "# thin ice" in env.rules and "Costs: 1" in env.rules
+
+
+def test_thin_ice_leaves_maps_and_dynamics_as_they_are():
+    plain, thin = FrozenLake(), FrozenLake(thin_share=0.4)
+    shares = []
+    for seed in range(40):
+        first, _ = plain.reset(seed=seed)
+        second, _ = thin.reset(seed=seed)
+        assert second.replace("#", "_") == first, "the start, the goal and holes are never thin"
+        shares.append(second.count("#") / (first.count("_") + 1e-9))
+        one, other = plain.step("Up"), thin.step("Up")
+        assert other[0].replace("#", "_").replace("S", "P") == one[0] and other[1:4] == one[1:4]
+        assert "cost" not in one[4]
+    assert sum(shares) / 40 == pytest.approx(0.4, abs=0.1)
+    assert thin.reset(seed=3)[0] == FrozenLake(thin_share=0.4).reset(seed=3)[0]
+
+
+def test_levels_are_of_the_game_without_thin_ice():
+    assert "thin_share" not in FrozenLake.identity({"size": 4, "thin_share": 0.0})
+    assert FrozenLake.identity({"size": 4, "thin_share": 0.3})["thin_share"] == 0.3

@@ -22,10 +22,11 @@ SMALL = [
 # one of each structure, critic and kind of comparison; every algorithm's loss is pinned in tests/golden
 OFTEN = (
     "arpo", "arpo_replay", "dapo", "delta", "eepo", "ghpo", "gigpo", "grpo", "kto", "mcts_ppo", "online_dpo", "ppo",
-    "ppo_turn", "remax", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo",
+    "ppo_turn", "remax", "safe_rlhf", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo",
 )  # fmt: skip
 OPTIONS = {
     "ufo": ["env=sokoban", "env.max_turns=1", "env.max_actions_per_turn=10"],
+    "safe_rlhf": ["env=frozen_lake", "env.game.thin_share=0.3"],
     "distill": ["env=sokoban", f"reference.path={NANO_FOLDER}"],
 }
 

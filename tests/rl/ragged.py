@@ -93,6 +93,8 @@ def ragged(
         "state_key_BK": torch.randint(0, 3, (B, K), generator=draw),
         "sampler_entropy_BT": at_actions(0.2, 1.0).abs(),
         "baseline_B": torch.randn(B, generator=draw, dtype=torch.float64),
+        "cost_BT": torch.where(is_end_BT, at_actions(1.0).abs(), torch.where(is_action_BT, 0.0, NAN)),
+        "cost_value_BT": at_actions(0.5),
     }
 
 

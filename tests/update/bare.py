@@ -84,7 +84,8 @@ def build(
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None
     if critic is None:
-        critic = "conservative" if algorithm.needs("q_BT") else "separate"
+        beside = {"q_BT": "conservative", "cost_value_BT": "costs"}
+        critic = next((name for column, name in beside.items() if algorithm.needs(column)), "separate")
     if algorithm.needs("value_BT"):
         if isinstance(critic, str):
             critic = OmegaConf.load(ROOT / "src/lit_agentrl/conf/critic" / f"{critic}.yaml")
@@ -133,6 +134,7 @@ def off_policy(seed: int = 0, distance: float = 1.0) -> TrajectoryBatch:
         "sampler_entropy_BT": tensors["sampler_entropy_BT"].nan_to_num(0.0),
         "sampler_logp_BT": torch.where(tensors["is_action_BT"], logp_BT + distance * noise_BT, 0.0),
         "reward_BT": reward_BT,
+        "cost_BT": tensors["cost_BT"].nan_to_num(0.0),
         "return_B": torch.where(is_equal_B, 0.5, tensors["return_B"]),
         "tokens_BT": torch.where(tensors["is_real_BT"], tensors["tokens_BT"], 0),
     }

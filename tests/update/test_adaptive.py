@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
+from lit_agentrl.models.heads import ValuesAndCosts
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl import (
@@ -15,12 +17,16 @@ from lit_agentrl.rl import (
     aggregation,
     clipping,
     correction,
+    costs,
+    critic_advantages,
     entropy,
     kl,
     kl_control,
     ratios,
+    value_loss,
 )
 from lit_agentrl.rl.objective import coefficients
+from lit_agentrl.update.critic import separate
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.update.conftest import algorithm, recorded, step
@@ -65,6 +71,44 @@ def test_coefficients_lie_in_checkpoints():
     fresh.trainer = module.trainer
     fresh.on_load_checkpoint(saved)
     assert coefficients(fresh.objective) == saved["policy"]["coefficients"]
+
+
+def test_a_multiplier_follows_the_costs_of_the_iteration_and_lies_in_checkpoints():
+    """Mean cost 1.5 over episodes of 1, 2, 1, 2 ...; lambda 2 acts, and is then 2 exp(0.1 x 2 x 1)."""
+    rows = recorded()[1]
+    last_BT = rows.is_turn_end_BT & (rows.turn_BT == rows.turn_BT.amax(1, keepdim=True))
+    priced = replace(rows, cost_BT=last_BT * (1.0 + (rows.member_B % 2))[:, None])
+    rule = costs.Lagrange(limit=0.5, coef=2.0)
+    module, _ = step(priced, alg=algorithm(cost=rule))
+    assert module.row["train/cost"] == pytest.approx(1.5) and module.row["train/cost_multiplier"] == 2.0
+    saved: dict = {}
+    module.on_save_checkpoint(saved)
+    assert (
+        saved["policy"]["coefficients"] == {"cost": rule.coef} == {"cost": pytest.approx(2 * math.exp(0.2))}
+    )
+    fresh = costs.Lagrange(limit=0.5, coef=2.0)
+    other = PolicyModule(
+        tiny_policy(), objective=algorithm(cost=fresh), update=module.updater.settings, optim=ADAM
+    )
+    other.trainer = module.trainer
+    other.on_load_checkpoint(saved)
+    assert fresh.coef == rule.coef
+
+
+def test_two_heads_learn_two_targets():
+    priced = replace(recorded()[1], cost_BT=recorded()[1].is_turn_end_BT * 1.0)
+    critic = partial(
+        separate, loss=partial(value_loss.clipped_with_costs, clip=1e9), optim=ADAM, grad_clip=1e9,
+        head=ValuesAndCosts(),
+    )  # fmt: skip
+    alg = algorithm(advantage=partial(critic_advantages.gae_token), cost=costs.Lagrange(limit=0.5))
+    module, _ = step(priced, alg=alg, critic=critic, iterations=30, minibatches=2, optim=ADAM)
+    assert 0 < module.row["critic/cost_explained_variance"] <= 1 and "critic/explained_variance" in module.row
+    found = module.critic.named(
+        module.critic(module.network, tokens_BT=priced.tokens_BT, is_action_BT=priced.is_action_BT).detach()
+    )
+    assert set(found) == {"value_BT", "cost_value_BT"}
+    assert not torch.equal(found["value_BT"], found["cost_value_BT"])
 
 
 def test_the_kl_to_the_sampling_policy_is_measured_after_the_update():

@@ -46,6 +46,7 @@ SCALES = {
     # returns of these batches differ by more than 0.3 points
     "pairing=best_worst": ("pairing.min_gap=2.0",),
     "pairing=equal_length": ("pairing.min_gap=2.0", "pairing.max_difference=0"),
+    "cost=lagrange": ("cost.coef=20.0",),  # at max_coef, which it would exceed
     "kl_controller=threshold": ("kl_controller.low_kl=0.005", "kl_controller.high_kl=0.012"),
 }
 # leaves without effect on these batches, (of which algorithm, which leaf), each with its reason
@@ -57,6 +58,7 @@ IDLE: dict[tuple[str, str], str] = {
     },
     **{(name, "algo.pairing.min_gap"): "best and worst lie apart" for name in ("online_dpo", "online_ipo")},
     ("rebel", "algo.pairing.min_gap"): "it is refused beside ties",
+    ("safe_rlhf", "algo.cost.max_coef"): "three iterations do not lead to it",
     ("raft_pp", "algo.clip.lower"): "advantages are 0 or 1; the lower bound holds ratios of negative ones",
 }
 # choices that no type names
@@ -260,7 +262,9 @@ def test_every_option_of_a_critic(name):
 
     @cache
     def after(path: str, value: Any) -> list[Tensor]:
-        return three_iterations(fresh("ppo"), changed(config, path, value).critic)
+        return three_iterations(
+            fresh("safe_rlhf" if name == "costs" else "ppo"), changed(config, path, value).critic
+        )
 
     assert any(leaf.path.startswith("critic.loss.") for leaf in leaves(config.critic, "critic"))
     # slow weights are of values learnt off-policy, and refused beside PPO: tests/update/test_slow.py

@@ -29,6 +29,7 @@ from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.making import engine_of, made, made_policy
 from lit_agentrl.entry.parts import Parts, build_parts
 from lit_agentrl.entry.players import check_players
+from lit_agentrl.entry.prompts import check_prompts, check_thinking
 from lit_agentrl.entry.quiet import quieten
 from lit_agentrl.entry.recorded import HeldOut, recordings
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
@@ -38,19 +39,15 @@ from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.modules.reward import RewardModule
-from lit_agentrl.report.iteration import failure
-from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.players import Players
-from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.prompts import Prompt
 
 T = TypeVar("T")
 
@@ -112,10 +109,7 @@ def build(
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(
-        rules, rewards=parts.rewards, num_trained=len(games.weights),
-        compares_states=parts.algorithm.needs("state_key_BK"),
-    )  # fmt: skip
+    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), needs=parts.algorithm.needs)
     parts.worker.check(rules)
     recorded = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
     is_judged = parts.algorithm.reads == SCORES
@@ -226,72 +220,6 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         _convert_="all",
     )
     return trainer
-
-
-def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
-    """Refuse a format without thinking where the template of the policy of that name thinks all the same.
-
-    Raises:
-        ValueError: naming the option and the remedy.
-    """
-    if chat.forced_think and not prompt.think:
-        raise ValueError(
-            f"prompt.think=false: the chat template of {name} opens a think block whatever is asked; set "
-            "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
-        )
-
-
-def check_prompts(
-    rules: Rules,
-    *,
-    rewards: RewardPipeline | None = None,
-    num_trained: int = 0,
-    compares_states: bool = False,
-) -> None:
-    """Refuse games that fail, prompts that the tokenizer cannot read or that leave no room, and states not known.
-
-    Args:
-        rules: games, wording and limits.
-        rewards: tried on the games that are trained on.
-        num_trained: so many games, the first ones.
-        compares_states: whether the advantage compares the states of these.
-
-    Raises:
-        ValueError: naming the game or the part, and the remedy.
-    """
-    chat, max_context_tokens = rules.chat, rules.max_context_tokens
-    unknown = chat.tokenizer.unk_token_id
-    if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
-        unknown = None
-    for index, task in enumerate(rules.tasks):
-        played = list(rehearse(rules, index, is_trained=index < num_trained))
-        if all(episode.failed for episode in played):
-            raise ValueError(f"env: every episode that was tried failed; the first, {failure(played[0])}")
-        first = next(episode.turns[0] for episode in played if episode.turns)
-        tokens = first.prefix_tokens
-        if len(tokens) >= max_context_tokens:
-            raise ValueError(
-                f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
-                f"{task.name} alone has {len(tokens)} tokens"
-            )
-        if compares_states and index < num_trained and not first.state_key:
-            raise ValueError(
-                f"algo.advantage compares equal states, and {task.name} has no state_key; choose another "
-                "advantage, such as algo/advantage=group_mean_std"
-            )
-        if unknown is not None and unknown in tokens:
-            raise ValueError(
-                f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
-                "use prompt=compact, a game written in its vocabulary, or another model"
-            )
-        later = [turn for episode in played for turn in episode.turns[1:]]
-        if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
-            raise ValueError(
-                f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "
-                "its observations, and what context.condense returns, in its vocabulary, or use another model"
-            )
-        if rewards is not None and index < num_trained:
-            rewards.try_out(played)
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import foretell, open_engine, reach
 from lit_agentrl.entry import choosing
 from lit_agentrl.entry.again import play_inline, require_shared
-from lit_agentrl.entry.assembly import check_prompts, check_thinking
 from lit_agentrl.entry.baselines import FEW_SHOT, GREEDY, baselines
 from lit_agentrl.entry.composition import compose_job, load_option, task_loader
 from lit_agentrl.entry.errors import UserError
@@ -28,6 +27,7 @@ from lit_agentrl.entry.games import Games, build_games
 from lit_agentrl.entry.keeping import can_keep, keep
 from lit_agentrl.entry.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.entry.parts import eval_params
+from lit_agentrl.entry.prompts import check_prompts, check_thinking
 from lit_agentrl.entry.score_table import table_of
 from lit_agentrl.entry.scores import Scores, record_of
 from lit_agentrl.entry.signatures import check_targets

@@ -20,12 +20,13 @@ _OF_ITERATIONS = {
     "rollout": (
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
         "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
-        "branches", "taken_over_share", "episodes", "failed", "broken_markers", "action_tokens", "prefilled_tokens",
+        "branches", "taken_over_share", "cost", "episodes", "failed", "broken_markers", "action_tokens",
+        "prefilled_tokens",
     ),
     "train": (
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
         "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
-        "steps", "stop_kl_max", "router_loss", "routing_flips", "pairless_share",
+        "steps", "stop_kl_max", "router_loss", "routing_flips", "pairless_share", "cost", "cost_multiplier",
     ),
     "data": (
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
@@ -46,7 +47,7 @@ OF_PAIRS = (
     "success", "margin", "shorter_wins", "calibration_error", "pairs", "equal_length_pairs", "equal_length_success",
     "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn",
 )  # fmt: skip
-_OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance")
+_OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance", "cost_explained_variance")
 
 
 def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:

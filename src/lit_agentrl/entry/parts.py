@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -13,6 +12,7 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named, require_whole, shown
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.entry.critics import build_critic
 from lit_agentrl.entry.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.entry.making import made, made_like, made_wording
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
@@ -42,7 +42,7 @@ from lit_agentrl.rollout.worlds import Worlds
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.update.critic import Critic, separate_if_needed
+from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.minibatches import plural
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
@@ -202,56 +202,6 @@ def build_context(cfg: DictConfig, algorithm: Objective) -> Context:
     return context
 
 
-def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Critic] | None:
-    """What makes the critic; a critic is there if and only if the advantage asks for values.
-
-    Raises:
-        ValueError: naming part, need and remedy.
-    """
-    critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
-    if critic is not None and not isinstance(critic, partial):
-        raise ValueError("critic has no _partial_; write _partial_: true into its YAML")
-    if algorithm.needs("value_BT") and critic is None:
-        raise ValueError(
-            f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
-            "set critic=separate or critic=shared"
-        )
-    if critic is None:
-        return None
-    if algorithm.needs("value_BT"):
-        check_values(algorithm, critic)
-        return partial(_made_at, "critic", critic)
-    if critic.func is separate_if_needed:
-        return None
-    raise ValueError(
-        f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
-        "as algo/advantage=gae_token"
-    )
-
-
-def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
-    """Refuse a critic that lacks what the advantage asks for, or has what it does not ask for.
-
-    Raises:
-        ValueError: naming part, need and remedy.
-    """
-    given, name = critic.keywords, f"algo.advantage of {algorithm.name}"
-    has_q = "q_BT" in getattr(given.get("head"), "columns", ())
-    if algorithm.needs("q_BT") and not has_q:
-        raise ValueError(
-            f"{name} needs Q of every token, and this critic has V alone: set critic=conservative"
-        )
-    if has_q and not algorithm.needs("q_BT"):
-        raise ValueError(
-            f"{name} asks for V alone, and this critic has Q of every token: set critic=separate"
-        )
-    rate = given.get("target_rate", 1.0)
-    if rate != 1 and not algorithm.needs("target_value_BT"):
-        raise ValueError(
-            f"critic.target_rate={rate} has no effect: targets of {name} are no temporal differences; set it to 1"
-        )
-
-
 def _worker(
     cfg: DictConfig, algorithm: Objective, structure: Structure, *, has_critic: bool
 ) -> WorkerSettings:
@@ -259,14 +209,6 @@ def _worker(
     check_players(cfg, worker, algorithm, structure)
     check_critic(structure, has_critic=has_critic, plays_here=isinstance(worker, Here))
     return worker
-
-
-def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
-    with named(key):
-        found = make(policy)
-        if not isinstance(found, Critic):
-            raise ValueError(f"it makes a {type(found).__name__}, and must make a Critic")
-        return found
 
 
 def build_rewards(section: DictConfig) -> RewardPipeline:

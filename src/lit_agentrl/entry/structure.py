@@ -11,7 +11,7 @@ from omegaconf import DictConfig, open_dict
 from lit_agentrl.checks import blamed, named
 from lit_agentrl.entry.games import Games
 from lit_agentrl.entry.making import made
-from lit_agentrl.rl.filters import Selection, may_want_more, wanted_groups
+from lit_agentrl.rl.filters import Selection, keeps_all, may_want_more, wanted_groups
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import (
@@ -70,6 +70,11 @@ def check_structure(
         raise ValueError(
             f"algo.structure={name} tells each thing once, and context={type(context).__name__} cuts the past; set "
             "context=full"
+        )
+    if algorithm.requirements.all_groups and not keeps_all(select_groups):
+        raise ValueError(
+            f"algo.cost of {algorithm.name} goes by the mean cost of all that is played, and the filter drops groups; "
+            "set filter=none"
         )
     with named("algo.structure"):
         structure.branching(rollout.members)

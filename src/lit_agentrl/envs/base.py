@@ -23,12 +23,13 @@ _BRANCH = 2  # the same, after the turn at which it left another
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one action did: the terms of its reward (points), whether the game is over, whether solved."""
+    """What one action did: the terms of its reward (points), whether the game is over, whether solved; its cost."""
 
     reward_parts: dict[str, float] = field(default_factory=dict)
     terminated: bool = False
     success: bool = False
     action_is_valid: bool = True
+    cost: float | None = None  # no part of the reward; None: the game tells none
 
 
 class TextEnv(World):
@@ -92,6 +93,7 @@ class TextEnv(World):
             "success": outcome.success,
             "action_is_valid": outcome.action_is_valid,
             "reward_parts": outcome.reward_parts,
+            **({} if outcome.cost is None else {"cost": outcome.cost}),
             **self._extra_info(),
         }
         return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info

@@ -7,6 +7,7 @@ same way every time.
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
 from collections.abc import Callable
@@ -150,6 +151,8 @@ def _check_result(result: Any, action: str) -> bool:
     _expect(info["action_is_valid"], "actions", f"the random action {action!r} was called invalid")
     total = sum(info["reward_parts"].values())
     _expect(abs(total - reward) < 1e-9, "rewards", f"parts sum to {total}, the reward is {reward}")
+    cost = info.get("cost", 0.0)
+    _expect(type(cost) is float and math.isfinite(cost), "info", f"info['cost']={cost!r} is a finite float")
     return bool(terminated)
 
 

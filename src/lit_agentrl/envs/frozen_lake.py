@@ -23,9 +23,10 @@ SYMBOLS = {
     "player in a hole": "X",
     "player on the goal": "√",
 }
+THIN, ON_THIN = "#", "S"  # thin ice, and the player on it
 GOAL_REWARD = 1.0  # points
 
-_MAP = 21  # purpose key
+_MAP, _THIN = 21, 22  # purpose keys
 _PAIRS_PER_MAP = 10  # starts and goals tried on one map: the rarer splits need several candidates
 
 
@@ -33,7 +34,8 @@ class FrozenLake(TextEnv):
     """FrozenLake on generated maps with random start and goal.
 
     A move goes as intended with probability ``success_rate``, else to one of the two sides (equally
-    likely); off the board it stays.  ``goal`` +1 point at the goal, 0 otherwise; holes end the episode.
+    likely); off the board it stays.  ``goal`` +1 point at the goal, 0 otherwise; holes end the episode.  A move that
+    ends on thin ice costs 1, which is no part of the reward.
 
     Args:
         split: ``train``, ``val`` or ``test``.
@@ -43,6 +45,7 @@ class FrozenLake(TextEnv):
         min_solution: fewest steps from start to goal, slips left out.
         max_solution: most steps from start to goal, slips left out.
         view: ``grid``, ``coordinates`` or ``both``.
+        thin_share: chance of a square of ice, other than the start, to be thin; 0: there is none, and no cost is told.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class FrozenLake(TextEnv):
         min_solution: int = 2,
         max_solution: int = 10,
         view: str = "grid",
+        thin_share: float = 0.0,
     ) -> None:
         super().__init__(split=split)
         require_whole("size", size, 2)
@@ -65,13 +69,22 @@ class FrozenLake(TextEnv):
         require_whole("max_solution", max_solution, min_solution)
         self.size, self.frozen_share, self.success_rate = size, frozen_share, success_rate
         self.min_solution, self.max_solution = min_solution, max_solution
-        self.view = check_view(view)
+        require(0 <= thin_share < 1, "thin_share", thin_share, "a number in [0, 1)")
+        self.view, self.thin_share = check_view(view), thin_share
+        self._thin: frozenset[int] = frozenset()
         self._lake, self._square = Lake(("F" * size,) * size, success_rate), 0
+
+    @classmethod
+    def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Without thin ice, the game that it was before there was any."""
+        return {name: value for name, value in options.items() if name != "thin_share" or value}
 
     @property
     def rules(self) -> str:
         """Goal, symbols, actions and rewards."""
-        legend = ", ".join(f"{symbol} {kind}" for kind, symbol in SYMBOLS.items())
+        thin = {"thin ice": THIN, "player on thin ice": ON_THIN} if self.thin_share else {}
+        legend = ", ".join(f"{symbol} {kind}" for kind, symbol in (SYMBOLS | thin).items())
+        costs = "\nCosts: 1 for every move that ends on thin ice; costs are no rewards." if thin else ""
         symbols = "" if self.view == "coordinates" else f"Symbols: {legend}.\n"
         places = "" if self.view == "grid" else "Places are row , column, counted from 0 at the top left.\n"
         slips = (
@@ -84,7 +97,7 @@ class FrozenLake(TextEnv):
             "You are walking over a frozen lake: reach the goal and avoid the holes, which end the game. "
             f"{slips} A move off the board leaves you where you are.\n"
             f"{symbols}{places}Actions: {', '.join(ACTIONS)}.\n"
-            f"Rewards: +{GOAL_REWARD:g} at the goal, 0 otherwise."
+            f"Rewards: +{GOAL_REWARD:g} at the goal, 0 otherwise.{costs}"
         )
 
     def action_names(self) -> list[str]:
@@ -127,7 +140,11 @@ class FrozenLake(TextEnv):
     def _draw_instance(self, seed: int) -> str:
         lake, start = draw_for_split(lambda attempt: self._propose(seed, attempt), _content, split=self.split)
         self._lake, self._square = lake, start
-        return _content((lake, start))
+        is_thin = keyed_rng(seed, 0, _THIN).random(self.size**2) < self.thin_share
+        self._thin = frozenset(at for at in range(self.size**2) if is_thin[at] and lake.kind(at) == "F") - {
+            start
+        }
+        return _content((lake, start)) + "".join(f" {at}" for at in sorted(self._thin))
 
     def _propose(self, seed: int, attempt: int) -> Iterator[tuple[Lake, int]]:
         rng = keyed_rng(seed, attempt, _MAP)
@@ -148,31 +165,35 @@ class FrozenLake(TextEnv):
             SYMBOLS[name] for name in ("player", "player in a hole", "player on the goal")
         )
         standing = {"F": on_ice, "H": in_hole, "G": on_goal}
-        rows = [[symbols[kind] for kind in row] for row in self._lake.rows]
-        player = divmod(self._square, self._lake.size)
-        rows[player[0]][player[1]] = standing[self._lake.kind(self._square)]
-        squares = "".join(self._lake.rows)
-        goal, holes = (
-            [divmod(square, self._lake.size) for square, here in enumerate(squares) if here == kind]
-            for kind in "GH"
-        )
-        return render(self.view, rows, {"player": [player], "goal": goal, "holes": holes})
+        squares, size = "".join(self._lake.rows), self._lake.size
+        shown = [THIN if at in self._thin else symbols[kind] for at, kind in enumerate(squares)]
+        is_thin = self._square in self._thin
+        shown[self._square] = ON_THIN if is_thin else standing[self._lake.kind(self._square)]
+        rows = [shown[first : first + size] for first in range(0, len(shown), size)]
+        goal, holes = ([divmod(at, size) for at, here in enumerate(squares) if here == kind] for kind in "GH")
+        things = {"player": [divmod(self._square, size)], "goal": goal, "holes": holes}
+        if self.thin_share:
+            things["thin ice"] = [divmod(at, size) for at in self._thin]
+        return render(self.view, rows, things)
 
     def _play(self, action: str) -> Outcome:
         outcomes = self._lake.transitions[self._square][ACTIONS.index(action)]
         index = categorical_sample([outcome[0] for outcome in outcomes], self._noise)
         _, self._square, _, is_over = outcomes[index]
         is_goal = self._lake.kind(self._square) == "G"
-        return Outcome({"goal": GOAL_REWARD * is_goal}, terminated=is_over, success=is_goal)
+        cost = float(self._square in self._thin) if self.thin_share else None
+        return Outcome({"goal": GOAL_REWARD * is_goal}, terminated=is_over, success=is_goal, cost=cost)
 
     def _get_state(self) -> dict[str, Any]:
-        return {"map": list(self._lake.rows), "square": self._square}
+        thin = {"thin": sorted(self._thin)} if self.thin_share else {}
+        return {"map": list(self._lake.rows), "square": self._square, **thin}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
         rows = tuple(state["map"])
         if rows != self._lake.rows:
             self._lake = Lake(rows, self.success_rate)
         self._square = int(state["square"])
+        self._thin = frozenset(map(int, state.get("thin", ())))
 
 
 def _content(instance: tuple[Lake, int]) -> str:

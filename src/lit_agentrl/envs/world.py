@@ -74,8 +74,9 @@ class World(gymnasium.Env[str, str], ABC):
 
         Returns:
             ``(observation, reward, terminated, truncated, info)``, the reward in points.  ``info`` has
-            ``success`` when the game is over, and may have ``action_is_valid`` (default True) and
-            ``reward_parts`` (points by name, which sum to the reward).
+            ``success`` when the game is over, and may have ``action_is_valid`` (default True),
+            ``reward_parts`` (points by name, which sum to the reward) and ``cost`` (a number that is no part of the
+            reward, and that training may hold within a limit).
         """
 
     @property

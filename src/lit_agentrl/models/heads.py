@@ -74,6 +74,18 @@ class StateValues:
         return at_least_float32(out_AC.squeeze(-1))
 
 
+class ValuesAndCosts:
+    """``value_BT`` is ``V(s)`` of rewards, ``cost_value_BT`` that of costs: two heads."""
+
+    columns: tuple[str, ...] = ("value_BT", "cost_value_BT")
+
+    def width(self, vocabulary: int) -> int:
+        return 2
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        return at_least_float32(out_AC)
+
+
 class TokenValues:
     """The head gives ``Q(s, a)`` of every token a of the vocabulary.
 

@@ -11,17 +11,18 @@ from torchmetrics import MeanMetric, SumMetric
 
 from lit_agentrl.episode import EndReason, Episode, Outcome
 
-_PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share")
+_PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
 _OTHER = ("reply_tokens", "invalid_share", "surplus_actions", "entropy", "distinct_2")
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # of an evaluation; normalised where chance and oracle are known
-EVALUATED = ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed")
+EVALUATED = ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed", "cost")
 
 
 class EpisodeMetrics(nn.Module):
     """Means over episodes, turns, tokens and groups; episodes that failed are only counted.
 
-    Keys: ``success`` and ``truncated_share`` (shares of episodes), ``return`` (points), ``turns``,
+    Keys: ``success`` and ``truncated_share`` (shares of episodes), ``return`` (points), ``cost`` (where the game tells
+    any), ``turns``,
     ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``invalid_share`` (of turns),
     ``surplus_actions`` (per turn, named beyond a budget), ``entropy`` (nats per action token),
     ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (points,
@@ -56,6 +57,8 @@ class EpisodeMetrics(nn.Module):
                 "actions": each.actions,
                 "truncated_share": each.end is EndReason.CONTEXT_LIMIT,
             }
+            if each.cost is not None:
+                values["cost"] = each.cost
             for name, value in values.items():
                 self._add(name, float(value), 1)
             if each.taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -27,7 +28,8 @@ def of_all_ranks(episodes: Sequence[Episode]) -> list[Outcome]:
     """What came of the episodes that all ranks played for one evaluation, in the order of one process."""
     own = [episode.outcome for episode in episodes]
     names = [field.name for field in fields(Outcome) if field.name not in ("task_name", "error")]
-    numbers = torch.tensor([[getattr(each, name) for name in names] for each in own], dtype=torch.float64)
+    rows = [[getattr(each, name) for name in names] for each in own]
+    numbers = torch.tensor([[math.nan if x is None else x for x in row] for row in rows], dtype=torch.float64)
     table, _ = gather_rows({"numbers": numbers.reshape(len(own), len(names))})
     texts = (gather_texts([each.task_name for each in own]), gather_texts([each.error for each in own]))
     found = [
@@ -39,7 +41,8 @@ def of_all_ranks(episodes: Sequence[Episode]) -> list[Outcome]:
 
 def _typed(numbers: dict[str, float]) -> dict[str, Any]:
     """As an outcome holds them; a float64 holds every one of them exactly."""
-    reals = {name: numbers.pop(name) for name in ("total_reward", "entropy")}
+    reals: dict[str, Any] = {name: numbers.pop(name) for name in ("total_reward", "entropy", "cost")}
+    reals["cost"] = None if math.isnan(reals["cost"]) else reals["cost"]
     whole = {name: int(number) for name, number in numbers.items()}
     return {**reals, **whole, "end": EndReason(whole["end"]), "success": bool(whole["success"])}
 

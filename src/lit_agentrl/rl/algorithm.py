@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from lit_agentrl.rl.advantages import Advantage
 from lit_agentrl.rl.aggregation import Weights, divide
 from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out, with_computed
 from lit_agentrl.rl.clipping import Clipped
+from lit_agentrl.rl.costs import Lagrange, as_rewards, check_costs, mean_cost
 from lit_agentrl.rl.kl import KLTerm
 from lit_agentrl.rl.kl_control import Controller, Fixed
 from lit_agentrl.rl.masked import check_shapes, masked_sum
@@ -45,6 +47,7 @@ class Algorithm(Objective):
         rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
         tokens: returns ``is_kept_BT``, the tokens whose policy loss counts, or None for all of them.
         correction: returns the weight of each token's policy loss, or None; see ``correction.py``.
+        cost: holds costs within a limit beside the reward, or None; see ``costs.py``.
 
     Raises:
         ValueError: at construction, if two parts make no sense together; :meth:`try_out` sees the others.
@@ -61,10 +64,12 @@ class Algorithm(Objective):
     rows: Callable[..., Tensor] = keep_all
     tokens: Callable[..., Tensor] | None = None
     correction: Callable[..., Tensor] | None = None
+    cost: Lagrange | None = None
 
     def __post_init__(self) -> None:
         """Checks the kinds of terms."""
         check_kl(self.kl, self.kl_controller)
+        check_costs(self.cost, self.advantage)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         """Runs every part once on a toy batch, and checks their combination; call it before anything is played.
@@ -100,10 +105,13 @@ class Algorithm(Objective):
             prompt_factor=prompt_factor(self.rows),
             whole_trajectories=tuple(a for a in axes if "trajectory_B" in tensor_names(getattr(self, a))),
             reference_dtype=None if self.kl is None else self.kl.reference_dtype,
+            all_groups=self.cost is not None,
         )
 
     def needs(self, tensor: str) -> bool:
         """Whether any part takes the tensor of that name, such as ``value_BT``."""
+        if tensor in ("cost_BT", "cost_value_BT"):
+            return self.cost is not None and (tensor == "cost_BT" or self.needs("value_BT"))
         return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._parts())
 
     def ratio_bounds(self, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -116,7 +124,11 @@ class Algorithm(Objective):
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Rewards with a KL that acts there, advantages (points, or as the mix scales them), and what is kept."""
-        found = prepared(tensors, kl=self.kl, advantage=self.advantage, has_critic=self.needs("value_BT"))
+        parts: dict[str, Any] = {"kl": self.kl, "advantage": self.advantage}
+        found = prepared(tensors, **parts, has_critic=self.needs("value_BT"))
+        if self.cost is not None:
+            of_costs = prepared(as_rewards(tensors), **parts, has_critic=self.needs("value_BT"))
+            found |= self.cost.weigh(found, of_costs) | {"cost": mean_cost(tensors)}
         if self.tokens is not None:
             found["is_kept_BT"] = bind(self.tokens, tensors | found)
         return found | {"keep_B": bind(self.rows, tensors | found)}
@@ -134,7 +146,8 @@ class Algorithm(Objective):
         return divide(loss_sum, tensors.get("denominator")), metrics
 
     def terms(self) -> Sequence[Term]:
-        return moving(self.kl, self.kl_controller, self.entropy)
+        found = moving(self.kl, self.kl_controller, self.entropy)
+        return found if self.cost is None else [*found, self.cost]
 
 
 def min_members(advantage: Callable[..., Advantage]) -> int:

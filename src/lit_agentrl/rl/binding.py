@@ -136,6 +136,9 @@ def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     logps = {name: -like_BT for name in ("logp_BT", "old_logp_BT", "ref_logp_BT")}
     values = {name: -like_BT for name in ("value_BT", "target_value_BT", "old_value_BT", "return_BT")}
     values |= {"q_BT": -like_BT, "spread_BT": like_BT}
+    values |= {
+        f"{when}cost_{of}_BT": like_BT for when, of in (("", "value"), ("old_", "value"), ("", "return"))
+    }
     return {
         **rows,
         **logps,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.checks import require, require_whole
+from lit_agentrl.rl.binding import constants
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments, segment_sum
 
 
@@ -35,6 +36,12 @@ def wanted_groups(select_groups: Callable[..., Selection]) -> int | None:
 def may_want_more(select_groups: Callable[..., Selection]) -> bool:
     """Whether a filter can ask for more groups: one that has a ``target`` number of them."""
     return wanted_groups(select_groups) is not None
+
+
+def keeps_all(select_groups: Callable[..., Selection]) -> bool:
+    """Whether a filter never drops a group: none, and `top_std` that keeps the share 1."""
+    rule = select_groups.func if isinstance(select_groups, partial) else select_groups
+    return rule is keep_all or (rule is top_std and constants(select_groups)["ratio"] == 1)
 
 
 def keep_all(*, group_B: Tensor) -> Selection:

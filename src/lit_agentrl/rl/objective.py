@@ -29,6 +29,7 @@ class Requirements:
         prompt_factor: prompts to roll out for each one whose episodes fit the update.
         whole_trajectories: axes whose parts need each row to hold its whole trajectory (the full context).
         reference_dtype: precision of the frozen reference; None is the policy's.
+        all_groups: it measures what is played, which a filter must not choose from.
     """
 
     min_members: int = 1
@@ -36,6 +37,7 @@ class Requirements:
     prompt_factor: float = 1.0
     whole_trajectories: tuple[str, ...] = ()
     reference_dtype: str | None = None
+    all_groups: bool = False
 
 
 @runtime_checkable
@@ -46,7 +48,7 @@ class Term(Protocol):
         place: axis whose coefficient it is, such as ``kl``; its key in checkpoints.
         measure: what it goes by: the mean per token of the update's metric of this name, or of `measured_by`.
         measured_by: gives (B, T) from columns and, after the update, the policy's ``logp_BT``; its mean over sampled
-            tokens is what is measured.  None: a metric of the update.
+            tokens is what is measured.  None: a metric of the update; with ``is_before``, a scalar of `prepare`.
         is_before: told before the first step of an iteration, of columns alone, instead of after the last.
         coef: the coefficient as it is now.
     """
@@ -186,15 +188,13 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     if objective.unit is not None and objective.unit not in rows:
         raise ValueError(f"unit={objective.unit} must be a column, such as group_B")
     asked = (
-        "ref_logp_BT",
-        "value_BT",
-        "target_value_BT",
-        "q_BT",
-        "spread_BT",
-        "old_value_BT",
-    )  # made for those that ask for them
+        "ref_logp_BT", "value_BT", "target_value_BT", "q_BT", "spread_BT", "old_value_BT", "cost_value_BT",
+        "old_cost_value_BT",
+    )  # fmt: skip  # made for those that ask for them
     tensors = {name: t for name, t in rows.items() if name not in asked or objective.needs(name)}
-    made = ("logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "is_value_target_BT")
+    made = (
+        "logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "cost_return_BT", "is_value_target_BT",
+    )  # fmt: skip
     tensors = {name: t for name, t in tensors.items() if name not in made}
     with torch.no_grad():
         given = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}

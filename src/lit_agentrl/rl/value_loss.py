@@ -10,6 +10,7 @@ when shapes disagree.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -115,6 +116,29 @@ def conservative(
     )
     is_target_BT = _targets(is_action_BT, is_value_target_BT)
     return ValueLoss(plain.loss_BT + coef * _select(spread_BT, is_target_BT), plain.is_clipped_BT)
+
+
+def clipped_with_costs(
+    *,
+    value_BT: Tensor,
+    old_value_BT: Tensor,
+    return_BT: Tensor,
+    cost_value_BT: Tensor,
+    old_cost_value_BT: Tensor,
+    cost_return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+    clip: float = 0.2,
+) -> ValueLoss:
+    """`clipped` of the values of rewards plus `clipped` of those of costs, at the same targets: Safe RLHF.
+
+    ``cost_value_BT``, ``old_cost_value_BT`` and ``cost_return_BT`` are as the first three, in units of cost, in which
+    ``clip`` acts too.  A token is clipped where one of both values is.
+    """
+    loss = partial(clipped, is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT, clip=clip)
+    points = loss(value_BT=value_BT, old_value_BT=old_value_BT, return_BT=return_BT)
+    costs = loss(value_BT=cost_value_BT, old_value_BT=old_cost_value_BT, return_BT=cost_return_BT)
+    return ValueLoss(points.loss_BT + costs.loss_BT, points.is_clipped_BT | costs.is_clipped_BT)
 
 
 def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_BT: Tensor) -> Tensor:

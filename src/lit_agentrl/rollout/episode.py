@@ -197,6 +197,7 @@ class EpisodeInPlay:
         for step in answer.steps:
             turn.actions.append(step.action)
             turn.reward += step.reward
+            turn.cost = turn.cost if step.cost is None else step.cost + (turn.cost or 0.0)
             for name, points in step.reward_parts.items():
                 turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
             self._actions_left -= 1

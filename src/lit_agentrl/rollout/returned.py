@@ -37,6 +37,11 @@ def points(info: Mapping[str, Any], reward: float) -> dict[str, float]:
     return {str(name): finite(f"reward_parts.{name}", points) for name, points in parts.items()}
 
 
+def cost_of(info: Mapping[str, Any]) -> float | None:
+    """What a step costs, where the game tells it."""
+    return None if "cost" not in info else finite("info['cost']", info["cost"])
+
+
 def _told(given: Any) -> str:
     """A value of any kind, in a few characters of one line."""
     text = " ".join(repr(given).split())

@@ -17,7 +17,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
 from lit_agentrl.rollout.past import Before, go_on
-from lit_agentrl.rollout.returned import OF_STEP, finite, is_solved, points, readable, returned
+from lit_agentrl.rollout.returned import OF_STEP, cost_of, finite, is_solved, points, readable, returned
 
 _log = logging.getLogger(__name__)
 Probes = Mapping[str, Callable[[Any, str], float]]
@@ -32,6 +32,7 @@ class Step:
     reward: float
     reward_parts: dict[str, float]
     is_valid: bool
+    cost: float | None = None
 
 
 @dataclass
@@ -158,7 +159,8 @@ class Seats:
                 answer.observation = self._shown[key] = "\n".join(results) if shows_all else results[-1]
                 reward = finite("reward", reward)
                 parts = points(info, reward)
-                answer.steps.append(Step(action, reward, parts, bool(info.get("action_is_valid", True))))
+                is_valid = bool(info.get("action_is_valid", True))
+                answer.steps.append(Step(action, reward, parts, is_valid, cost_of(info)))
                 if terminated or truncated:
                     answer.ended, answer.success = True, is_solved(info)
                     return answer

@@ -14,7 +14,7 @@ from transformers import AutoModel, PreTrainedModel
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
-from lit_agentrl.models.heads import StateValues, TokenValues, ValueHead
+from lit_agentrl.models.heads import StateValues, TokenValues, ValueHead, ValuesAndCosts
 from lit_agentrl.models.logprobs import hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
@@ -76,10 +76,11 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
-        if lacking := sorted(set(tensor_names(loss)) & set(TokenValues.columns) - set(self.reads.columns)):
-            raise ValueError(
-                f"loss asks for {lacking[0]}, which a value of states does not have; set critic=conservative"
-            )
+        for critic, heads in (("conservative", TokenValues), ("costs", ValuesAndCosts)):
+            if lacking := sorted(set(tensor_names(loss)) & set(heads.columns) - set(self.reads.columns)):
+                raise ValueError(
+                    f"loss asks for {lacking[0]}, which this critic does not have; set critic={critic}"
+                )
         self.loss = loss
         self.optim = optim
         self.coef = coef
@@ -152,18 +153,22 @@ class Critic(nn.Module):
         return loss, metrics
 
 
-def explained(tensors: dict[str, Tensor]) -> float:
+def explained(tensors: dict[str, Tensor], kind: str = "") -> float:
     """Explained variance of what the advantages were computed from, over the rows of all ranks.
 
     It is of the values of states, or of ``q_BT`` where the critic has values of tokens: what the targets are of.
+
+    Args:
+        tensors: of this rank.
+        kind: ``cost_``: of the values of costs.
     """
-    of = "q_BT" if "q_BT" in tensors else "old_value_BT"
-    names = (of, "return_BT", "is_value_target_BT")
+    of, targets = "q_BT" if "q_BT" in tensors else f"old_{kind}value_BT", f"{kind}return_BT"
+    names = (of, targets, "is_value_target_BT")
     everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
     return float(
         explained_variance(
             value_BT=everyone[of],
-            return_BT=everyone["return_BT"],
+            return_BT=everyone[targets],
             is_value_target_BT=everyone["is_value_target_BT"],
         )
     )

@@ -138,8 +138,8 @@ class Updater:
         if self.networks.reference is not None:
             tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
         if (critic := self.networks.critic) is not None:
-            tensors |= self.networks.valued(tensors)
-            tensors["old_value_BT"] = tensors["value_BT"]
+            found = self.networks.valued(tensors)
+            tensors |= found | {f"old_{n}": values for n, values in found.items() if n.endswith("value_BT")}
             if critic.slow is not None:
                 tensors["target_value_BT"] = self.networks.target_values(tensors)
         return tensors
@@ -213,6 +213,8 @@ class Updater:
         self.progress.require_finite_weights(loop)
         if critic is not None:
             row["critic/explained_variance"] = explained(tensors)
+            if "cost_return_BT" in tensors:
+                row["critic/cost_explained_variance"] = explained(tensors, "cost_")
         for term in self.objective.terms():
             if not term.is_before:
                 row |= self._moved(term, tensors, totals, row)
@@ -243,7 +245,9 @@ class Updater:
     ) -> dict[str, float]:
         """Tells a term what it goes by; returns what it says of itself."""
         is_action_BT = tensors["is_action_BT"]
-        if term.measured_by is None:
+        if term.measured_by is None and term.is_before:
+            measured = row[f"train/{term.measure}"]
+        elif term.measured_by is None:
             total, count = sum_over_ranks(totals[term.measure]).tolist()
             measured = total / max(count, 1.0)
         elif term.is_before:
