@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.reading import read
-from lit_agentrl.data.stepwise import Stepwise
+from lit_agentrl.data.stepwise import Stepwise, labelled
 from lit_agentrl.episode import Episode
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.step_labels import so_far
@@ -63,3 +64,28 @@ def test_a_malformed_row_is_one_line(row: dict[str, Any], said: str, tmp_path: P
     with pytest.raises(ValueError, match="d.jsonl line 1") as raised:
         read(kind, student(), seed=0)
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_labels_of_continuations_are_taken_as_they_were_written(tmp_path: Path) -> None:
+    given = [[0.25, 0.0], [0.5, 1.0]]
+    episodes = [labelled(played(0, n, 1.0), each) for n, each in enumerate(given)]
+    path = folder(tmp_path / "f", episodes, continuations=4)
+    found = read(Stepwise(path=path, batch=1, score="labels"), student(), seed=0)
+    assert [labels_of(episode) for [episode] in found.groups] == given
+    for kind, said in (
+        (Stepwise(path=path, batch=1), "ignores the labels of turns .* set data.score=labels"),
+        (Demonstrations(path=path, batch=1), "has labels of turns, and no points; set data.score=success"),
+        (
+            Stepwise(path=folder(tmp_path / "g", episodes), batch=1, score="labels"),
+            "collect it with continuations=16",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read(kind, student(), seed=0)
+
+
+def test_held_out_episodes_have_the_same_labels(tmp_path: Path) -> None:
+    """Of each turn; those of success once stood at the last turn alone."""
+    kind = Stepwise(path=folder(tmp_path / "f", [played(0, 0, 3.0)]), batch=1)
+    [group] = kind.judged([played(0, 0, 3.0)])
+    assert set(labels_of(*group)) == {1.0}

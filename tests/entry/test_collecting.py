@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from pathlib import Path
@@ -75,6 +76,11 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
         (f"{PLAYED} out=other", "other is a folder of something else"),
         (PLAYED, "out has no value; collect --help"),
         ("model=nano env=bandit members=2 temperature=0 out=x", "would record the same episode again"),
+        ("model=nano env=bandit continuations=-1 out=x", "continuations=-1 must be a whole number from 0"),
+        (
+            "model=nano env=bandit continuations=2 temperature=0 out=x",
+            "would all be the same; set temperature=1",
+        ),
         ("model=nano env=bandit episodes=0 out=x", "episodes=0 must be a whole number from 1"),
         ("model=nano env=bandit shard=half out=x", "shard=half must be a whole number"),
         ("model=nano env=bandit split=all out=x", "split=all must be one of train, val, test"),
@@ -111,3 +117,29 @@ def test_the_policy_of_a_run_is_recorded(run_copy: Path, capsys: pytest.CaptureF
     )
     assert len(list(folder("last").read())) == 2
     assert json.loads((Path("last") / "manifest.json").read_text())["planned"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_continuations_label_the_turns_of_an_episode(
+    in_empty_folder: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = "model=nano env=frozen_lake episodes=3 shard=2"
+    main_collect(shlex.split(f"{played} members=2 continuations=4 out=there"))
+    assert "n = 3 instances, 6 episodes" in capsys.readouterr().out
+    found = folder("there")
+    assert found.described["continuations"] == 4
+    for episode in found.read():
+        check_ledger(episode)
+        labels = list(itertools.accumulate(turn.shaped_reward or 0.0 for turn in episode.turns))
+        assert labels[-1] == pytest.approx(float(episode.success)) and all(
+            -1e-9 <= x <= 1 + 1e-9 for x in labels
+        )
+    main_collect(shlex.split(f"{played} members=1 out=plain"))
+    first = [e.turns[0].reply_tokens.tolist() for e in folder("plain").read()]
+    assert first == [e.turns[0].reply_tokens.tolist() for e in found.read() if not e.member]
+    said = refused(f"{played} continuations=3 out=few", main_collect)
+    assert "continuations=3 must be a whole number >= 4: frozen_lake has so many turns" in said
+    assert "continuations=4 there" in refused(f"{played} members=2 out=there", main_collect).replace(
+        " is ", "="
+    )

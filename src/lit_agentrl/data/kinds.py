@@ -43,6 +43,7 @@ class Kind:
         smallest: members that every group has at least.
         needed: a column that the objective must read, or what is told here would be ignored; None: none.
         score: of recorded episodes: ``return`` (points) or ``success`` (1 or 0).
+        scores: what `score` may be.
     """
 
     path: str | Sequence[str]
@@ -52,6 +53,7 @@ class Kind:
     held_out: float | None = None
     smallest: ClassVar[int] = 1
     needed: ClassVar[str | None] = None
+    scores: ClassVar[tuple[str, ...]] = ("return", "success")
 
     def __post_init__(self) -> None:
         """Checks the options.
@@ -65,7 +67,7 @@ class Kind:
         require(is_text or is_list, "path", self.path, "a folder or a file, or a list of them")
         require_whole("batch", self.batch, 1, MOST)
         require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
-        require_one_of("score", self.score, ("return", "success"))
+        require_one_of("score", self.score, self.scores)
         if self.held_out is not None:
             require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
 

@@ -136,6 +136,7 @@ def _recorded(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterat
             f"path={path} has {len(folder.shards)} of {folder.planned} shards; give the command that collects it again"
         )
     _require_same_ids(folder, student)
+    _require_labels(kind, folder)
     of_policy, temperature = folder.described.get("policy", {}), folder.described.get("temperature")
     is_same = of_policy.get("fingerprint") == student.fingerprint is not None
     tally.is_reference = tally.is_reference and is_same and temperature == student.temperature
@@ -147,6 +148,24 @@ def _recorded(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterat
             tally.refuse(f"{path} episode {number}", error)
             continue
         yield scored(episode, float(episode.success)) if kind.score == "success" else episode
+
+
+def _require_labels(kind: Kind, folder: EpisodeFolder) -> None:
+    """Labels of turns stand where points do: neither is taken for the other."""
+    has_labels = "continuations" in folder.described
+    if has_labels and kind.score == "return":
+        raise ValueError(
+            f"score=return: path={folder.path} has labels of turns, and no points; set data.score=success"
+        )
+    if has_labels and kind.score == "success" and "labels" in kind.scores:
+        raise ValueError(
+            f"score=success ignores the labels of turns that path={folder.path} has; set data.score=labels"
+        )
+    if kind.score == "labels" and not has_labels:
+        raise ValueError(
+            f"score=labels: path={folder.path} has no labels of turns; collect it with continuations=16, or set "
+            "data.score=success"
+        )
 
 
 def _require_same_ids(folder: EpisodeFolder, student: Student) -> None:

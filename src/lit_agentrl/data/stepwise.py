@@ -20,13 +20,15 @@ class Stepwise(Kind):
     There is a label for each reply, or for each step.
     A label is true or false, or a number from 0 to 1: of people, or the share of continuations that succeed.  A turn is
     worth what its label adds to the one before, so that the episode has come to the label by then
-    (``algo/label=so_far``), and to the last one in the end.
+    (``algo/label=so_far``), and to the last one in the end.  Of recorded episodes ``score=labels`` takes the labels
+    that `collect` made of continuations, ``score=success`` the success of the episode for each of its turns.
 
     Attributes:
         separator: stands behind each step but the last.
     """
 
     needed: ClassVar[str | None] = "reward_BT"
+    scores: ClassVar[tuple[str, ...]] = ("success", "labels")
     score: str = "success"
     separator: str = "\n"
 
@@ -34,10 +36,17 @@ class Stepwise(Kind):
         """Checks the options."""
         super().__post_init__()
         require(isinstance(self.separator, str), "separator", self.separator, "a text")
-        require(self.score == "success", "score", self.score, "success: a label is no number of points")
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        yield from ([labelled(each, [float(each.success)] * len(each.turns))] for each in episodes)
+        yield from ([each] for each in self._labelled(episodes))
+
+    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        yield self._labelled(episodes)
+
+    def _labelled(self, episodes: Sequence[Episode]) -> list[Episode]:
+        if self.score == "labels":  # as `collect` has written them
+            return list(episodes)
+        return [labelled(each, [float(each.success)] * len(each.turns)) for each in episodes]
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:

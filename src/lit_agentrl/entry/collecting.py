@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from lit_agentrl import __version__
 from lit_agentrl.checks import named, require, require_number, require_one_of, require_whole, shown
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.data.stepwise import labelled
+from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry import screen
+from lit_agentrl.entry.again import require_shared
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
 from lit_agentrl.entry.games import Games, TaskLoader
@@ -24,12 +27,14 @@ from lit_agentrl.entry.ownership import owned, require_idle
 from lit_agentrl.entry.parts import eval_params
 from lit_agentrl.entry.playing import Keep, load_weights
 from lit_agentrl.entry.scores import record_of
+from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, lookup
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.settings import MOST
+from lit_agentrl.rollout.settings import MOST, RolloutSettings
+from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 # sections of a config that say what was played, and how
@@ -73,13 +78,14 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     load_weights(run.module, checkpoint)
     settings = run.rollouts.settings
     params = eval_params(settings, float(cfg.temperature), "collect")
+    _check_forks(cfg, run.cfg)
 
     def record(spec: EvalSpec) -> list[Episode]:
         keep.episodes = []
-        run.rollouts.test = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+        run.rollouts.test = _evaluation(cfg, params, settings, run.games.tasks[spec.task])
         run.stream.test = [spec]
         run.trainer.test(run.module, run.stream, verbose=False)
-        return keep.episodes
+        return _kept(cfg, keep.episodes)
 
     stage = "start" if checkpoint is None else checkpoint.stem
     policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
@@ -99,10 +105,11 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
     check_options(cfg)
     with closing(opened_model(cfg, described)) as model:
         params = eval_params(model.settings, float(cfg.temperature), "collect")
+        _check_forks(cfg, model.saved)
 
         def record(spec: EvalSpec) -> list[Episode]:
-            found = Evaluation(cfg.split, params, cfg.members, model.settings.max_failed_share)
-            return model.play(found, [spec])
+            found = _evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
+            return _kept(cfg, model.play(found, [spec]))
 
         policy = {"name": model.name, "stage": "start", **_identity(model.policy)}
         if model.policy.network is None:
@@ -121,12 +128,41 @@ def check_options(cfg: DictConfig) -> None:
     require_whole("first", cfg.first, 0)
     for name in ("episodes", "members", "shard"):
         require_whole(name, cfg[name], 1, MOST)
+    require_whole("continuations", cfg.continuations, 0, MOST)
     require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
     require(isinstance(cfg.out, str) and bool(cfg.out.strip()), "out", cfg.out, "the name of a folder")
+    if cfg.continuations and cfg.temperature == 0:
+        raise UserError(
+            f"continuations={cfg.continuations} with temperature=0 would all be the same; set temperature=1"
+        )
     if cfg.members > 1 and cfg.temperature == 0:
         raise UserError(
             f"members={cfg.members} with temperature=0 would record the same episode again; use members=1"
         )
+
+
+def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
+    if cfg.continuations:
+        require_shared(saved, f"continuations={cfg.continuations} go on from turns of other episodes")
+
+
+def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettings, task: Task) -> Evaluation:
+    """How the episodes of a shard are played: each by itself, or with continuations of its turns."""
+    plain = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+    if not cfg.continuations:
+        return plain
+    require_whole(
+        "continuations", cfg.continuations, task.max_turns - 1, beside=f": {task.name} has so many turns"
+    )
+    members = cfg.members * (1 + cfg.continuations)
+    return replace(plain, members=members, branching=Continued(cfg.continuations))
+
+
+def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
+    """What of a shard is written: all of it, or the episodes that were continued, with labels for their turns."""
+    if not cfg.continuations:
+        return episodes
+    return [labelled(episode, labels) for episode, labels in shares(episodes, cfg.continuations)]
 
 
 def _identity(policy: Any) -> dict[str, Any]:
@@ -153,6 +189,7 @@ def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) ->
         "games": None if games is None else list(games),
         "variant": list(cfg.get(VARIANT) or ()),
         **{name: cfg[name] for name in _OPTIONS},
+        **({"continuations": cfg.continuations} if cfg.continuations else {}),
     }
 
 

@@ -9,6 +9,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Outcome
 from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
+from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.structures.base import members_of
 from lit_agentrl.rollout.workers.base import Played, used_by_all
@@ -20,6 +21,7 @@ class Evaluation:
 
     Attributes:
         max_failed_share: of the episodes whose game may fail before the run stops.
+        branching: how the members of an instance go on from each other; None: they are independent.
         told: what the structure of a run makes of the episodes, see `Structure.evaluated`.
         outcomes: of all ranks' episodes of the last evaluation.
         iteration: behind the weights that it measured.
@@ -30,6 +32,7 @@ class Evaluation:
     members: int = 1
     max_failed_share: float = 0.1
     told: Callable[[list[EpisodeSpec]], list[EpisodeSpec]] = list
+    branching: Branching | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     iteration: int | None = field(default=None, init=False)
 
@@ -48,7 +51,7 @@ class Evaluation:
             ValueError: too many games failed.
         """
         specs = self.told(members_of(batch, self.members))
-        wave = Wave(self.split, batch.iteration, self.params, tuple(specs))
+        wave = Wave(self.split, batch.iteration, self.params, tuple(specs), branching=self.branching)
         played = play(wave, version)
         batch.episodes, batch.used = played.episodes, used_by_all([played])
         stop_if_failing(batch.episodes, self.max_failed_share)

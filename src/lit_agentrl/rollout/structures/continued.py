@@ -1,0 +1,72 @@
+"""Episodes with continuations of each of their turns: how likely success is from there on, by who plays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.branching import Branch, Draw
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Of each ``1 + number`` members in order the first plays from the opening; the others go on from its turns.
+
+    They begin once it is over, in order at its second turn, its third, …, its last, and again: evenly.  Where it has
+    one turn alone there is no place to go on from; they then begin at the opening, and tell nothing.
+
+    Attributes:
+        number: continuations of each first one.
+    """
+
+    number: int
+
+    def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
+        return _Group(self, members)
+
+    def blocks(self, members: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+        """Each first one with those that go on from it."""
+        size = 1 + self.number
+        return [(members[at], members[at + 1 : at + size]) for at in range(0, len(members), size)]
+
+
+class _Group:
+    def __init__(self, rule: Continued, members: Sequence[int]) -> None:
+        self._waiting = dict(rule.blocks(members))
+
+    def first(self) -> Sequence[Branch]:
+        return [Branch(member) for member in self._waiting]
+
+    def after(self, episode: Episode, *, is_over: bool) -> Sequence[Branch]:
+        if not is_over or episode.member not in self._waiting:
+            return ()
+        others = self._waiting.pop(episode.member)
+        count = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
+        if episode.failed or count < 2:
+            return [Branch(member) for member in others]
+        places = range(1, count)
+        return [Branch(member, episode.member, places[at % len(places)]) for at, member in enumerate(others)]
+
+
+def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list[float]]]:
+    """Each first episode that did not fail, with a label for each of its turns.
+
+    It is the share of the continuations from after this turn that were solved; of the last turn 1 or 0, as the episode
+    itself was solved.  One of which some turn has no continuation, since their games failed, is left out.
+
+    Args:
+        episodes: whole groups, in the order of their members.
+        number: as of `Continued`.
+    """
+    found = []
+    for first, *others in (episodes[at : at + 1 + number] for at in range(0, len(episodes), 1 + number)):
+        count = sum(len(turn.reply_tokens) > 0 for turn in first.turns)
+        solved: list[list[bool]] = [[] for _ in range(1, count)]
+        for other in others:
+            if other.parent is not None and not other.failed:
+                solved[other.branch_turn - 1].append(other.success)
+        if not first.failed and count and all(solved):
+            labels = [sum(each) / len(each) for each in solved]
+            found.append((first, [*labels, float(first.success)]))
+    return found
