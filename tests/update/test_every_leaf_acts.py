@@ -46,7 +46,7 @@ SCALES = {
     # returns of these batches differ by more than 0.3 points
     "pairing=best_worst": ("pairing.min_gap=2.0",),
     "pairing=equal_length": ("pairing.min_gap=2.0", "pairing.max_difference=0"),
-    "cost=lagrange": ("cost.coef=20.0",),  # at max_coef, which it would exceed
+    "cost=lagrange": ("cost.max_coef=1.02",),  # which the first step leads to
     "kl_controller=threshold": ("kl_controller.low_kl=0.005", "kl_controller.high_kl=0.012"),
 }
 # leaves without effect on these batches, (of which algorithm, which leaf), each with its reason
