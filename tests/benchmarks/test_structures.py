@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.structures import STRUCTURES, cells, table
+from benchmarks.structures import PROTOCOL, STRUCTURES, as_csv, cells, table
 from tests.conftest import ROOT
 from tests.integration.conftest import environment
 
@@ -29,14 +29,19 @@ def test_the_table_by_hand() -> None:
         "| hard | hint | 2 | 100 | 0.625 | refill | +0.500 [-2.677, +3.677] |",
         "| hard | replay | 1 | 100 | 1.000 | refill, 64 instances | – |",
     ]
+    assert as_csv(found).splitlines() == [
+        "world,structure,seed,tokens,rooms,success", "hard,refill,0,100,4,0.25", "hard,refill,1,100,4,0.0",
+        "hard,hint,0,100,4,0.5", "hard,hint,1,100,4,0.75", "hard,replay,0,100,4,1.0",
+    ]  # fmt: skip
 
 
 def test_the_most_telling_cells_come_first_and_all_structures_of_a_seed_together() -> None:
     order = cells(["frozen_lake", "hard"], list(STRUCTURES), [0, 1])
-    first = ["refill", "hint", "refill, 64 instances", "replay"]
-    assert order[:8] == [("hard", name, seed) for seed in (0, 1) for name in first]
-    assert order[8][0] == "frozen_lake" and order[16] == ("hard", "branch", 0)
-    assert len(order) == len(set(order)) == 2 * 8 * 2
+    for start, first in ((0, ["refill", "hint"]), (4, ["refill, 64 instances", "replay"])):
+        assert order[start : start + 4] == [("hard", name, seed) for seed in (0, 1) for name in first]
+    assert order[8:24] == [("frozen_lake", name, seed) for seed in (0, 1) for name in STRUCTURES]
+    assert order[24] == ("hard", "branch", 0) and len(order) == len(set(order)) == 2 * 8 * 2
+    assert cells(["frozen_lake", "hard", "sokoban"], list(STRUCTURES), [0, 1], PROTOCOL) == order[:24]
     assert cells(["hard"], ["mcts"], [3]) == [("hard", "mcts", 3)]
 
 
@@ -45,8 +50,9 @@ def test_the_most_telling_cells_come_first_and_all_structures_of_a_seed_together
 def test_the_command_goes_on_from_what_was_done(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "benchmarks.structures", "--folder", str(tmp_path), "--worlds", "frozen_lake",
-        "--structures", "refill", "mcts", "--seeds", "0", "1", "--budget", "300", "--rooms", "4", "--",
-        "rollout.prompts=2", "rollout.members=4", "val.episodes=2", "trainer.accelerator=cpu",
+        "--structures", "refill", "mcts", "--seeds", "0", "1", "--budget", "300", "--rooms", "4", "--csv",
+        str(tmp_path / "kept.csv"), "--", "rollout.prompts=2", "rollout.members=4",
+        "trainer.accelerator=cpu",
     ]  # fmt: skip
     rows = []
     for _ in range(2):
@@ -58,3 +64,4 @@ def test_the_command_goes_on_from_what_was_done(tmp_path: Path) -> None:
         rows.append((tmp_path / "frozen_lake_mcts_1" / "metrics.csv").read_text())
     assert rows[0] == rows[1], "a run that its budget ended is not trained further"
     assert done.stdout.count("| frozen_lake |") == 2
+    assert len((tmp_path / "kept.csv").read_text().splitlines()) == 1 + 4
