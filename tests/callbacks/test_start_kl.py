@@ -11,10 +11,11 @@ from omegaconf import OmegaConf
 from lit_agentrl.callbacks.start_kl import StartKL
 from lit_agentrl.entry.assembly import build
 from lit_agentrl.entry.composition import compose_job, task_loader
+from lit_agentrl.models.lora import LEVELS
 
 
-def measured(folder: Path, *overrides: str) -> tuple[float, float, bool]:
-    """Before and after the weights are moved; and whether a copy of the network is held."""
+def measured(folder: Path, *overrides: str, moves: str = "") -> tuple[float, float, bool]:
+    """Before and after weights of such a name are moved; and whether a copy of the network is held."""
     asked = ["env=bandit", "val.episodes=3", "test.episodes=0", "callbacks/start_kl=val", *overrides]
     cfg = compose_job("train", asked)
     OmegaConf.set_struct(cfg, False)
@@ -25,12 +26,13 @@ def measured(folder: Path, *overrides: str) -> tuple[float, float, bool]:
     for scale in (0.0, 0.03):
         with torch.no_grad():
             torch.manual_seed(0)
-            for weight in run.module.policy.network.parameters():
-                weight += scale * torch.randn_like(weight)
+            for name, weight in run.module.policy.network.named_parameters():
+                weight += scale * torch.randn_like(weight) * (moves in name and weight.requires_grad)
         run.trainer.validate(run.module, run.stream, verbose=False)
         found.append(run.module.row["val/start_kl"])
     (callback,) = [each for each in run.trainer.callbacks if isinstance(each, StartKL)]
-    held = callback._networks.reference is run.module.updater.networks.reference
+    network = run.module.policy.network
+    held = callback._networks.reference in (run.module.updater.networks.reference, network)
     return found[0], found[1], not held
 
 
@@ -38,6 +40,16 @@ def test_it_is_0_at_the_start_and_grows(tmp_path: Path) -> None:
     start, moved, is_copied = measured(tmp_path, "algo/kl=none")
     assert start == 0 and 0.001 < moved < 10 and is_copied
     assert measured(tmp_path, "algo/kl=loss_k3", "val.temperature=1.0") == (0, moved, False)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.parametrize("level", LEVELS)
+def test_of_two_adapters_each_is_measured_against_the_base(level: str, tmp_path: Path) -> None:
+    """A level whose adapter alone has moved, and of which no copy is held."""
+    options = ("algo=hrl_tar", "model/lora=levels", "model.lora.r=4", "algo/kl=none")
+    start, moved, is_copied = measured(tmp_path, *options, moves=f".{level}.")
+    assert start == 0 and 0.001 < moved < 10 and not is_copied
 
 
 def test_values_out_of_range_are_refused() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from lit_agentrl.distributed import StrategyDoors
@@ -26,7 +27,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.thoughts import Swapped, best_thought, block_of, thoughts_of
+from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, block_of, thoughts_of
 from lit_agentrl.rollout.workers.inline import Inline
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -98,6 +99,40 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
         and "with best play's thoughts" in text
         and max(map(len, text.splitlines())) <= 80
     )
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosing, "SAMPLES", 6)
+    run = run_of(tmp_path, "algo=hrl_tar", "model/lora=levels", "model.lora.r=4")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in run.module.policy.network.parameters():
+            weight += 0.02 * torch.randn_like(weight) * weight.requires_grad
+    params = run.rollouts.test.params
+    episodes = played(run, params)
+    thoughts = thoughts_of(episodes)
+    sample = [each for is_plan in (True, False) for each in thoughts if each.is_plan == is_plan][
+        :: len(thoughts) // 6
+    ]
+    assert {thought.is_plan for thought in sample} == {True, False}
+
+    def apart(sample: list[Thought]) -> list[float]:
+        found = diagnosing._likelihoods(run, sample, params).diagonal().tolist()
+        turns = [episodes[each.episode].turns[each.turn] for each in sample]
+        own = [
+            turn.reply_logps[len(each.lead) : len(each.opening)].sum()
+            for each, turn in zip(sample, turns, strict=True)
+        ]
+        return [abs(one - other) for one, other in zip(found, own, strict=True)]
+
+    assert max(apart(sample)) < 1e-3
+    assert min(apart([replace(each, is_plan=not each.is_plan) for each in sample])) > 1e-3
+    found = diagnosing.diagnose(run, "sokoban", episodes, params, seed=0)
+    assert found["any_turn"]["thoughts"] and found["ablation"]["removed"]["difference"]["n"] == 4
 
 
 def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:

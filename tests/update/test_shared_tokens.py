@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.update.microbatches import micro_batches
+from tests.conftest import tiny_network
 from tests.rl.ragged import fresh
 from tests.update.bare import build, float64, gradient, off_policy, step
 
@@ -36,3 +42,44 @@ def test_a_shared_token_is_computed_once(name: str) -> None:
     real = batch.is_real_BT
     parts = micro_batches(batch.tensors(), 10**6, "shared")
     assert sum(part.num_needed for part in parts) <= batch.node_BT[real].unique().numel() < int(real.sum())
+
+
+@pytest.mark.parametrize("norms_in_float32", [False, True])
+def test_sums_over_rows_differ_by_the_rounding_of_the_least_precise_layer(norms_in_float32: bool) -> None:
+    """Of a float64 network ``transformers`` computes the norms of Llama in float32.
+
+    Rows that begin alike are summed before such a layer rounds their gradient, if they are in one batch, and after it
+    where each process has some of them.  So what two processes learn is equal to about 1e-8 then, not to 1e-15.
+    """
+    with float64():
+        network = tiny_network().double()
+        if not norms_in_float32:
+            for norm in (each for each in network.modules() if isinstance(each, LlamaRMSNorm)):
+                norm.forward = partial(
+                    F.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=1e-6
+                )
+        assert not enable_packing(network)
+        tokens_BT = torch.randint(5, 60, (8, 12), generator=torch.Generator().manual_seed(0))
+        tokens_BT[:, :6] = tokens_BT[0, :6]
+        is_real_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+        rows = {
+            "tokens_BT": tokens_BT,
+            "is_real_BT": is_real_BT,
+            "is_action_BT": is_real_BT & (torch.arange(12) > 5),
+        }
+
+        def summed(*cuts: slice) -> torch.Tensor:
+            network.zero_grad()
+            for cut in cuts:
+                [part] = micro_batches({name: rows[name][cut] for name in rows}, 10**6, "shared")
+                given = {
+                    name: rows[name][cut][part.rows, : part.width] for name in ("tokens_BT", "is_action_BT")
+                }
+                score_tokens(network, **given, packing=part.packing).logp_BT.sum().backward()
+            return torch.cat(
+                [weight.grad.flatten() for weight in network.parameters() if weight.grad is not None]
+            )
+
+        together, apart = summed(slice(None)), summed(slice(4), slice(4, None))
+    difference = float((together - apart).norm() / together.norm())
+    assert (1e-11 < difference < 1e-7) if norms_in_float32 else difference < 1e-13

@@ -19,6 +19,7 @@ from lit_agentrl.entry.assembly import Run
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.models.routers import Routing
 from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
 from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
@@ -31,7 +32,7 @@ from lit_agentrl.rollout.thoughts import (
     first_turns,
     thoughts_of,
 )
-from lit_agentrl.update.scoring import form_of_rows, score_rows
+from lit_agentrl.update.networks import Networks
 
 SAMPLES = 64  # thoughts of a matrix, as in arXiv 2604.06268
 _SAMPLERS = {"first_turn": "first turns", "any_turn": "any turn"}
@@ -135,36 +136,36 @@ def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) ->
 
 
 def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
-    """Log p(thought i | context j), nats at the sampling temperature (greedy: at 1), (N, N), teacher-forced."""
+    """Log p(thought i | context j), nats at the sampling temperature (greedy: at 1), (N, N), teacher-forced.
+
+    Of two adapters a thought is read by that of the level which wrote it.
+    """
     network = run.module.policy.network
-    device = next(network.parameters()).device
-    settings = run.module.updater.settings
-    form = form_of_rows([network], settings.packing, is_cuda=device.type == "cuda")
+    networks = Networks(
+        network, critic=None, reference=None, settings=run.module.updater.settings,
+        temperature=params.temperature or 1.0, routing=Routing(),
+    )  # fmt: skip
     known: dict[tuple[int, ...], Tensor] = {}
     for thought in sample:
         if thought.context not in known:
-            rows = _rows([(thought.context, each.tokens) for each in sample], device)
+            rows = _rows(thought.context, sample, next(network.parameters()).device)
             with torch.no_grad(), run.trainer.precision_plugin.forward_context():
-                logp_BT = score_rows(
-                    network, rows, temperature=params.temperature or 1.0, form=form,
-                    tokens_per_microbatch=settings.tokens_per_microbatch, logits_chunk=settings.logits_chunk,
-                )  # fmt: skip
-            known[thought.context] = logp_BT.double().sum(1).cpu()
+                known[thought.context] = networks.logp(rows).double().sum(1).cpu()
     return torch.stack([known[thought.context] for thought in sample], dim=1)
 
 
-def _rows(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], device: torch.device) -> dict[str, Tensor]:
-    """What is read, and after it what is scored, right-padded."""
-    width = max(len(before) + len(scored) for before, scored in pairs)
-    tokens_BT = torch.zeros(len(pairs), width, dtype=torch.int64)
-    is_action_BT = torch.zeros(len(pairs), width, dtype=torch.bool)
-    is_real_BT = torch.zeros_like(is_action_BT)
-    for row, (before, scored) in enumerate(pairs):
-        end = len(before) + len(scored)
-        tokens_BT[row, :end] = torch.tensor([*before, *scored])
-        is_action_BT[row, len(before) : end] = True
-        is_real_BT[row, :end] = True
-    rows = {"tokens_BT": tokens_BT, "is_action_BT": is_action_BT, "is_real_BT": is_real_BT}
+def _rows(before: Sequence[int], thoughts: Sequence[Thought], device: torch.device) -> dict[str, Tensor]:
+    """For each thought what is read, and after it the thought, which is scored, right-padded."""
+    lengths = [len(before) + len(thought.tokens) for thought in thoughts]
+    tokens_BT = torch.zeros(len(thoughts), max(lengths), dtype=torch.int64)
+    for row, (thought, end) in enumerate(zip(thoughts, lengths, strict=True)):
+        tokens_BT[row, :end] = torch.tensor([*before, *thought.tokens])
+    place_T = torch.arange(max(lengths))
+    is_real_BT = place_T < torch.tensor(lengths)[:, None]
+    rows = {
+        "tokens_BT": tokens_BT, "is_real_BT": is_real_BT, "is_action_BT": is_real_BT & (place_T >= len(before)),
+        "is_plan_BT": torch.tensor([thought.is_plan for thought in thoughts])[:, None].expand_as(tokens_BT),
+    }  # fmt: skip
     return {column: values.to(device) for column, values in rows.items()}
 
 

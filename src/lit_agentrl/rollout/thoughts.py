@@ -25,6 +25,7 @@ class Thought:
         context: all that the policy had read and written before it.
         tokens: its own, with its tags as far as they were sampled.
         lead: what the reply had before it, as a rule nothing.
+        is_plan: written in a turn of the planner, see `two_level`.
     """
 
     episode: int
@@ -33,6 +34,7 @@ class Thought:
     context: tuple[int, ...]
     tokens: tuple[int, ...]
     lead: tuple[int, ...] = ()
+    is_plan: bool = False
 
     @property
     def opening(self) -> tuple[int, ...]:
@@ -55,7 +57,7 @@ def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
             found.append(
                 Thought(
                     index, episode.group, number, (*before, *reply[:first]), tuple(reply[first:end]),
-                    tuple(reply[:first]),
+                    tuple(reply[:first]), turn.is_plan,
                 )
             )  # fmt: skip
     return found
