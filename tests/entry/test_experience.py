@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,13 @@ from transformers import AutoModelForCausalLM
 
 from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.envs.bandit import RISKY_NAMES
-from tests.engines.server import Model, chat_of, serving
+from tests.engines.server import Model, serving
 from tests.entry.conftest import Refused
 from tests.integration.conftest import command, run
-
-
-def model(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Takes any machine, until a lesson tells it which."""
-    [message] = body["messages"]
-    text: str = message["content"]
-    assert path == "/v1/chat/completions" and message["role"] == "user"
-    if "New lessons" in text or "Changes were proposed" in text:
-        return chat_of('[{"operation": "add", "content": "Take the risky one"}]')
-    if not text.startswith("bandit\n"):
-        return chat_of("The risky one paid.")
-    first, _, second = text.splitlines()[-1].removesuffix(" ?").partition(" or ")
-    named = [first, second][body["seed"] % 2]
-    if "Take the risky one" in text:
-        named = first if first in RISKY_NAMES else second
-    return chat_of(f"<think> x </think> <answer>{named}</answer>")
-
+from tests.integration.taught import TAUGHT, taught
 
 RUN = (
-    "algo=training_free_grpo model=remote engine=openai engine.mode=chat env=bandit rollout.prompts=4 "
+    f"{TAUGHT.replace('nano', 'remote')} rollout.prompts=4 "
     "rollout.members=4 val.episodes=16 val.every=1 test.episodes=0 trainer.accelerator=cpu logger=csv "
     "~callbacks.progress"
 )
@@ -59,7 +43,7 @@ def go(url: str, folder: str, iterations: int) -> list[dict[str, str]]:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_a_model_behind_an_api_learns(in_empty_folder: Path) -> None:
-    with serving(model) as url:
+    with serving(taught) as url:
         start, first, second = go(url, "run", 2)
     # at first it takes either machine; then all know which, so that there is nothing to compare
     assert float(start["val/success"]) < 0.9 and float(first["rollout/success"]) < 0.9
@@ -75,8 +59,28 @@ def test_a_model_behind_an_api_learns(in_empty_folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sweep
+def test_several_lessons_are_worth_what_the_model_makes_of_them(in_empty_folder: Path) -> None:
+    """Of those who are told k of three lessons, a share of (3 + k) / 6 takes the better machine: as the run reports."""
+    said: list[tuple[str, dict[str, Any], Any]] = []
+    with serving(partial(taught, lessons=3), said=said) as url:
+        rows = go(url, "run", 5)
+    asked = [body for _, body, _ in said if body["messages"][0]["content"].startswith("bandit\n")]
+    right: dict[int, list[bool]] = {}
+    for body in asked:
+        text = body["messages"][0]["content"]
+        right.setdefault(text.count(": Take"), []).append(body["seed"] % 6 < 3 + text.count(": Take"))
+    assert sorted(right)[-1] == 3 and all(right[3]), "all three, and no lesson is asked for after them"
+    solved = sum(float(row[name] or 0) for row in rows for name in ("val/success", "rollout/success"))
+    # the best list is measured once more at the end
+    assert 16 * (solved + 1) == pytest.approx(sum(map(sum, right.values())))
+    assert float(rows[-1]["val/success"]) == 1 and float(rows[-1]["structure/asked"]) == 0
+    assert sum(float(row["structure/updated"]) for row in rows[1:]) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_it_is_resumed_and_evaluated_with_its_lessons(in_empty_folder: Path) -> None:
-    with serving(model) as url:
+    with serving(taught) as url:
         whole = go(url, "whole", 3)
         go(url, "cut", 1)
         main_train(shlex.split("resume=cut trust_run=true trainer.max_epochs=3"))
@@ -103,7 +107,7 @@ def test_two_processes_keep_the_list_of_one(tmp_path: Path) -> None:
     """Of the embedded policy's tokenizer, whose vocabulary holds the names of the machines."""
     options = RUN.replace("model=remote", "model=nano").split()
     layouts = {"one": ["strategy=single"], "two": ["strategy=ddp", "trainer.devices=2"]}
-    with serving(model) as url:
+    with serving(taught) as url:
         for name, layout in layouts.items():
             place = [f"engine.url={url}", f"hydra.run.dir={tmp_path / name}", "trainer.max_epochs=2"]
             done = run(command(*options, *layout, *place))
@@ -137,7 +141,7 @@ def test_other_engines_are_asked_as_well(engine: str, in_empty_folder: Path, tin
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_a_worker_has_nothing_to_play_with(in_empty_folder: Path, refused: Refused) -> None:
-    with serving(model) as url:
+    with serving(taught) as url:
         said = refused(f"{RUN} engine.url={url} worker=process worker.share=2 hydra.run.dir=run")
     assert "model has no network here, and a server answers to one process; use worker=none" in said
 

@@ -12,6 +12,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,20 @@ class Plan:
         later = reference.events[number + 1][0] if number + 1 < len(reference.events) else math.inf
         delay_s = draws.choice([0.0, draws.uniform(0.0, min(later - at, LONGEST_DELAY_S))])
         return cls(event, draws.random(), delay_s, draws.choice(["all", "all", "self"]))
+
+    @classmethod
+    def playing(cls, reference: Reference, draws: random.Random) -> Plan:
+        """While episodes of an iteration are played: in the first half of the time from the last write before it.
+
+        An iteration writes nothing until its update has ended.
+        """
+        found = [
+            (event, later - at)
+            for (at, event), (later, next_event) in pairwise(reference.events)
+            if " append transcripts/train" in next_event
+        ]
+        event, pause_s = draws.choice(found)
+        return cls(event, 0.0, draws.uniform(0.1, 0.5) * pause_s, "all")
 
     @property
     def how(self) -> str:

@@ -17,70 +17,22 @@ import json
 import random
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lit_agentrl.entry.ownership import owner
+from tests.engines.server import serving
 from tests.integration.conftest import assert_equal_runs, checkpoint_of, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
 from tests.integration.ledger import Ledger
+from tests.integration.small_runs import FURTHER, OF_KIND, SETTINGS, SHARDED, STRUCTURES, small
+from tests.integration.taught import taught
 
-BASE = {
-    "rollout.prompts": "2", "rollout.members": "4", "rollout.max_reply_tokens": "20", "trainer.max_epochs": "3",
-    "rollout.max_context_tokens": "300", "val.episodes": "2", "val.every": "1", "test.episodes": "2",
-    "engine.num_slots": "16", "optim.lr": "1e-3", "callbacks.transcripts.every": "1", "trainer.accelerator": "cpu",
-}  # fmt: skip
-LAKE = "env=frozen_lake env.max_turns=3"
-WAVES = f"{LAKE} filter=dynamic_sampling algo.structure.max_waves=3"
-SETTINGS = {
-    "grpo, four minibatches": f"{LAKE} update=four_minibatches",
-    "starpo": f"{LAKE} algo=starpo",
-    "dapo, waves": f"{WAVES} algo=dapo",
-    "parts that learn": f"{LAKE} reward=[count,rnd,delta,potential]",
-    "LoRA": "env=bandit model/lora=default model.lora.r=4 algo/kl=loss_k3",
-    "overlap": "env=bandit rollout.overlap=true update=four_minibatches",
-    "overlap, waves, rnd": f"{WAVES} rollout.overlap=true reward=[rnd]",
-    "context=window, ppo": f"{LAKE} context=window algo=ppo",
-    "context=single": f"{LAKE} context=single",
-    "two processes, rnd": f"{LAKE} algo=ppo reward=[rnd] strategy=ddp trainer.devices=2",
-}
-SHARDED = "two processes, sharded checkpoints"
-FURTHER = {
-    SHARDED: "env=bandit algo=ppo strategy=fsdp strategy.sharded_checkpoints=true trainer.devices=2",
-    **{
-        f"workers, {kind}": f"{LAKE} worker={kind} worker.count=2 worker.share=1"
-        for kind in ("process", "ray")
-    },
-}
-ONE_TURN = "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.max_reply_tokens=40"
-HARD = "env=sokoban env.max_turns=2 env.game.lengths=uniform algo=ghpo rollout.members=2 rollout.max_reply_tokens=40"
-OFF_POLICY = "algo=archer critic=expectile critic.target_rate=0.5"
-OF_LEVELS = "model/lora=levels model.lora.r=4"
-STRUCTURES = {  # each with trees, a buffer, hints, tries or a moved policy in every iteration
-    "branch": f"{LAKE} algo=arpo",
-    "tree, overlap": f"{LAKE} algo=tree_grpo rollout.overlap=true",
-    "mcts": f"{LAKE} algo/structure=mcts rollout.members=6",
-    "mcts, overlap": f"{LAKE} algo/structure=mcts rollout.members=6 rollout.overlap=true",
-    "mcts with a critic": f"{LAKE} algo=mcts_ppo rollout.members=6",
-    "replay": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none",
-    "replay, overlap": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none rollout.overlap=true",
-    "hint": HARD,
-    "hint, overlap": f"{HARD} rollout.overlap=true",
-    "retry": ONE_TURN,
-    "retry, overlap": f"{ONE_TURN} rollout.overlap=true",
-    "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
-    "forget, two processes": f"{LAKE} algo=eepo algo.structure.threshold=9 strategy=ddp trainer.devices=2",
-    "memory, overlap": f"{LAKE} {OFF_POLICY} rollout.overlap=true update.minibatches=2",
-    "two levels, overlap": f"{LAKE} algo=hrl_tar algo.structure.trains=alternate rollout.overlap=true",
-    "two levels, two adapters": f"{LAKE} algo=hrl_tar {OF_LEVELS} algo.structure.trains=alternate",
-    "values, iql": f"{LAKE} algo=iql update.minibatches=2",
-    "values, cql": f"{LAKE} algo=cql update.minibatches=2",
-}
-OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES}
 # "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill; "driver": the first
-# process alone, after which none of those that it has started may stay
+# process alone, after which none of those that it has started may stay; "playing": in the middle of a rollout
 MODES = (
     "at random", "log", "checkpoint", "export", "second process", "at random", "twice", "log", "checkpoint",
     "one process",
@@ -94,7 +46,7 @@ KILLS = [
         for mode in ("driver", "checkpoint", "driver", "at random")
         for setting in list(FURTHER)[1:]
     ),
-    *((setting, mode) for mode in ("at random", "checkpoint", "at random") for setting in STRUCTURES),
+    *((setting, mode) for mode in ("playing", "at random", "playing") for setting in STRUCTURES),
 ]
 WRITES = {"log": " append ", "checkpoint": " checkpoints", "export": " hf"}
 TRIES = 8
@@ -105,6 +57,7 @@ class Campaign:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._ledger = Ledger(folder)
+        self._urls: dict[str, str] = {}
         self.folder, self.seed = self._ledger.folder, seed
 
     def run(self, numbers: Iterable[int]) -> None:
@@ -116,6 +69,13 @@ class Campaign:
         return self._ledger.results()
 
     def _kill(self, number: int, folder: Path) -> dict[str, Any]:
+        if not _is_served(setting := KILLS[number][0]):
+            return self._killed(number, folder)
+        with serving(partial(taught, lessons=4)) as url:  # it learns as long as a run lasts
+            self._urls[setting] = url
+            return self._killed(number, folder)
+
+    def _killed(self, number: int, folder: Path) -> dict[str, Any]:
         setting, mode = KILLS[number]
         reference = self._reference(setting)
         draws = random.Random(f"{self.seed}:{number}")
@@ -123,7 +83,7 @@ class Campaign:
         for _ in range(TRIES):  # one that had ended before its instant came does not count
             shutil.rmtree(folder, ignore_errors=True)
             try:
-                fell = fire(_command(setting, folder), folder, mode, reference, draws, _forks(setting))
+                fell = fire(self._command(setting, folder), folder, mode, reference, draws, _forks(setting))
                 if fell is not None:
                     break
             except AssertionError as error:
@@ -135,7 +95,7 @@ class Campaign:
                     command(f"resume={folder}"), folder, "at random", reference, draws, _forks(setting), 0.3
                 )
                 fell += f"; its resume: {again or 'had ended'}"
-            problem = _continued(setting, folder, fork=_forks(setting) and number % 4 > 0) or difference(
+            problem = self._continued(setting, folder, fork=_forks(setting) and number % 4 > 0) or difference(
                 reference.folder, folder
             )
         if problem is None:
@@ -152,10 +112,23 @@ class Campaign:
                 shutil.rmtree(folder, ignore_errors=True)
                 record.write_text(
                     json.dumps(
-                        Reference.play(_command(setting, folder), folder, fork=_forks(setting)).to_plain()
+                        Reference.play(
+                            self._command(setting, folder), folder, fork=_forks(setting)
+                        ).to_plain()
                     )
                 )
             return Reference.from_plain(folder, json.loads(record.read_text()))
+
+    def _command(self, setting: str, folder: Path) -> list[str]:
+        options = OF_KIND[setting].format(url=self._urls.get(setting))
+        return command(*small(options), f"hydra.run.dir={folder}")
+
+    def _continued(self, setting: str, folder: Path, *, fork: bool) -> str | None:
+        """Run to the end what was killed, or from its start if it had not begun; what is wrong."""
+        arguments = command(f"resume={folder}") if _is_begun(folder) else self._command(setting, folder)
+        running = Running(arguments, folder, fork=fork)
+        running.dies()
+        return f"not continued: {running.printed()[-300:]}" if running.code else None
 
 
 def fire(
@@ -174,8 +147,9 @@ def fire(
     Raises:
         AssertionError: it is not ended, or tells nothing, where one of its processes is killed.
     """
-    if mode in WRITES:
-        plan = Plan.drawn(reference, WRITES[mode], draws)
+    if mode in WRITES or mode == "playing":
+        is_write = mode in WRITES
+        plan = Plan.drawn(reference, WRITES[mode], draws) if is_write else Plan.playing(reference, draws)
         running = Running(arguments, folder, fork=fork, plan=plan)
         if not running.dies():
             return None
@@ -235,23 +209,12 @@ def _is_begun(folder: Path) -> bool:
 
 
 def _forks(setting: str) -> bool:
-    """Whether a run is one process that this one may fork."""
-    return "devices=2" not in OF_KIND[setting]
+    """Whether a run is one process that this one, which has no threads, may fork."""
+    return "devices=2" not in OF_KIND[setting] and not _is_served(setting)
 
 
-def _command(setting: str, folder: Path) -> list[str]:
-    given = dict(option.split("=", 1) for option in OF_KIND[setting].split())
-    return command(
-        *(f"{name}={value}" for name, value in {**BASE, **given}.items()), f"hydra.run.dir={folder}"
-    )
-
-
-def _continued(setting: str, folder: Path, *, fork: bool) -> str | None:
-    """Run to the end what was killed, or from its start if it had not begun; what is wrong."""
-    arguments = command(f"resume={folder}") if _is_begun(folder) else _command(setting, folder)
-    running = Running(arguments, folder, fork=fork)
-    running.dies()
-    return f"not continued: {running.printed()[-300:]}" if running.code else None
+def _is_served(setting: str) -> bool:
+    return "{url}" in OF_KIND[setting]
 
 
 def difference(reference: Path, folder: Path) -> str | None:
@@ -265,13 +228,21 @@ def difference(reference: Path, folder: Path) -> str | None:
         for part in ("state_dict", "optimizer_states"):
             if not _same(one[part], two[part]):
                 return f"{part} of {name}"
+        if not _same(*(each["callbacks"].get("RolloutCallback") for each in (one, two))):  # of the structure
+            return f"what rollouts keep in {name}"
     for split in ("transcripts/train.jsonl", "transcripts/val.jsonl", "hf/model.safetensors"):
         if (reference / split).read_bytes() != (folder / split).read_bytes():
             return split
+    if _notes(reference) != _notes(folder):
+        return "what the policy has learnt, as text"
     if (left := leftovers(folder)) or (folder / ".run.lock").exists():
         return f"left behind: {left}"
     one, two = (json.loads((each / "summary.json").read_text())["games"] for each in (reference, folder))
     return None if one == two else "games of summary.json"
+
+
+def _notes(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("experience/*.txt")}
 
 
 def _same(one: Any, two: Any) -> bool:

@@ -22,8 +22,9 @@ from typing import Any
 
 from tests.integration.conftest import command
 from tests.integration.killed_run import PATIENCE_S, Running
-from tests.integration.kills import BASE, difference
+from tests.integration.kills import difference
 from tests.integration.ledger import Ledger
+from tests.integration.small_runs import BASE
 
 ITERATIONS, HITS, RUNS = 8, 5, 16
 START_S = 8.0  # in which new workers are hit, which is about what one takes to start
