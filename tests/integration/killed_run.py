@@ -86,9 +86,12 @@ class Plan:
 
         An iteration writes nothing until its update has ended.
         """
+        events = [
+            each for each in reference.events if "mkdir transcripts" not in each[1]
+        ]  # just before it writes
         found = [
             (event, later - at)
-            for (at, event), (later, next_event) in pairwise(reference.events)
+            for (at, event), (later, next_event) in pairwise(events)
             if " append transcripts/train" in next_event
         ]
         event, pause_s = draws.choice(found)

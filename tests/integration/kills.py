@@ -125,7 +125,9 @@ class Campaign:
 
     def _continued(self, setting: str, folder: Path, *, fork: bool) -> str | None:
         """Run to the end what was killed, or from its start if it had not begun; what is wrong."""
-        arguments = command(f"resume={folder}") if _is_begun(folder) else self._command(setting, folder)
+        trust = ["trust_run=true"] * _is_served(setting)  # whose address the folder holds
+        begun = command(f"resume={folder}", *trust)
+        arguments = begun if _is_begun(folder) else self._command(setting, folder)
         running = Running(arguments, folder, fork=fork)
         running.dies()
         return f"not continued: {running.printed()[-300:]}" if running.code else None
