@@ -1,0 +1,130 @@
+"""A process reward model against the number of the turn, on Sokoban with the embedded policy: one command.
+
+    python -m benchmarks.process_model --folder outputs/process_model
+
+Fixed before anything was run.  **Data**: the embedded policy plays 300 rooms of training twice, each episode with 16
+continuations, and 128 test rooms once, each with 32 (`lit-agentrl collect continuations=…`).  **Training**: seeds 0, 1
+and 2, 75 iterations of 32 episodes, with the rate that `algo=process_reward` has; the last weights.  **Figure**: of
+each turn of a test episode but its last one, the squared error of the chance that the model gives against the share of
+continuations that are solved, less that of the mean label of the turns of this number in training; the mean over the
+turns of an episode and over the seeds, then over episodes, with a 95 % t interval over them.  **Bar**: the interval is
+below 0.  The folder keeps what was done; the command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from benchmarks.cells import Outcome, finished, kept
+from benchmarks.common import last_of
+from lit_agentrl.commands.collect import main as collect
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.episode import Episode
+from lit_agentrl.models.reward_model import load_model
+from lit_agentrl.report.statistics import Interval, mean_interval
+from lit_agentrl.rewards.scoring import turn_values
+
+SEEDS = (0, 1, 2)
+PLAYED = "model=nano env=sokoban"
+TRAIN = "episodes=300 members=2 continuations=16"
+TEST = "split=test episodes=128 members=1 continuations=32"
+MODEL = (
+    "algo=process_reward algo/label=so_far data=stepwise data.score=labels env=sokoban trainer.max_epochs=75 "
+    "val.every=1000"
+)
+TOKENS = 8192  # that are scored together
+
+Turns = Sequence[Sequence[float]]  # one list an episode, one number a turn
+
+
+def labels(episodes: Sequence[Episode]) -> Turns:
+    """What `collect` has written: each turn's share, as the sum of the points so far."""
+    return [list(accumulate(turn.training_reward for turn in episode.turns)) for episode in episodes]
+
+
+def by_number(given: Turns) -> dict[int, float]:
+    """The mean label of the turns of each number, the last of each episode left out; -1: of all of them."""
+    found: dict[int, list[float]] = {}
+    for turns in given:
+        for number, label in enumerate(turns[:-1]):
+            found.setdefault(number, []).append(label)
+    return {n: fmean(each) for n, each in found.items()} | {
+        -1: fmean(x for each in found.values() for x in each)
+    }
+
+
+def errors(said: Turns, true: Turns) -> list[float]:
+    """Of each episode that has them, the mean squared error over its turns but the last."""
+    pairs = (list(zip(one, other, strict=True))[:-1] for one, other in zip(said, true, strict=True))
+    return [fmean((a - b) ** 2 for a, b in turns) for turns in pairs if turns]
+
+
+def told(true: Turns, means: Mapping[int, float]) -> Turns:
+    """What the number of the turn alone says."""
+    return [[means.get(number, means[-1]) for number in range(len(turns))] for turns in true]
+
+
+def gap(models: Sequence[Sequence[float]], baseline: Sequence[float]) -> Interval:
+    """The mean over episodes of a model's error, itself a mean over the seeds, less the baseline's."""
+    return mean_interval([fmean(of) - base for *of, base in zip(*models, baseline, strict=True)])
+
+
+def table(models: Mapping[int, Sequence[float]], baseline: Sequence[float]) -> str:
+    """Squared errors of each seed and of the baseline, and their difference."""
+    found = gap(list(models.values()), baseline)
+    lines = [
+        "| | mean squared error |",
+        "|---|---|",
+        f"| mean label of the turn's number | {fmean(baseline):.4f} |",
+    ]
+    lines += [f"| process model, seed {seed} | {fmean(each):.4f} |" for seed, each in models.items()]
+    bounds = f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+    return "\n".join([*lines, f"| difference, mean over seeds (n = {found.n} episodes) | {bounds} |"])
+
+
+def recorded(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolder:
+    """The folder that `collect` writes, or has written."""
+    collect([*last_of([*PLAYED.split(), *options.split(), *further]), f"out={folder}"])
+    found = open_folder(folder)
+    assert found is not None and found.is_complete
+    return found
+
+
+def main() -> None:
+    """Collects, trains and measures what is not done yet, and prints the table."""
+    parser = argparse.ArgumentParser(description="A process reward model against the number of the turn.")
+    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--collect", nargs="*", default=[], help="further options of both recordings")
+    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
+    given = parser.parse_args()
+    home: Path = given.folder.resolve()
+    train = recorded(home / "train", TRAIN, given.collect)
+    test = list(recorded(home / "test", TEST, given.collect).read())
+    true = labels(test)
+    baseline = errors(told(true, by_number(labels(list(train.read())))), true)
+    tokenizer = train.described["policy"]["tokenizer"]
+
+    def measured(folder: Path, options: Sequence[str]) -> Outcome:
+        model = load_model(str(finished(folder, options).folder), tokenizer)
+        value_A = turn_values(model, test, TOKENS, torch.device("cpu")).tolist()
+        at = [0, *accumulate(len(episode.turns) for episode in test)]
+        return {"errors": errors([value_A[a:b] for a, b in zip(at, at[1:], strict=False)], true)}
+
+    models: dict[int, Sequence[float]] = {}
+    for seed in given.seeds:
+        options = last_of([*MODEL.split(), f"data.path={home / 'train'}", f"seed={seed}", *given.options])
+        found = kept(home / f"seed_{seed}.json", lambda s=seed, o=options: measured(home / f"seed_{s}", o))
+        models[seed] = found["errors"]
+    (home / "table.md").write_text(table(models, baseline) + "\n")
+    print(table(models, baseline))
+
+
+if __name__ == "__main__":
+    main()
