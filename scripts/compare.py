@@ -6,23 +6,48 @@
 
 Prints success by temperature, the lift at T=1 of each run, and the best temperature of the runs against the
 best of the start: the difference of each instance's mean over seeds, with a 95 % interval over instances.
+
+A file may also be the ``outcomes.json`` of a run, which has start and last weights on the split ``test`` at T=1.
+``--env gymnasium`` is for a game of few instances: all episodes of one instance are then one observation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 
-from lit_agentrl.report.statistics import Interval, mean_interval, wilson_interval
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
-Solved = dict[float, list[bool]]  # temperature -> outcome of each instance
+from lit_agentrl import seeds
+from lit_agentrl.envs.base import Task
+from lit_agentrl.report.statistics import Interval, group_means, mean_interval, wilson_interval
+
+Solved = dict[float, list[bool]]  # temperature -> outcome of each episode
+CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf/env"
 
 
-def read(path: Path) -> Solved:
-    results = json.loads(path.read_text())["results"]
-    return {record["temperature"]: [bool(x) for x in record["solved"]] for record in results}
+def read(path: Path, stage: str) -> Solved:
+    found = json.loads(path.read_text())
+    if "scores" in found:
+        (solved,) = (s["solved"] for s in found["scores"] if (s["split"], s["stage"]) == ("test", stage))
+        return {1.0: [bool(x) for x in solved]}
+    return {record["temperature"]: [bool(x) for x in record["solved"]] for record in found["results"]}
+
+
+def instances_of(env: str | None, count: int) -> list[int]:
+    """The number of the instance that each episode of an evaluation plays; without a game all differ."""
+    if env is None:
+        return list(range(count))
+    task: Task = instantiate(OmegaConf.load(CONF / f"{env}.yaml"))
+    with closing(task.make("test")) as game:  # as `data.prompts` draws them
+        resets = (game.reset(seed=seeds.key(0, "test-instance", 0, p))[1] for p in range(count))
+        ids = [info["instance_id"] for info in resets]
+    return [sorted(set(ids)).index(each) for each in ids]
 
 
 def shown(interval: Interval) -> str:
@@ -34,8 +59,9 @@ def share(solved: list[bool]) -> str:
     return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def per_instance(evaluations: list[Solved], temperature: float) -> list[float]:
-    return [fmean(outcomes) for outcomes in zip(*(e[temperature] for e in evaluations), strict=True)]
+def per_instance(evaluations: list[Solved], temperature: float, instances: Sequence[int]) -> list[float]:
+    of_episodes = [fmean(outcomes) for outcomes in zip(*(e[temperature] for e in evaluations), strict=True)]
+    return group_means(of_episodes, instances)
 
 
 def main() -> None:
@@ -44,23 +70,32 @@ def main() -> None:
     )
     parser.add_argument("--start", type=Path, nargs="+", required=True)
     parser.add_argument("--last", type=Path, nargs="+", required=True)
+    parser.add_argument("--env", help="a game of conf/env with few instances")
     arguments = parser.parse_args()
-    start, last = [read(p) for p in arguments.start], [read(p) for p in arguments.last]
+    start, last = [read(p, "start") for p in arguments.start], [read(p, "last") for p in arguments.last]
     temperatures = sorted(set.intersection(*(set(e) for e in start + last)), reverse=True)
+    instances = instances_of(arguments.env, len(last[0][temperatures[0]]))
+    print(f"{len(instances)} episodes of {len(set(instances))} instances")
     for label, evaluations in (("start", start), ("last", last)):
         for number, evaluation in enumerate(evaluations):
             line = "  ".join(f"T={t:g} {share(evaluation[t])}" for t in temperatures)
             print(f"{label} {number}: n={len(evaluation[temperatures[0]])}  {line}")
     means = {
-        label: {t: fmean(per_instance(evaluations, t)) for t in temperatures}
+        label: {t: fmean(per_instance(evaluations, t, instances)) for t in temperatures}
         for label, evaluations in (("start", start), ("last", last))
     }
     for number, evaluation in enumerate(last):
         first = temperatures[0]
-        pairs = zip(per_instance([evaluation], first), per_instance(start, first), strict=True)
+        pairs = zip(
+            per_instance([evaluation], first, instances), per_instance(start, first, instances), strict=True
+        )
         print(f"last {number} - start at T={first:g}: {shown(mean_interval([a - b for a, b in pairs]))}")
     best = {label: max(temperatures, key=values.__getitem__) for label, values in means.items()}
-    pairs = zip(per_instance(last, best["last"]), per_instance(start, best["start"]), strict=True)
+    pairs = zip(
+        per_instance(last, best["last"], instances),
+        per_instance(start, best["start"], instances),
+        strict=True,
+    )
     print(
         f"best of last (T={best['last']:g}, {means['last'][best['last']]:.3f}) - best of start "
         f"(T={best['start']:g}, {means['start'][best['start']]:.3f}), pooled over {len(last)} runs: "
