@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import http.client
+import itertools
+import logging
 import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from lit_agentrl.checks import one_line, require
+from lit_agentrl.checks import one_line, require, require_number
 from lit_agentrl.envs.adapters.wire import PROTOCOL, object_in, packed, unpacked
 
 _SHOWN = 300  # characters of a server's own message that are told
+PAUSE_S = 0.2  # between two tries to reach a server
 
 
 class Unreachable(Exception):
@@ -136,6 +139,33 @@ def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> No
             connection.sock.shutdown(socket.SHUT_RDWR)
     except OSError:  # it has gone by itself
         return
+
+
+class Recoveries:
+    """Counts the episodes that servers of one kind have lost and that were played again; warns of each.
+
+    Args:
+        log: where the warnings go.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._numbers = log, itertools.count(1)
+
+    def tell(self, server: str) -> None:
+        """One more, of this server."""
+        so_far = next(self._numbers)
+        self._log.warning("%s had lost an episode, which was played again (%d so far)", server, so_far)
+
+
+def check_waits(*, timeout_s: float, patience_s: float, max_mb: float) -> None:
+    """Check how long a server is waited for, and how much of an answer is read.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+    for name, value in (("timeout_s", timeout_s), ("max_mb", max_mb)):
+        require_number(name, value, "a number > 0", lambda number: number > 0)
+    require_number("patience_s", patience_s, "a number >= 0", lambda number: number >= 0)
 
 
 def health(link: Link) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,15 +10,14 @@ from typing import Any, ClassVar
 from lit_agentrl.actions import ToolSpec
 from lit_agentrl.checks import one_line, require, require_number, require_whole
 from lit_agentrl.envs.adapters.base import Replayed
-from lit_agentrl.envs.adapters.link import Late, Link, Lost, Unreachable
+from lit_agentrl.envs.adapters.link import Late, Link, Lost, Recoveries, Unreachable, check_waits
 from lit_agentrl.envs.adapters.openenv_actions import LIST_TOOLS, Kind, kind_of, listed, shown
 from lit_agentrl.envs.adapters.openenv_session import Gone, Refused, Session
 from lit_agentrl.envs.adapters.wire import object_in
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import stable_hash
 
-_log = logging.getLogger(__name__)
-_recoveries = itertools.count(1)
+_recoveries = Recoveries(logging.getLogger(__name__))
 _COUNTERS = {"episode_id", "step_count"}  # of a state; they say nothing of the game
 
 
@@ -68,9 +66,7 @@ class OpenEnv(Replayed):
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
-        for name, value in (("timeout_s", timeout_s), ("max_mb", max_mb)):
-            require_number(name, value, "a number > 0", lambda number: number > 0)
-        require_number("patience_s", patience_s, "a number >= 0", lambda number: number >= 0)
+        check_waits(timeout_s=timeout_s, patience_s=patience_s, max_mb=max_mb)
         require_whole("max_chars", max_chars, 1)
         require(instances in (None, 1), "instances", instances, "null or 1")
         if success_reward is not None:
@@ -233,10 +229,7 @@ class OpenEnv(Replayed):
             raise self._wrong("ended twice in an episode") from None
         if not is_same:
             raise self._wrong("has lost the episode, and played again it shows something else")
-        _log.warning(
-            "the OpenEnv server %s had lost an episode, which was played again (%d so far)",
-            self._url, next(_recoveries),
-        )  # fmt: skip
+        _recoveries.tell(f"the OpenEnv server {self._url}")
 
     def _wrong(self, what: str) -> ValueError:
         return ValueError(one_line(f"the OpenEnv server {self._url} {what}"))

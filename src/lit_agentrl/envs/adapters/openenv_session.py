@@ -10,9 +10,9 @@ from typing import Any
 
 from lit_agentrl.checks import one_line
 from lit_agentrl.envs.adapters.base import missing
+from lit_agentrl.envs.adapters.link import PAUSE_S
 from lit_agentrl.envs.adapters.wire import object_in, packed, text_in, unpacked
 
-_PAUSE_S = 0.2  # between two tries to reach a server
 _SHOWN = 300  # characters of a server's own message that are told
 _ANSWERS = {"reset": "observation", "step": "observation", "state": "state"}
 _MORE_ROOM = "; start it with more max_concurrent_envs, or play fewer games at a time (engine.num_slots)"
@@ -85,7 +85,7 @@ class Session:
                 if not isinstance(error, OSError) or time.monotonic() >= ends:
                     what = f"cannot be reached ({type(error).__name__}: {error}); see that it listens at /ws"
                     raise self.wrong(what) from error
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
 
     def close(self) -> None:
         """End the session."""

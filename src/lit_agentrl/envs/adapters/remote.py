@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import time
@@ -14,13 +13,20 @@ from gymnasium.error import ResetNeeded
 
 from lit_agentrl.actions import FORMATS, Format, ToolSpec
 from lit_agentrl.checks import require, require_number, require_whole
-from lit_agentrl.envs.adapters.link import Late, Link, Lost, Unreachable, health
+from lit_agentrl.envs.adapters.link import (
+    PAUSE_S,
+    Late,
+    Link,
+    Lost,
+    Recoveries,
+    Unreachable,
+    check_waits,
+    health,
+)  # fmt: skip
 from lit_agentrl.envs.adapters.wire import list_in, object_in, rng_of, text_in, tools_of
 from lit_agentrl.envs.world import World
 
-_log = logging.getLogger(__name__)
-_recoveries = itertools.count(1)
-_PAUSE_S = 0.2  # between two tries to reach a server
+_recoveries = Recoveries(logging.getLogger(__name__))
 _KNOWN = ("random", "best", "state", "rekey")
 
 
@@ -51,9 +57,7 @@ class Remote(World):
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
-        for name, value in (("timeout_s", timeout_s), ("max_mb", max_mb)):
-            require_number(name, value, "a number > 0", lambda number: number > 0)
-        require_number("patience_s", patience_s, "a number >= 0", lambda number: number >= 0)
+        check_waits(timeout_s=timeout_s, patience_s=patience_s, max_mb=max_mb)
         self._options = {"url": url, "timeout_s": timeout_s, "patience_s": patience_s, "max_mb": max_mb}
         self._patience_s = patience_s
         self._link = Link(url, timeout_s=timeout_s, max_mb=max_mb)
@@ -214,11 +218,7 @@ class Remote(World):
         def ask() -> dict[str, Any]:
             if self._session is None:
                 self._begin()
-                _log.warning(
-                    "the game at %s had lost an episode, which was played again (%d so far)",
-                    self._link.url,
-                    next(_recoveries),
-                )
+                _recoveries.tell(f"the game at {self._link.url}")
             assert self._session is not None
             return self._send(self._session, path, body)
 
@@ -255,7 +255,7 @@ class Remote(World):
                         f"the game at {self._link.url} is gone ({reason}), and was waited for "
                         f"patience_s={self._patience_s:g}"
                     ) from None
-                time.sleep(0.0 if is_lost else _PAUSE_S)
+                time.sleep(0.0 if is_lost else PAUSE_S)
 
     def _take(self, answer: Mapping[str, Any]) -> None:
         """What has changed of what can be done."""
