@@ -1,4 +1,4 @@
-"""Calls as Llama 3.1 and Mistral write them: exact forms; what is of another form plays nothing and is named."""
+"""Calls as Llama and Mistral write them: exact forms; what is of another form plays nothing and is named."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import copy
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.actions import Actions, ToolCall, ToolSpec
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.bare_calls import BareCalls
 from lit_agentrl.text.dialects.llama_call import LlamaCalls
 from lit_agentrl.text.dialects.mistral_call import MistralCalls
+from lit_agentrl.text.dialects.python_call import PythonCalls
 from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
 from tests.text.conftest import make_bpe
@@ -27,8 +28,8 @@ PAY, DONE = (
     json.dumps({"name": "done", "arguments": {}}),
 )
 L_PAY, L_DONE = PAY.replace("arguments", "parameters"), DONE.replace("arguments", "parameters")
-LLAMA, MISTRAL = LlamaCalls(), MistralCalls()
-BOTH = (LlamaCalls(parallel=True), MistralCalls(parallel=True))
+LLAMA, MISTRAL, PYTHON = LlamaCalls(), MistralCalls(), PythonCalls()
+MANY = (LlamaCalls(parallel=True), MistralCalls(parallel=True), PythonCalls(parallel=True))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +46,9 @@ BOTH = (LlamaCalls(parallel=True), MistralCalls(parallel=True))
         (LLAMA, f"<think>{L_PAY}", "no_call", ()),
         (LLAMA, "", "no_call", ()),
         (LLAMA, f"<think>a</think>{L_PAY}; {L_DONE}", "two_calls", ()),
-        (BOTH[0], f"<think>a</think>{L_PAY}; {L_DONE}<|eot_id|>", "", (PAY, DONE)),
-        (BOTH[0], f"<think>a</think>{L_PAY}; stop", "no_call", ()),
-        (BOTH[0], f'<think>a</think>{L_PAY}; {{"name": "fly", "parameters": {{}}}}; {L_DONE}', "unknown_tool", (PAY,)),
+        (MANY[0], f"<think>a</think>{L_PAY}; {L_DONE}<|eot_id|>", "", (PAY, DONE)),
+        (MANY[0], f"<think>a</think>{L_PAY}; stop", "no_call", ()),
+        (MANY[0], f'<think>a</think>{L_PAY}; {{"name": "fly", "parameters": {{}}}}; {L_DONE}', "unknown_tool", (PAY,)),
         (LLAMA, '<think>a</think>{"name": "pay", "parameters": {"to": 1}}', "bad_arguments", ()),
         (LLAMA, '<think>a</think>{"name": "done", "name": "done", "parameters": {}}', "malformed_call", ()),
         (LLAMA, "<think>a</think>" + '{"a":' * 100_000, "no_call", ()),
@@ -60,10 +61,34 @@ BOTH = (LlamaCalls(parallel=True), MistralCalls(parallel=True))
         (MISTRAL, f"<think>a</think>[TOOL_CALLS] [{PAY}", "no_call", ()),
         (MISTRAL, "<think>a</think>[TOOL_CALLS] []", "no_call", ()),
         (MISTRAL, f"<think>a</think>[TOOL_CALLS] [{PAY}, {DONE}]", "two_calls", ()),
-        (BOTH[1], f"<think>a</think>[TOOL_CALLS] [{PAY}, {DONE}]", "", (PAY, DONE)),
-        (BOTH[1], '<think>a</think>[TOOL_CALLS]pay[ARGS]{"to": "Ann"}[TOOL_CALLS]done[ARGS]{}', "", (PAY, DONE)),
-        (BOTH[1], f"<think>a</think>[TOOL_CALLS] [{PAY}, {PAY.replace('to', 'from')}]", "bad_arguments", (PAY,)),
+        (MANY[1], f"<think>a</think>[TOOL_CALLS] [{PAY}, {DONE}]", "", (PAY, DONE)),
+        (MANY[1], '<think>a</think>[TOOL_CALLS]pay[ARGS]{"to": "Ann"}[TOOL_CALLS]done[ARGS]{}', "", (PAY, DONE)),
+        (MANY[1], f"<think>a</think>[TOOL_CALLS] [{PAY}, {PAY.replace('to', 'from')}]", "bad_arguments", (PAY,)),
         (MISTRAL, '<think>a</think>[TOOL_CALLS] [{"name": "done"}]', "malformed_call", ()),
+        (PYTHON, '<think>a</think>[pay(to="Ann")]<|eot_id|>\n', "", (PAY,)),
+        (PYTHON, "<think>a</think>pay(to='Ann')<|eom_id|></s>", "", (PAY,)),
+        (PYTHON, "[done()]", "no_think", (DONE,)),
+        (PYTHON, "<think>a</think>[pay(to='Ann'), done()]", "two_calls", ()),
+        (MANY[2], "<think>a</think>[pay(to='Ann'), done()]", "", (PAY, DONE)),
+        (MANY[2], "<think>a</think>[pay(to='Ann'), fly(), done()]", "unknown_tool", (PAY,)),
+        (PYTHON, "<think>a</think>[pay(to=-1)]", "bad_arguments", ()),
+        (PYTHON, "<think>a</think>[pay(to='An' 'n')]", "", (PAY,)),  # which Python reads as one text
+        (PYTHON, "<think>a</think>[pay('Ann')]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to='Ann', to='Bob')]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(**{'to': 'Ann'})]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to=open('x').read())]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to=f'{1}')]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to=1e999)]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to={1: 2})]", "no_call", ()),
+        (PYTHON, "<think>a</think>[bank.pay(to='Ann')]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to='Ann')] and more", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to='Ann')]; import os", "no_call", ()),
+        (PYTHON, "<think>a</think>[]", "no_call", ()),
+        (PYTHON, "<think>a</think>[pay(to='\\d \0')]", "no_call", ()),
+        (PYTHON, "<think>a</think>" + "[" * 100_000, "no_call", ()),
+        (PYTHON, "<think>a</think>pay(to=" + "-" * 100_000 + "1)", "no_call", ()),
+        (PYTHON, "<think>a</think>pay(to=" + "9" * 10_000 + ")", "no_call", ()),
+        (PYTHON, "", "no_call", ()),
     ],
 )  # fmt: skip
 def test_a_reply(dialect: BareCalls, text: str, problem: str, played: tuple[str, ...]) -> None:
@@ -86,7 +111,7 @@ def test_calls_between_tags_may_stand_side_by_side() -> None:
         ToolCalls(parallel=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dialect", BOTH, ids=["llama", "mistral"])
+@pytest.mark.parametrize("dialect", MANY, ids=["llama", "mistral", "python"])
 def test_what_is_written_is_read_and_told(dialect: BareCalls) -> None:
     text = dialect.write([PAY, DONE], thought="a")
     assert dialect.parse(text, TOOLS, think=True).actions == (PAY, DONE)
@@ -105,12 +130,36 @@ def test_what_is_written_is_read_and_told(dialect: BareCalls) -> None:
     assert dialect.stop(object()).update("", 1) == ("", False)
 
 
-PARTS = [*'{}[]":;, ', "name", "parameters", "[TOOL_CALLS]", "[ARGS]", "</think>", "<|eot_id|>"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=20)
+@given(VALUES)
+def test_any_value_can_be_written_in_python(value: object) -> None:
+    action = str(ToolCall("any", {"value": value}))
+    tools = Actions("tools", tools=(ToolSpec("any", "", {"type": "object", "properties": {"value": {}}}),))
+    assert PYTHON.parse(PYTHON.write([action], thought=None), tools, think=False).actions == (action,)
+
+
+def test_names_that_python_cannot_write_are_refused() -> None:
+    schema = {"type": "object", "properties": {"from": {"type": "string"}}}
+    tools = Actions("tools", tools=(ToolSpec("pay", "", schema),))
+    with pytest.raises(
+        ValueError, match=r"^dialect=python_call cannot write 'from' of the tool pay; choose dialect="
+    ):
+        PYTHON.instructions(tools, max_actions=1, think=True)
+
+
+PARTS = [*'{}[]":;, ()=', "name", "parameters", "[TOOL_CALLS]", "[ARGS]", "</think>", "<|eot_id|>"]
 
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join))
 def test_total(text: str) -> None:
-    for dialect in BOTH:
+    for dialect in MANY:
         assert not dialect.parse(text, TOOLS, think=True).actions
         assert all(
             0 <= block.start <= block.body_start <= block.body_end <= block.end

@@ -42,6 +42,7 @@ class BareCalls:
     Attributes:
         key: what the arguments of a call stand under.
         form: the form in words, for the instructions.
+        example: a call, for the instructions.
     """
 
     parallel: bool = False
@@ -50,6 +51,7 @@ class BareCalls:
     think_start = THINK_START
     key: ClassVar[str] = "arguments"
     form: ClassVar[str] = ""
+    example: ClassVar[str] = EXAMPLE_CALL
 
     def __post_init__(self) -> None:
         require(isinstance(self.parallel, bool), "parallel", self.parallel, "true or false")
@@ -74,7 +76,7 @@ class BareCalls:
         if self.in_template:
             return "\n".join([*think_first(think), f"{each} of the tools."])
         lines = [*think_first(think), f"{each} of these tools:", *(tool.text for tool in actions.tools)]
-        example = self.write([EXAMPLE_CALL], thought="what I know and why I call" if think else None)
+        example = self.write([self.example], thought="what I know and why I call" if think else None)
         return "\n".join([*lines, self.form, "For example:", example])
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
