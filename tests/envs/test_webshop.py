@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lit_agentrl.envs.webshop.game import WebShop
 from lit_agentrl.envs.webshop.goals import goal_of, has_goals, worth
 from lit_agentrl.envs.webshop.invented import invent
 from lit_agentrl.envs.webshop.pages import Page, View
+from lit_agentrl.envs.webshop.search import HITS, Search, Shop
 from lit_agentrl.envs.webshop.shopper import by_rules
 from lit_agentrl.envs.webshop.stock import OPTIONS
 from lit_agentrl.envs.webshop.words import are_alike, coloured, content_words, ratio
@@ -112,6 +114,9 @@ def test_real_files_are_read_and_their_reward_is_the_same() -> None:
     found = compare(products, "synthetic", 500, 20)
     assert found[::20] == [1.0] * 500 and 0.1 in {round(each, 6) for each in found}
     compare(products, "human", 50, 20)
+    shop, able = Shop(products), [each for each in products if has_goals(each, "synthetic")]
+    goals = [goal_of(each, "synthetic", np.random.default_rng(number)) for number, each in enumerate(able)]
+    assert np.mean([shop.numbers[goal.product] in shop.find(goal.text) for goal in goals]) > 0.95
     for split in SPLITS:
         assert played(WebShop(path=REAL, split=split), "best", 100)[1] == 1.0
     check_env(lambda split: WebShop(path=REAL, split=split))
@@ -257,6 +262,34 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path, file: str, text: str
 
 
 @pytest.mark.parametrize(
+    "search", ["fts5", pytest.param("bm25s", marks=[pytest.mark.slow, pytest.mark.sweep])]
+)
+def test_a_search_finds_the_product_that_a_goal_is_made_of(search: Search) -> None:
+    if search == "bm25s":
+        pytest.importorskip("bm25s")
+    products = invent(400)
+    shop, other, found = Shop(products, search), Shop(products, search), []
+    able = [product for product in products if has_goals(product, "synthetic")]
+    for number, product in enumerate(able[::20]):
+        goal = goal_of(product, "synthetic", np.random.default_rng(number))
+        hits = shop.find(goal.text)
+        assert len(hits) == len(set(hits)) <= HITS and hits == other.find(goal.text)
+        found.append(shop.numbers[product.id] in hits)
+    assert np.mean(found) > 0.95
+    assert shop.find("of the") == shop.find("zzzz") == shop.find('") OR (') == ()
+    if search == "bm25s":
+        env = WebShop(search=search, split="val")
+        assert played(env, "best", 20)[1] == 1.0
+        check_env(lambda split: WebShop(search=search, split=split), episodes=1)
+
+
+def test_without_the_library_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    with pytest.raises(ValueError, match=r"^search=bm25s needs bm25s and PyStemmer .*lit-agentrl\[search\]"):
+        Shop(invent(30), "bm25s")
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"products": 3}, "products=3 must be a whole number from 30"),
@@ -266,6 +299,7 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path, file: str, text: str
         ({"path": "no/folder"}, "path=no/folder must be a folder"),
         ({"path": "https://a.b"}, "download the file"),
         ({"partial": 1}, "partial=1 must be true or false"),
+        ({"search": "own"}, "search=own must be one of fts5, bm25s"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], said: str) -> None:

@@ -19,7 +19,7 @@ from lit_agentrl.envs.webshop.catalogue import digest, load
 from lit_agentrl.envs.webshop.goals import KINDS, Goal, Kind, goal_of, has_goals, worth
 from lit_agentrl.envs.webshop.invented import invent
 from lit_agentrl.envs.webshop.pages import Page, View, saved
-from lit_agentrl.envs.webshop.search import HITS, Shop
+from lit_agentrl.envs.webshop.search import HITS, SEARCHES, Search, Shop
 from lit_agentrl.envs.webshop.shopper import best
 from lit_agentrl.envs.webshop.words import search_words
 
@@ -40,6 +40,7 @@ class WebShop(TextEnv):
         goals: ``synthetic``, made of a product and options; ``human``, instructions that people wrote.
         results: products on a page of results.
         partial: pay the worth of a purchase; False: only 1 for one that is worth 1.
+        search: ``fts5``, of SQLite; ``bm25s``, of the library of this name.
         split: ``train``, ``val`` or ``test``, by the product that the goal was made of.
 
     Raises:
@@ -54,9 +55,11 @@ class WebShop(TextEnv):
         goals: Kind = "synthetic",
         results: int = 10,
         partial: bool = True,
+        search: Search = "fts5",
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
+        require_one_of("search", search, SEARCHES)
         require_whole("products", products, 30, 100_000)
         require_one_of("goals", goals, KINDS)
         require_whole("results", results, 1, HITS)
@@ -64,7 +67,7 @@ class WebShop(TextEnv):
         is_known = path is not None or goals == "synthetic"
         require(is_known, "goals", goals, "synthetic where path=null: nobody wrote of invented products")
         self._which = str(path) if path is not None else products
-        self._kind, self._results, self._partial = goals, results, partial
+        self._kind, self._results, self._partial, self._search = goals, results, partial, search
         self._able = [product for product in self._shop.products if has_goals(product, goals)]
         own = [product for product in self._able if split_of(product.id) == split]
         require(bool(own), "goals", goals, f"a kind of which the split {split} has one")
@@ -78,8 +81,9 @@ class WebShop(TextEnv):
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of the files in place of their folder."""
-        return dict(options) if options["path"] is None else {**options, "path": digest(options["path"])}
+        """The content of the files in place of their folder; the search that was there first is not named."""
+        own = {key: value for key, value in options.items() if (key, value) != ("search", "fts5")}
+        return own if own["path"] is None else {**own, "path": digest(own["path"])}
 
     @property
     def rules(self) -> str:
@@ -113,7 +117,7 @@ class WebShop(TextEnv):
 
     @property
     def _shop(self) -> Shop:
-        return _shop(self._which, os.getpid())  # of each process, also after a fork
+        return _shop(self._which, self._search, os.getpid())  # of each process, also after a fork
 
     @property
     def _target(self) -> int:
@@ -166,5 +170,5 @@ class WebShop(TextEnv):
 
 
 @lru_cache(4)
-def _shop(which: str | int, process: int) -> Shop:
-    return Shop(load(which) if isinstance(which, str) else invent(which))
+def _shop(which: str | int, search: Search, process: int) -> Shop:
+    return Shop(load(which) if isinstance(which, str) else invent(which), search)

@@ -1,0 +1,46 @@
+"""Search by bm25s: BM25 as Lucene computes it (k1 0.9, b 0.4), over words stemmed by Porter's second stemmer."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+class Ranked:
+    """An index of texts, of the library.
+
+    Args:
+        texts: in the order that decides between equal scores.
+
+    Raises:
+        ValueError: the library is missing.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        try:
+            import bm25s
+            import Stemmer
+        except ImportError as error:
+            raise ValueError(
+                f"search=bm25s needs bm25s and PyStemmer ({error}); pip install 'lit-agentrl[search]'"
+            ) from error
+        self._stemmer, self._lock = Stemmer.Stemmer("english"), threading.Lock()
+        tokens = [self._stemmer.stemWords(_WORD.findall(text.lower())) for text in texts]
+        self._index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+        self._index.index(tokens, show_progress=False)
+        self._known = {token for each in tokens for token in each}
+
+    def best(self, words: Sequence[str], most: int) -> tuple[int, ...]:
+        """Numbers of the texts that hold at least one of the words, best first."""
+        with self._lock:  # the stemmer remembers words
+            tokens = [token for token in self._stemmer.stemWords(list(words)) if token in self._known]
+        if not tokens:
+            return ()
+        scores = self._index.get_scores(tokens)
+        order = np.argsort(-scores, kind="stable")[:most]
+        return tuple(int(number) for number in order if scores[number] > 0)
