@@ -53,10 +53,10 @@ def test_a_run_on_an_mcp_address_is_killed_and_goes_on(tmp_path: Path) -> None:
     with started([sys.executable, "examples/own_mcp/online.py"]) as url:
         options = [
             "model=nano_tools", "env=mcp", f"env.game.url={url}/mcp", "env.game.path=examples/own_mcp/tasks.jsonl",
-            "env.max_turns=4", "env.invalid_penalty=-0.5", "dialect=tool_call", "prompt.think=false",
-            "prompt=full", "rollout.prompts=4", "rollout.members=4", "rollout.max_reply_tokens=48",
-            "rollout.max_context_tokens=1024", "trainer.max_epochs=3", "trainer.accelerator=cpu", "val.episodes=4",
-            "val.every=3", "test.episodes=4",
+            "env.max_turns=2", "dialect=tool_call", "prompt=full", "prompt.think=false", "reward=length",
+            "reward.length.free_tokens=0", "reward.length.step_tokens=1", "rollout.prompts=2", "rollout.members=4",
+            "rollout.max_reply_tokens=48", "rollout.max_context_tokens=1024", "trainer.max_epochs=3",
+            "trainer.accelerator=cpu", "val.episodes=2", "val.every=3", "test.episodes=0",
         ]  # fmt: skip
         whole, killed = tmp_path / "whole", tmp_path / "killed"
         done = run([*program, *options, f"hydra.run.dir={whole}"])
@@ -81,7 +81,8 @@ def test_a_run_on_an_mcp_address_is_killed_and_goes_on(tmp_path: Path) -> None:
     _, rows = outcome(whole)
     trained = [row for row in rows if row["rollout/episodes"]]
     assert len(trained) == 3
-    assert all(float(row["rollout/failed"]) == 0 and float(row["train/grad_norm"]) > 0 for row in trained)
+    assert [float(row["rollout/failed"]) for row in trained] == [0.0] * 3
+    assert all(float(row["train/grad_norm"]) > 0 for row in trained)  # it is paid for short replies
 
 
 def _told(row: dict[str, str]) -> dict[str, str]:
