@@ -15,6 +15,7 @@ iterations there; of equals the longer median lead, then fewer false alarms, the
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ RISES = (
     "train/grad_norm", "rollout/entropy", "collapse/similarity_within", "collapse/similarity_across",
     "collapse/template_share", "rollout/invalid_share",
 )  # fmt: skip
+COLUMNS = ("options", "seed", "start", "peak", "last", "collapse_iteration")
 Options = Mapping[str, Any]
 Rows = Sequence[Mapping[str, float]]
 
@@ -179,18 +181,31 @@ def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
     ])  # fmt: skip
 
 
+def outcome(run: Run) -> list[object]:
+    """The `COLUMNS` of a run: what it was, its success in validation, and when it collapsed."""
+    success = [value for value in run.metrics["val/success"] if value is not None]
+    options = " ".join(
+        sorted(o for o in run.overrides if not o.startswith(("seed=", "experiment=", "trainer.")))
+    )
+    return [options, run.seed, success[0], max(success), success[-1], Played.of(run).collapse]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", type=Path, nargs="+", help="folders of sweeps")
     parser.add_argument("--test-seeds", type=int, nargs="+", required=True, help="that choose no bound")
+    parser.add_argument("--csv", type=Path, help="a row for each run")
     arguments = parser.parse_args()
     found, damaged = load(arguments.folders)
     whole = [run for run in found if run.status in ("completed", "collapsed") and run.seed is not None]
     for told in [*damaged, *(f"{run.name} is left out: {run.status}" for run in found if run not in whole)]:
         print(f"{told}\n")
     print(tables([Played.of(run) for run in whole], arguments.test_seeds))
+    if arguments.csv is not None:
+        with arguments.csv.open("w", newline="") as file:
+            csv.writer(file).writerows([COLUMNS, *map(outcome, whole)])
 
 
 if __name__ == "__main__":
