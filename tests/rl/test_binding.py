@@ -79,6 +79,9 @@ def test_the_vocabulary_covers_the_batch():
         "old_value_BT",
         "return_BT",
         "is_value_target_BT",
+        "cost_value_BT",
+        "old_cost_value_BT",
+        "cost_return_BT",
     }
     assert with_computed(TrajectoryBatch.toy().tensors()).keys() == columns().keys() | policy | critic
 

@@ -95,6 +95,8 @@ def test_a_multiplier_follows_the_costs_of_the_iteration_and_lies_in_checkpoints
     assert fresh.coef == rule.coef
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_two_heads_learn_two_targets():
     priced = replace(recorded()[1], cost_BT=recorded()[1].is_turn_end_BT * 1.0)
     critic = partial(
