@@ -1,0 +1,177 @@
+"""How many instances of each world were played, and by whom: docs/findings/played.csv.
+
+    python scripts/played.py                                   # minutes; --openenv PYTHON: an environment with openenv
+
+For each world of ``conf/env``, in its shipped form, and each of the splits ``val`` and ``test``: 1,000 seeds are reset,
+and the instances that differ are counted.  Where its levels are shipped they are those of 1,000 episodes or more, of
+random play and of best play.  A world that asks a server is played here, with a server that is started for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.levels import Levels, lookup, measure
+from lit_agentrl.envs.world import World
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = ROOT / "src/lit_agentrl/conf/env"
+OUT = ROOT / "docs/findings/played.csv"
+NUMBER, SEED = 1000, 7_000_000
+# world, options of its game, what the reference is
+WORLDS: list[tuple[str, dict[str, Any], str]] = [
+    ("sokoban", {}, "shortest solution"),
+    ("frozen_lake", {}, "value iteration"),
+    ("bandit", {}, "better arm"),
+    ("bandit_reversed", {}, "better arm"),
+    ("code", {}, "known program"),
+    ("maths", {}, "known answer"),
+    ("webshop", {}, "knows the goal's product"),
+    ("pocket", {}, "gold plan"),
+    *(
+        ("gymnasium", {"id": name}, told)
+        for name, told in (
+            ("Taxi-v4", "value iteration"),
+            ("Blackjack-v1", "best play of what is seen"),
+            ("CliffWalking-v1", "value iteration"),
+            ("FrozenLake-v1", "value iteration"),
+        )
+    ),
+    ("reasoning_gym", {}, "known answer"),
+    ("textarena", {}, "shortest way"),
+    ("babyai", {}, "bot of minigrid"),
+    ("bfcl", {}, "calls that are known to be right"),
+    ("dataset", {"path": "examples/own_data/problems.jsonl"}, "known answer"),
+    ("mcp", {"path": "examples/own_mcp/tasks.jsonl"}, "solution of the file"),
+    ("remote", {}, "as the game that is served: frozen_lake"),
+    ("openenv", {}, "a script: one step towards the door"),
+]
+SERVERS = {  # the last argument is the port
+    "mcp": [sys.executable, "examples/own_mcp/online.py"],
+    "remote": [sys.executable, "-m", "lit_agentrl", "serve-env", "env=frozen_lake", "--port"],
+    "openenv": ["", "examples/own_openenv/server.py"],
+}
+LIMITS = {"remote": "frozen_lake"}  # whose limits count
+FIELDS = [
+    "env", "game", "split", "instances", "episodes", "chance_success", "reference_success", "reference", "played",
+]  # fmt: skip
+
+
+class Walker:
+    """The scripted player of the corridor, who sees what a policy sees."""
+
+    def __init__(self, env: World) -> None:
+        self.env, self.seen = env, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
+        self.seen, info = self.env.reset(**given)
+        return self.seen, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.seen, *rest = self.env.step(action)
+        return self.seen, *rest  # type: ignore[return-value]
+
+    def optimal_actions(self, *, horizon: int) -> list[str]:
+        squares = self.seen.split()
+        return ["Left" if squares.index("D") < squares.index("P") else "Right"]
+
+
+@contextmanager
+def served(command: list[str], port: int) -> Iterator[str]:
+    """The address of a program, until it is not needed any more."""
+    with subprocess.Popen([*command, str(port)], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def waiting(make: Callable[[], Task]) -> Task:
+    """The game, once its server listens."""
+    for _ in range(600):
+        task = make()
+        try:
+            with closing(task.make("val")) as env:
+                env.reset(seed=0)
+            return task
+        except ValueError:
+            time.sleep(0.2)
+    raise SystemExit("a server did not start")
+
+
+def task_of(name: str, game: dict[str, Any]) -> Task:
+    config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), {"game": game})
+    if name in LIMITS:
+        other = OmegaConf.load(CONF / f"{LIMITS[name]}.yaml")
+        config = OmegaConf.merge(config, {key: other[key] for key in ("max_turns", "max_actions")})
+    task: Task = instantiate(config)
+    if name == "openenv":
+        make = task.game
+        task.game = lambda split: Walker(make(split=split))  # type: ignore[assignment]
+        task.max_turns = task.max_actions = 16
+    return task
+
+
+def instances(task: Task, split: str) -> int:
+    """Of so many seeds those that differ."""
+    with closing(task.make(split)) as env:
+        return len({env.reset(seed=SEED + number)[1]["instance_id"] for number in range(NUMBER)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--openenv", default=str(ROOT / ".venv-openenv/bin/python"))
+    parser.add_argument("--only", nargs="*", help="these worlds; the rows of the others stay")
+    parser.add_argument("--port", type=int, default=8790)
+    arguments = parser.parse_args()
+    SERVERS["openenv"][0] = arguments.openenv
+    kept = list(csv.DictReader(OUT.open())) if OUT.exists() and arguments.only else []
+    rows = [row for row in kept if row["env"] not in arguments.only]
+    for name, game, reference in WORLDS:
+        if arguments.only and name not in arguments.only:
+            continue
+        with ExitStack() as stack:
+            if name in SERVERS:
+                url = stack.enter_context(served(SERVERS[name], arguments.port))
+                game = {**game, "url": url + "/mcp" * (name == "mcp")}
+            task = waiting(partial(task_of, name, game))
+            for split in ("val", "test"):
+                found, played = Levels() if name in SERVERS else lookup(task, split), "levels.json"
+                if found == Levels():
+                    found, played = measure(task, split, NUMBER, SEED), "here"
+                row = dict.fromkeys(FIELDS, "") | {
+                    "env": name, "game": game.get("id", ""), "split": split, "instances": instances(task, split),
+                    "episodes": found.episodes, "chance_success": found.chance_success,
+                    "reference_success": found.oracle_success, "reference": reference, "played": played,
+                }  # fmt: skip
+                print(*row.values(), flush=True)
+                rows.append({key: str(value) for key, value in row.items()})
+    order = [name for name, *_ in WORLDS]
+    rows.sort(key=lambda row: order.index(row["env"]))
+    OUT.parent.mkdir(exist_ok=True)
+    with OUT.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
