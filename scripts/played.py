@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lit_agentrl.envs.adapters.openenv import OpenEnv
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, lookup, measure
-from lit_agentrl.envs.world import World
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF = ROOT / "src/lit_agentrl/conf/env"
@@ -70,21 +71,17 @@ FIELDS = [
 ]  # fmt: skip
 
 
-class Walker:
+class Walker(OpenEnv):
     """The scripted player of the corridor, who sees what a policy sees."""
 
-    def __init__(self, env: World) -> None:
-        self.env, self.seen = env, ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
+    seen = ""
 
     def reset(self, **given: Any) -> tuple[str, dict[str, Any]]:
-        self.seen, info = self.env.reset(**given)
+        self.seen, info = super().reset(**given)
         return self.seen, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.seen, *rest = self.env.step(action)
+        self.seen, *rest = super().step(action)
         return self.seen, *rest  # type: ignore[return-value]
 
     def optimal_actions(self, *, horizon: int) -> list[str]:
@@ -122,9 +119,8 @@ def task_of(name: str, game: dict[str, Any]) -> Task:
         config = OmegaConf.merge(config, {key: other[key] for key in ("max_turns", "max_actions")})
     task: Task = instantiate(config)
     if name == "openenv":
-        make = task.game
-        task.game = lambda split: Walker(make(split=split))  # type: ignore[assignment]
-        task.max_turns = task.max_actions = 16
+        made: Any = task.game
+        task = replace(task, game=partial(Walker, **made.keywords), max_turns=16, max_actions=16)
     return task
 
 
