@@ -41,6 +41,8 @@ def test_curves_tell_algorithms_apart():
     assert alike <= {frozenset(pair) for pair in known}
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_ratios_leave_one():
     for name, found in load().items():
         if name in UNTRAINED:
