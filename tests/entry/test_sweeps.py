@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,16 @@ def test_an_interrupted_sweep_leaves_no_process(
     command = subprocess.Popen(
         [*arguments, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+        # a suite that a shell plays in the background ignores interrupts, and so would what it starts
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    below = _begun(Path("sweep"), command).children(recursive=True)
-    command.send_signal(number)
-    printed, _ = command.communicate(timeout=120)
+    try:
+        below = _begun(Path("sweep"), command).children(recursive=True)
+        command.send_signal(number)
+        printed, _ = command.communicate(timeout=120)
+    except BaseException:  # nothing that failed goes on for thousands of iterations
+        os.killpg(command.pid, signal.SIGKILL)
+        raise
     assert psutil.wait_procs(below, timeout=60)[1] == []
     assert reports.read("sweep/0_seed=1/summary.json")["status"] == "stopped"
     if number == signal.SIGINT:
