@@ -143,6 +143,8 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
     part = instantiate(cfg.algo[axis])
     if axis == "kl_controller":
         assert part.update(0.1, 0.2, 100) > 0
+    elif axis == "cost":
+        assert part is None or part.update(0.5, 100) == {"train/cost_multiplier": 1.0}
     elif axis == "structure":
         assert len(part.plan(StepBatch(0, seed_P=[7], task_P=[0], group_P=[0]), 8)) >= 4
     elif host_of(axis) != "grpo":  # of pairs: `test_algo_configs` tries all parts of such a loss together
