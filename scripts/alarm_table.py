@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.entry.composition import CONFIG_DIR
 from lit_agentrl.report.rules import Rule
-from lit_agentrl.report.runs import Run, load
+from lit_agentrl.report.runs import Run, load_ended
 from lit_agentrl.report.signals import reward_gap
 from lit_agentrl.report.statistics import wilson_interval
 
@@ -198,9 +198,8 @@ def main() -> None:
     parser.add_argument("--test-seeds", type=int, nargs="+", required=True, help="that choose no bound")
     parser.add_argument("--csv", type=Path, help="a row for each run")
     arguments = parser.parse_args()
-    found, damaged = load(arguments.folders)
-    whole = [run for run in found if run.status in ("completed", "collapsed") and run.seed is not None]
-    for told in [*damaged, *(f"{run.name} is left out: {run.status}" for run in found if run not in whole)]:
+    whole, left_out = load_ended(arguments.folders)
+    for told in left_out:
         print(f"{told}\n")
     print(tables([Played.of(run) for run in whole], arguments.test_seeds))
     if arguments.csv is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from lit_agentrl.report.runs import Run, load
+from lit_agentrl.report.runs import Run, load_ended
 from lit_agentrl.report.statistics import mean_interval
 
 SIGNALS = (
@@ -105,9 +105,8 @@ def main() -> None:
     )
     parser.add_argument("--csv", type=Path, help="a row for each run and signal")
     arguments = parser.parse_args()
-    runs, damaged = load(arguments.folders)
-    whole = [run for run in runs if run.status in ("completed", "collapsed") and run.seed is not None]
-    for told in [*damaged, *(f"{run.name} is left out: {run.status}" for run in runs if run not in whole)]:
+    whole, left_out = load_ended(arguments.folders)
+    for told in left_out:
         print(f"{told}\n")
     found = [pair for run in whole for pair in pairs(run, arguments.window)]
     if not found:

@@ -33,12 +33,10 @@ def test_a_table_and_a_trace_are_left_and_the_numbers_stay(
         assert any(heading in line for line in told)
     table = (folder / "table.txt").read_text(encoding="utf-8")
     assert max(map(len, [*table.splitlines(), *told[:-1]])) <= 80
-    assert [row.split()[1] for row in table.splitlines() if row.startswith("│")][:3] == [
-        "rollout",
-        "update",
-        "other",
-    ]
-    assert table.count("aten::") == 3
+    parts = table.split("operators of iteration 2")
+    sections, named = ([row for row in part.splitlines() if row.startswith("│")] for part in parts)
+    assert [row.split()[1] for row in sections] == ["rollout", "update", "other"]
+    assert len(named) == 3  # which three they are is for the clock to say
     [file] = folder.glob("*.gz")
     assert file.name == "iteration_2.pt.trace.json.gz"
     with gzip.open(file, "rt") as trace:

@@ -15,7 +15,7 @@ from lit_agentrl.envs.adapters.remote import Remote
 from lit_agentrl.envs.checker import check_env
 from tests.conftest import ROOT
 from tests.envs.started import started
-from tests.integration.conftest import assert_equal_runs, command, outcome, run
+from tests.integration.conftest import assert_the_same_twice
 
 LIKE = Path(__file__).with_name("appworld_like")
 PYTHON = Path(os.environ.get("APPWORLD_PYTHON", ROOT / ".venv-appworld/bin/python"))
@@ -88,12 +88,7 @@ def test_a_run_on_it_is_the_same_twice(url: str, tmp_path: Path) -> None:
         "experiment=quick", "env=remote", "env.name=appworld", f"env.game.url={url}", "engine.num_slots=2",
         "rollout.prompts=2", "rollout.members=2", "val.episodes=2", "test.episodes=2", "trainer.accelerator=cpu",
     ]  # fmt: skip
-    for name in ("first", "second"):
-        done = run(command(*given, f"hydra.run.dir={tmp_path / name}"))
-        assert done.returncode == 0, done.stderr[-2000:]
-    assert_equal_runs(tmp_path / "first", tmp_path / "second")
-    _, rows = outcome(tmp_path / "first")
-    assert not any(float(row["rollout/failed"] or 0) for row in rows)
+    assert_the_same_twice(given, tmp_path)
 
 
 SHAPES = """

@@ -15,7 +15,7 @@ from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
 from tests.conftest import ROOT
 from tests.envs.started import started
-from tests.integration.conftest import assert_equal_runs, command, outcome, run
+from tests.integration.conftest import assert_the_same_twice
 
 PYTHON = Path(os.environ.get("OPENENV_PYTHON", ROOT / ".venv-openenv/bin/python"))
 pytestmark = [
@@ -44,9 +44,4 @@ def test_a_run_is_the_same_twice_and_nothing_of_it_fails(url: str, tmp_path: Pat
         "experiment=quick", "env=openenv", "env.name=corridor", f"env.game.url={url}", "engine.num_slots=16",
         "trainer.accelerator=cpu",
     ]  # fmt: skip
-    for name in ("first", "second"):
-        done = run(command(*given, f"hydra.run.dir={tmp_path / name}"))
-        assert done.returncode == 0, done.stderr[-2000:]
-    assert_equal_runs(tmp_path / "first", tmp_path / "second")
-    _, rows = outcome(tmp_path / "first")
-    assert not any(float(row["rollout/failed"] or 0) for row in rows)
+    assert_the_same_twice(given, tmp_path)

@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,13 @@ def assert_equal_runs(first: Path, second: Path) -> None:
     assert weights_a.keys() == weights_b.keys()
     for name, weight in weights_a.items():
         assert torch.equal(weight, weights_b[name]), name
+
+
+def assert_the_same_twice(given: Sequence[str], folder: Path) -> None:
+    """Two runs of these options are equal, and no episode of them failed."""
+    for name in ("first", "second"):
+        done = run(command(*given, f"hydra.run.dir={folder / name}"))
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert_equal_runs(folder / "first", folder / "second")
+    _, rows = outcome(folder / "first")
+    assert not any(float(row["rollout/failed"] or 0) for row in rows)

@@ -93,6 +93,13 @@ def load(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return list(found.values()), damaged
 
 
+def load_ended(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """Those of `load` that came to their end, collapsed or not, and a line about all that is left out."""
+    found, damaged = load(places)
+    whole = [run for run in found if run.status in ("completed", "collapsed") and run.seed is not None]
+    return whole, [*damaged, *(f"{run.name} is left out: {run.status}" for run in found if run not in whole)]
+
+
 def _folders(place: Path) -> Iterator[Path]:
     """Run folders in or below a place; a run folder is not searched for others, and links are not followed."""
     for text, below, files in os.walk(place):

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lit_agentrl.batch import FILLER
 from lit_agentrl.checks import require_whole
+from lit_agentrl.rl.filters import group_std
+from lit_agentrl.rl.masked import segment_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,33 +45,23 @@ class SpreadBuckets:
 def by_spread(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, buckets: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which bucket each group is in, 0 being that of the least spread.
+    """Which bucket each group is in, 0 being that of the least spread, as of `group_std`.
 
     Args:
-        return_B: points of each row's trajectory; rows whose return is NaN, or which are fillers, are in no bucket.
+        return_B: points of each row's trajectory; a group without any is in no bucket.
         group_B: number of its group.
         trajectory_B: of its trajectory, which counts once.
         buckets: how many.
 
     Returns:
-        The numbers of the groups (G,), the bucket of each (G,), and the mean spread of each bucket (K,), population
-        standard deviations in points; K is at most the number of groups.
+        The numbers of the groups (G,), the bucket of each (G,), and the mean spread of each bucket (K,), points; K is
+        at most the number of groups.
     """
-    rows = torch.nonzero(~return_B.isnan() & (trajectory_B != FILLER)).squeeze(1)
-    _, index = torch.unique(trajectory_B[rows], return_inverse=True)
-    first = torch.full((int(index.max()) + 1 if len(index) else 0,), len(return_B), device=rows.device)
-    rows = rows[first.scatter_reduce(0, index, torch.arange(len(index), device=rows.device), "amin")]
-    groups, index = torch.unique(group_B[rows], return_inverse=True)
-    points = return_B[rows].double()
-    count = torch.bincount(index, minlength=len(groups))
-    mean = (
-        torch.zeros(len(groups), dtype=torch.float64, device=rows.device).index_add(0, index, points) / count
-    )
-    square = torch.zeros_like(mean).index_add(0, index, (points - mean[index]) ** 2)
-    spread = (square / count).sqrt()
+    is_told_B = ~return_B.isnan() & (trajectory_B != FILLER)
+    groups, spread = group_std(return_B[is_told_B], group_B[is_told_B], trajectory_B[is_told_B])
     number = min(buckets, len(groups))
-    place = torch.empty_like(groups)
-    place[torch.argsort(spread, stable=True)] = torch.arange(len(groups), device=groups.device)
-    bucket = place * number // max(len(groups), 1)
-    of_bucket = torch.zeros(number, dtype=torch.float64, device=rows.device).index_add(0, bucket, spread)
-    return groups, bucket, of_bucket / torch.bincount(bucket, minlength=number)
+    bucket = torch.empty_like(groups)
+    bucket[torch.argsort(spread, stable=True)] = (
+        torch.arange(len(groups), device=groups.device) * number // len(groups)
+    )
+    return groups, bucket, segment_sum(spread, bucket, number) / torch.bincount(bucket)

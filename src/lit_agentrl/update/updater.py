@@ -226,10 +226,9 @@ class Updater:
         names = ("return_B", "group_B", "trajectory_B")
         everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
         groups, bucket, spread = by_spread(**everyone, buckets=buckets)
-        place_B = torch.searchsorted(groups, tensors["group_B"]).clamp(max=len(groups) - 1)
-        is_in_B = groups[place_B] == tensors["group_B"]
-        part_B = torch.where(is_in_B, bucket[place_B], -1).cpu()
-        rows, part_B = with_fillers(tensors, part_B, len(spread))
+        is_of_BG = tensors["group_B"][:, None] == groups
+        part_B = torch.where(is_of_BG, bucket, -1).amax(1)
+        rows, part_B = with_fillers(tensors, part_B.cpu(), len(spread))
         found: dict[str, float] = {}
         for number, points in enumerate(spread.tolist()):
             own = torch.nonzero(part_B == number).squeeze(1).to(loop.device)
