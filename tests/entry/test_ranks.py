@@ -188,9 +188,10 @@ def test_what_every_process_refuses_is_told_once_and_at_once(
     rank: str, slurm: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", rank)
+    monkeypatch.setattr(ranks, "WAIT_S", 60.0)
     started = time.monotonic()
     printed = _printed(main_evaluate, "run=outputs", capsys)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 30
     assert ("2 processes were started by torchrun or srun" in printed) == (rank == "0")
     assert rank == "0" or not printed
 
