@@ -1,0 +1,160 @@
+"""Does a campaign show what its grid was to show?  As Markdown, and each run as CSV.
+
+    python train.py -m experiment=grid/collapse hydra.sweep.dir=outputs/collapse
+    python scripts/claims.py outputs/collapse --claims collapse --csv docs/findings/collapse.csv
+
+Claims and bars stand in ``docs/findings/claims.yaml``, which was committed before the runs.  A claim compares runs of
+two options that agree in all others, their seed too: the difference is taken seed by seed, over all other options the
+mean is taken first, so that a seed is one observation.  The mean over the seeds has Student's 95 % interval.  A claim
+is *reproduced* where the interval lies on the expected side of 0; *not reproduced* where it lies wholly below the
+least difference that matters, in that direction; else *undecided*.  *Would be seen* is the smallest true difference
+that so many seeds of this spread show in 4 of 5 campaigns.  Runs that fell count like all others; unfinished and
+failed ones are named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+import yaml
+
+from lit_agentrl.report.inference import Difference, paired
+from lit_agentrl.report.rules import Rule
+from lit_agentrl.report.runs import Run, load_ended
+
+CLAIMS = Path(__file__).resolve().parents[1] / "docs/findings/claims.yaml"
+COMMON = ("seed", "experiment", "trainer.accelerator")  # options that tell no runs apart
+
+
+class Claim(NamedTuple):
+    """As it stands in the file."""
+
+    says: str
+    measure: Literal["last", "gain", "kept"]
+    expected: Literal["above", "below"]
+    least: float
+    first: Sequence[str] = ()
+    second: Sequence[str] = ()
+    each: Sequence[str] = ()
+
+
+class Played(NamedTuple):
+    """What a run came to."""
+
+    options: tuple[str, ...]
+    seed: int
+    start: float
+    last: float
+    kept: float
+
+    @property
+    def gain(self) -> float:
+        return self.last - self.start
+
+    @classmethod
+    def of(cls, run: Run) -> Played:
+        assert run.scores is not None and run.seed is not None, "only runs that ended are read"
+        [game] = [each for each in run.scores["games"] if each["split"] == "test"]
+        start, last = (game[stage]["success"]["mean"] for stage in ("start", "last"))  # type: ignore[index, literal-required]
+        options = tuple(sorted(each for each in run.overrides if each.split("=")[0] not in COMMON))
+        return cls(options, run.seed, start, last, kept(run))
+
+
+def kept(run: Run) -> float:
+    """Share of the iterations before its collapse; 1 where there is none."""
+    rule = Rule("val/success", below=0.5, reference="peak", patience=3)
+    rows = [{name: value for name, value in row.items() if value is not None} for row in run.metrics.rows]
+    fell = [row["iteration"] for row in rows if rule.look("collapse", row) is not None]
+    return fell[0] / rows[-1]["iteration"] if fell else 1.0
+
+
+def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
+    """The difference of each seed that has runs of both sides; their other options agree."""
+
+    def of(side: Sequence[str]) -> Mapping[tuple[int, tuple[str, ...]], float]:
+        return {
+            (run.seed, tuple(each for each in run.options if each not in side)): getattr(run, claim.measure)
+            for run in runs
+            if set(side) <= set(run.options)
+        }
+
+    ours, theirs = of(claim.first), of(claim.second)
+    found: dict[int, list[float]] = {}
+    for key, value in ours.items():
+        if not claim.second:
+            found.setdefault(key[0], []).append(value)
+        elif key in theirs:
+            found.setdefault(key[0], []).append(value - theirs[key])
+    return [fmean(found[seed]) for seed in sorted(found)]
+
+
+def verdict(claim: Claim, found: Difference) -> str:
+    """Where the interval lies."""
+    low, high = found.bounds.low, found.bounds.high
+    if low is None or high is None:
+        return "undecided"
+    if claim.expected == "below":
+        low, high = -high, -low
+    return "reproduced" if low > 0 else "not reproduced" if high < claim.least else "undecided"
+
+
+def table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
+    """A row for each claim, and for each value of the options that it tells apart."""
+    lines = ["| claim | where | difference [95 %] | seeds | would be seen | |", "|---" * 6 + "|"]
+    for claim in claims:
+        for where in dict.fromkeys(place(claim, run) for run in runs):
+            own = gaps(claim, [run for run in runs if place(claim, run) == where])
+            if not own:
+                continue
+            found = paired(own, [0.0] * len(own))
+            mean, low, high = found.bounds
+            bounds = "–" if low is None else f"[{low:+.3f}, {high:+.3f}]"
+            seen = "–" if found.detectable is None else f"{found.detectable:.3f}"
+            cells = [
+                claim.says,
+                " ".join(where),
+                f"{mean:+.3f} {bounds}",
+                str(len(own)),
+                seen,
+                verdict(claim, found),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def place(claim: Claim, run: Played) -> tuple[str, ...]:
+    """The values of the options that the claim tells apart."""
+    return tuple(each for name in claim.each for each in run.options if each.split("=")[0] == name)
+
+
+def main() -> None:
+    told = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of the sweep")
+    parser.add_argument("--claims", choices=told, required=True, help="the grid whose claims are asked")
+    parser.add_argument("--csv", type=Path, help="a row for each run")
+    arguments = parser.parse_args()
+    whole, left_out = load_ended(arguments.folders)
+    for line in left_out:
+        print(f"{line}\n")
+    runs = [Played.of(run) for run in whole]
+    print(table([Claim(**each) for each in told[arguments.claims]], runs))
+    if arguments.csv is not None:
+        with arguments.csv.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["options", "seed", "start", "last", "kept"])
+            writer.writerows(
+                [" ".join(run.options), run.seed, *(f"{value:.6g}" for value in run[2:])]
+                for run in sorted(runs)
+            )
+
+
+if __name__ == "__main__":
+    main()
