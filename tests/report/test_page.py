@@ -71,6 +71,20 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     assert [len(Path(f"report/{name}.csv").read_text().splitlines()) for name in ("runs", "cells")] == [7, 3]
 
 
+def test_costs_and_learned_scores_are_drawn_where_they_were_measured(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run("run")
+    (folder / "metrics.csv").write_text(
+        "iteration,val/success,rollout/cost,reward/model_gap\n0,0.1,,\n1,0.2,1.5,-0.2\n2,0.2,0.5,-0.1\n"
+    )
+    monkeypatch.chdir(folder.parent)
+    main(["report", "run"])
+    text = Path("report/index.html").read_text()
+    assert "Signals of training: what it takes for success, less success, cost of an episode" in text
+    assert "multiplier of costs" not in text and "gradient norm" not in text
+
+
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_the_same_runs_elsewhere_give_the_same_report(grid: Path, tmp_path: Path) -> None:

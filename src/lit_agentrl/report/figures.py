@@ -15,13 +15,17 @@ from lit_agentrl.report.plane import MARKS, planes
 from lit_agentrl.report.results import STAGES, Comparison, Report
 from lit_agentrl.report.runs import Run
 
-SIGNALS = {  # how they are called, and their largest value
-    "rollout/success": ("success in training", 1.0),
-    "rollout/return_std_within_group": ("spread within a group", np.inf),
-    "rollout/dead_group_share": ("dead groups", 1.0),
-    "rollout/entropy": ("entropy (nats a token)", np.inf),
-    "rollout/distinct_2": ("distinct pairs of tokens", 1.0),
-    "train/grad_norm": ("gradient norm", np.inf),
+SIGNALS = {  # how they are called, and the values that they may have
+    "rollout/success": ("success in training", (0.0, 1.0)),
+    "rollout/return_std_within_group": ("spread within a group", (0.0, np.inf)),
+    "rollout/dead_group_share": ("dead groups", (0.0, 1.0)),
+    "rollout/entropy": ("entropy (nats a token)", (0.0, np.inf)),
+    "rollout/distinct_2": ("distinct pairs of tokens", (0.0, 1.0)),
+    "train/grad_norm": ("gradient norm", (0.0, np.inf)),
+    "reward/model_score": ("score of the reward model", (-np.inf, np.inf)),
+    "reward/model_gap": ("what it takes for success, less success", (-1.0, 1.0)),
+    "rollout/cost": ("cost of an episode", (-np.inf, np.inf)),
+    "train/cost_multiplier": ("multiplier of costs", (0.0, np.inf)),
 }
 
 
@@ -173,18 +177,18 @@ def _signals(cells: Sequence[Cell]) -> Figure | None:
         return None
     with drawing(
         "signals",
-        "What a collapse shows in first: " + ", ".join(title for title, _ in shown.values()),
+        "Signals of training: " + ", ".join(title for title, _ in shown.values()),
         panels=len(shown),
         height=1.9,
     ) as drawn:
-        for axes, (metric, (title, most)) in zip(drawn.axes, shown.items(), strict=True):
+        for axes, (metric, (title, limits)) in zip(drawn.axes, shown.items(), strict=True):
             for number, cell in enumerate(cells):
                 if curve := _banded(cell, metric):
-                    _draw(axes, number, cell, curve, (0.0, most))
+                    _draw(axes, number, cell, curve, limits)
             axes.set_title(title, loc="left", fontsize=11, color=INK)
             axes.locator_params(axis="x", integer=True)
         drawn.axes[-1].set_xlabel("iteration")
-    caption = "What a collapse shows in first: mean over seeds with its 95 % interval, of the runs that still went on."
+    caption = "Signals of training: mean over seeds with its 95 % interval, of the runs that still went on."
     return Figure(drawn, caption, list(cells))
 
 
