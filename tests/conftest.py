@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from functools import lru_cache
@@ -26,6 +27,8 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
+# runs that are compared are played, and nobody's own cache is read; a test of the cache names a folder
+os.environ["LIT_AGENTRL_CACHE"] = ""
 
 
 def thinned(cases: Iterable[Any], one_in: int = 3) -> list[Any]:

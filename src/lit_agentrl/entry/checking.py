@@ -133,7 +133,8 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
     Raises:
         UserError: naming the option.
     """
-    require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
+    for option in ("traceback", "eval_cache"):
+        require(isinstance(cfg[option], bool), option, cfg[option], "true or false")
     refuse_contradictions(job, cfg)
     check_targets(cfg)
 

@@ -15,6 +15,7 @@ from lit_agentrl.callbacks.monitor import CollapseMonitor
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, run_folder, screen, threads
 from lit_agentrl.entry.assembly import Run, build, plain
+from lit_agentrl.entry.eval_cache import kept_start
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.idle import bounds_that_never_act, processes_without_prompts
 from lit_agentrl.entry.overlap import add_correction, add_worker
@@ -108,7 +109,8 @@ def train(
             tracker.finish("stopped", error=KILLED)
             screen.doing(f"going on after iteration {done}")
         else:
-            _measure_start(run, tracker)
+            with kept_start(run):
+                _measure_start(run, tracker)
         for logger in run.loggers:
             logger.log_hyperparams(record.hyperparameters(plain(cfg)))
         checkpoint = str(last) if can_continue else None

@@ -134,8 +134,8 @@ def lookup(task: Task, split: str) -> Levels:
 
 def levels_file(task: Task) -> Path:
     """Where the levels of a game stand: in ``levels.json`` beside the file of its class, or of its data."""
-    game = _class_of(task)
-    home = game.home(_options(task)) if _is_world(game) else Path(inspect.getfile(game))
+    game = class_of(task)
+    home = game.home(options_of(task)) if _is_world(game) else Path(inspect.getfile(game))
     return home.with_name("levels.json")
 
 
@@ -170,7 +170,8 @@ def write_levels(task: Task, found: dict[str, Any]) -> Path:
     return path
 
 
-def _class_of(task: Task) -> Any:
+def class_of(task: Task) -> Any:
+    """The class of its games, or whatever makes them."""
     return task.game.func if isinstance(task.game, functools.partial) else task.game
 
 
@@ -178,11 +179,11 @@ def _is_world(game: Any) -> bool:
     return isinstance(game, type) and issubclass(game, World)
 
 
-def _options(task: Task, **further: Any) -> dict[str, Any]:
+def options_of(task: Task, **further: Any) -> dict[str, Any]:
     """All arguments of the game, defaults included."""
     game = task.game
     positional, keywords = (game.args, game.keywords) if isinstance(game, functools.partial) else ((), {})
-    bound = inspect.signature(_class_of(task)).bind_partial(*positional, **{**keywords, **further})
+    bound = inspect.signature(class_of(task)).bind_partial(*positional, **{**keywords, **further})
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -199,7 +200,7 @@ def level_key(task: Task, split: str) -> str:
 
 
 def _described(task: Task, split: str) -> dict[str, Any]:
-    target, options = _class_of(task), _options(task, split=split)
+    target, options = class_of(task), options_of(task, split=split)
     return {
         "game": f"{target.__module__}.{target.__qualname__}",
         "options": target.identity(options) if _is_world(target) else options,

@@ -34,6 +34,8 @@ class Maths(TextEnv):
         ValueError: an option out of range.
     """
 
+    is_closed = True
+
     def __init__(
         self,
         *,

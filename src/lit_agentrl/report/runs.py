@@ -21,8 +21,8 @@ _MOST_SETTINGS = 20_000  # a config that refers to itself again and again has mo
 _MOST_EVALUATIONS = 1000  # files of them that are read
 _DEPTH = 8  # of folders below the one that is named
 NOT_COMPARED = (  # what differs between runs that are one experiment, played several times
-    "seed", "resume", "traceback", "run_dir", "logger", "callbacks.iteration_log", "callbacks.transcripts",
-    "callbacks.progress", "callbacks.last",
+    "seed", "resume", "eval_cache", "traceback", "run_dir", "logger", "callbacks.iteration_log",
+    "callbacks.transcripts", "callbacks.progress", "callbacks.last",
 )  # fmt: skip
 
 
