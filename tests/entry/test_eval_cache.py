@@ -228,8 +228,8 @@ def test_what_a_key_cannot_hold_is_played(made: Run, monkeypatch: pytest.MonkeyP
         patch.setattr(eval_cache, "engine_of", lambda cfg: SimpleNamespace(func=object))
         assert "does not compute with the network of this process" in str(why_played(run))
     with monkeypatch.context() as patch:
-        patch.setattr(type(run.trainer), "world_size", 2)
-        assert "one process plays on a CPU" in str(why_played(run))
+        patch.setattr(eval_cache, "is_parallel", lambda strategy: True)
+        assert "strategy=single plays on a CPU" in str(why_played(run))
     with monkeypatch.context() as patch:
         patch.setattr(eval_cache.psutil.Process, "create_time", lambda self: 0.0)
         assert "files of this package changed after" in str(why_played(run))

@@ -23,6 +23,7 @@ import torch
 from lit_agentrl.entry import screen
 from lit_agentrl.entry.assembly import Run, plain
 from lit_agentrl.entry.making import engine_of
+from lit_agentrl.entry.strategy import is_parallel
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import class_of, level_key, options_of
 from lit_agentrl.models.lora import fingerprint
@@ -85,8 +86,9 @@ def kept_start(run: Run) -> Iterator[None]:
 def why_played(run: Run) -> str | None:
     """What the numbers of this run's evaluations may depend on beside what a key can hold; None: nothing."""
     config = plain(run.cfg)
-    if run.trainer.world_size > 1 or run.trainer.strategy.root_device.type != "cpu":
-        return "only what one process plays on a CPU is known to be the same to the bit"
+    strategy = run.trainer.strategy
+    if is_parallel(strategy) or strategy.root_device.type != "cpu":
+        return "only what strategy=single plays on a CPU is known to be the same to the bit"
     for section in (*_SECTIONS, *_BESIDE):
         for target in _targets(config.get(section)):
             if not target.startswith(_KNOWN):
