@@ -350,7 +350,7 @@ def test_a_reference_that_sampled_costs_no_reward(seed):
     assert_same_loss(mix("rloo", "kl=reward_k1"), mix("rloo"), batch)
 
 
-@pytest.mark.parametrize("kl", ["loss_k2", "loss_k3", "loss_k1_plus", "loss_k3_plus"])
+@pytest.mark.parametrize("kl", ["loss_k2", "loss_k3", "loss_k1_plus", "loss_k3_plus", "loss_jsd"])
 def test_a_reference_equal_to_the_policy_has_no_loss_and_no_pull(seed, kl):
     batch = ragged(seed)
     batch["ref_logp_BT"] = batch["logp_BT"].clone()

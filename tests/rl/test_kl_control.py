@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -119,6 +120,51 @@ def test_straight_through_terms_on_the_example(batch):
         loss_BT.sum().backward()
         difference_BT = torch.where(batch["is_action_BT"], batch["logp_BT"] - batch["ref_logp_BT"], 0)
         torch.testing.assert_close(logp_BT.grad, 2 * difference_BT)
+
+
+@pytest.mark.parametrize("mix", [0.1, 0.5, 0.9])
+def test_the_mixture_of_gkd_has_the_value_and_gradient_of_the_sum_over_the_vocabulary(mix):
+    """Over all actions of a categorical; at the ends of the mix it is each of both KLs."""
+    logits = torch.tensor([0.3, -0.7, 1.1, 0.0], dtype=torch.float64, requires_grad=True)
+    ref_N = torch.tensor([-0.2, 0.5, 0.1, 0.9], dtype=torch.float64).log_softmax(0)
+    logp_N = logits.log_softmax(0)
+
+    def gradient(value):
+        return torch.autograd.grad(value, logits, retain_graph=True)[0]
+
+    def estimated(fn):
+        return (logp_N.detach().exp() * fn(logp_BT=logp_N[None], ref_logp_BT=ref_N[None])[0]).sum()
+
+    def kl_to(one_N, other_N):
+        return (one_N.exp() * (one_N - other_N)).sum()
+
+    mixed_N = (mix * ref_N.exp() + (1 - mix) * logp_N.exp()).log()
+    exact = mix * kl_to(ref_N, mixed_N) + (1 - mix) * kl_to(logp_N, mixed_N)
+    found = estimated(partial(kl.jsd, mix=mix))
+    torch.testing.assert_close(found, exact, atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradient(found), gradient(exact), atol=1e-12, rtol=0)
+    assert bool((kl.jsd(logp_BT=logp_N[None], ref_logp_BT=ref_N[None], mix=mix) >= 0).all())
+    forward, near = gradient(kl_to(ref_N, logp_N)), 1e-7
+    torch.testing.assert_close(gradient(estimated(kl.k3)), forward, atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        gradient(estimated(partial(kl.jsd, mix=near))) / near, forward, atol=1e-6, rtol=0
+    )
+    close = gradient(estimated(partial(kl.jsd, mix=1 - near))) / near
+    torch.testing.assert_close(close, gradient(kl_to(logp_N, ref_N)), atol=1e-6, rtol=0)
+
+
+def test_the_mixture_of_gkd_by_hand():
+    """r = 2: u = 1.5, 0.5 * 2 * log(2 / 1.5) - 0.5 * log(1.5) = 0.084950, gradient -0.5 * log(1.5)."""
+    logp_BT = torch.tensor([[-2.0, -1.0, -30.0]], dtype=torch.float64, requires_grad=True)
+    ref_BT = torch.tensor([[-2.0 + math.log(2.0), -1.0, -0.5]], dtype=torch.float64)
+    value_BT = kl.jsd(logp_BT=logp_BT, ref_logp_BT=ref_BT)
+    torch.testing.assert_close(value_BT[0, :2], torch.tensor([0.084950, 0.0]).double(), atol=1e-6, rtol=0)
+    assert float(value_BT[0, 2].detach()) == 10.0
+    value_BT.sum().backward()
+    assert logp_BT.grad[0].tolist() == pytest.approx([-0.5 * math.log(1.5), 0.0, -0.5 * (20 - math.log(2))])
+    for mix in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match=r"mix=.* must be > 0 and < 1; .*loss_k3"):
+            kl.jsd(logp_BT=logp_BT, ref_logp_BT=ref_BT, mix=mix)
 
 
 def test_k2_like_gradients_have_the_expectation_of_the_reverse_kl():

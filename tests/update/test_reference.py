@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from lit_agentrl.entry.reference import build_reference
+from lit_agentrl.entry.reference import build_reference, kept_reference
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.rl.algorithm import policy_loss
 from lit_agentrl.update.moving import Moving
@@ -136,6 +137,32 @@ def test_another_reference_than_the_start_must_be_asked_for() -> None:
         build_reference(cfg, fresh("grpo"))
     with pytest.raises(ValueError, match="offload_frozen=true puts away what never changes"):
         build_reference(cfg, fresh("dpo"))
+
+
+def test_what_is_never_the_same_or_known_is_not_kept(tmp_path: Path) -> None:
+    start, moving = (
+        {"_target_": f"lit_agentrl.update.{name}"} for name in ("reference.Start", "moving.Moving")
+    )
+    options: dict[str, Any] = {"reference": start, "strategy": {}, "trainer": {}, "run_dir": str(tmp_path)}
+    cfg = OmegaConf.create({**options, "data": {"cache_reference": True}})
+    with pytest.raises(
+        ValueError, match="data.cache_reference=true has no effect: algo=grpo asks for no reference"
+    ):
+        build_reference(cfg, fresh("grpo"))
+    with pytest.raises(
+        ValueError, match="cache_reference=true keeps .*, and reference=moving moves; set it to false"
+    ):
+        build_reference(OmegaConf.merge(cfg, {"reference": moving}), fresh("dpo"))
+    with pytest.raises(ValueError, match="offload_frozen=true has no effect: with data.cache_reference=true"):
+        build_reference(OmegaConf.merge(cfg, {"strategy": {"offload_frozen": True}}), fresh("dpo"))
+    recorded: Any = SimpleNamespace(pieces=list)
+    with pytest.raises(
+        ValueError, match="cache_reference=true has no effect: the recorded log-probs are those of"
+    ):
+        kept_reference(cfg, recorded, is_given=True)
+    assert build_reference(cfg, fresh("dpo")).is_start
+    assert kept_reference(cfg, recorded, is_given=False) is not None
+    assert kept_reference(OmegaConf.create({"data": {}}), recorded, is_given=True) is None
 
 
 # ---------------------------------------------------------------------- a teacher

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.checks import require, require_local, require_number, require_one_of, require_whole
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.episode import Episode, Turn
 
@@ -38,6 +39,8 @@ class Kind:
         path: a folder that `collect` wrote, a ``.jsonl`` or ``.parquet`` file, or a list of them.
         batch: groups of an iteration.
         max_bad_share: share of rows that may be bad; these are counted and left out.
+        cache_reference: the log-probs of a reference that stands still are computed once, before the first step, and
+            kept: True: in the run folder; a text: in this folder, for other runs too.
         held_out: share of the prompts that a reward model is not trained on: one half of them validates it, the other
             tests it.  A prompt is always on the same side, whatever the seed.  None: whatever the run needs.
         smallest: members that every group has at least.
@@ -51,6 +54,7 @@ class Kind:
     max_bad_share: float = 0.05
     score: str = "return"
     held_out: float | None = None
+    cache_reference: bool | str = False
     smallest: ClassVar[int] = 1
     needed: ClassVar[str | None] = None
     scores: ClassVar[tuple[str, ...]] = ("return", "success")
@@ -68,6 +72,12 @@ class Kind:
         require_whole("batch", self.batch, 1, MOST)
         require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
         require_one_of("score", self.score, self.scores)
+        folder = self.cache_reference
+        is_folder = isinstance(folder, str) and bool(folder.strip())
+        require(isinstance(folder, bool) or is_folder, "cache_reference", folder, "true, false or a folder")
+        require_local("cache_reference", folder)
+        if is_folder and Path(str(folder)).expanduser().is_file():
+            raise ValueError(f"cache_reference={folder} is a file; name a folder, which need not be there")
         if self.held_out is not None:
             require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
 

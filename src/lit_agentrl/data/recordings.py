@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+from torch import Tensor
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
@@ -14,6 +15,7 @@ from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.pack import pack
 
 Group = Sequence[Episode]
+_PIECE = 256  # groups that are scored together by `pieces`
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class Recordings:
             found.columns["ref_logp_BT"] = found.trajectories.sampler_logp_BT
         found.given = self._row(iteration, [episode for group in chosen for episode in group])
         return found
+
+    def pieces(self) -> Iterator[dict[str, Tensor]]:
+        """The rows of all groups that are trained on, some at a time: the same ones whatever the seed and the batch."""
+        for first in range(0, len(self.groups), _PIECE):
+            groups = enumerate(self.groups[first : first + _PIECE])
+            yield pack(
+                [episode for number, group in groups for episode in _as_group(group, number)]
+            ).tensors()
 
     def judged(self, split: str, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
         """A rank's share of what is held out for a split, after so many iterations."""

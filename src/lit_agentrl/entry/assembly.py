@@ -32,6 +32,7 @@ from lit_agentrl.entry.players import check_players
 from lit_agentrl.entry.prompts import check_prompts, check_thinking
 from lit_agentrl.entry.quiet import quieten
 from lit_agentrl.entry.recorded import HeldOut, recordings
+from lit_agentrl.entry.reference import kept_reference
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
 from lit_agentrl.entry.structure import check_levels
 from lit_agentrl.models.lora import levels_of
@@ -139,11 +140,13 @@ def build(
         for name, found in measured.levels("val").items()
         if found.chance_success is not None and found.oracle_success is not None
     }
+    is_given = recorded is not None and recorded.is_reference and parts.reference.is_start
     module = (RewardModule if is_judged else PolicyModule)(
         policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
         reference=parts.reference,
-        is_reference_given=recorded is not None and recorded.is_reference and parts.reference.is_start,
+        is_reference_given=is_given,
+        kept=None if recorded is None else kept_reference(cfg, recorded, is_given=is_given),
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)

@@ -18,6 +18,7 @@ from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
 from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
 from lit_agentrl.strategies.doors import doors_of
 from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.progress import Loop
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.scoring import log
@@ -39,6 +40,7 @@ class AgentModule(LightningModule):
         levels: chance and oracle success of each validated game, for ``val/normalised``.
         reference: see `Updater`.
         is_reference_given: see `Updater`.
+        kept: see `Updater`.
         head: of a reward model, trained with the network below it.
 
     Attributes:
@@ -58,6 +60,7 @@ class AgentModule(LightningModule):
         levels: dict[str, tuple[float, float]] | None = None,
         reference: Reference | None = None,
         is_reference_given: bool = False,
+        kept: KeptReference | None = None,
         head: ScoreHead | None = None,
     ) -> None:
         super().__init__()
@@ -71,7 +74,7 @@ class AgentModule(LightningModule):
         # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
         self.updater = Updater(
             objective, update, policy, critic=self.critic, temperature=temperature, seed=seed,
-            reference=reference, is_reference_given=is_reference_given, head=head,
+            reference=reference, is_reference_given=is_reference_given, kept=kept, head=head,
         )  # fmt: skip
         # but of one that moves
         self.reference = self.updater.networks.reference if self.updater.reference.moves else None

@@ -54,6 +54,25 @@ def k3_plus(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
     return _with_gradient_of_k2(k3(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT), logp_BT, ref_logp_BT)
 
 
+def jsd(*, logp_BT: Tensor, ref_logp_BT: Tensor, mix: float = 0.5) -> Tensor:
+    """GKD's divergence ``mix KL(ref || m) + (1 - mix) KL(policy || m)``, ``m = mix ref + (1 - mix) policy``.
+
+    arXiv 2306.13649, which sums over the vocabulary.  At a sampled token, with ``r = exp(-l)`` and
+    ``u = 1 + mix (r - 1)``, the value is ``mix r log(r / u) - (1 - mix) log u``: unbiased and >= 0.  The gradient is
+    ``-(1 - mix) log(u)`` times that of logp: in the mean, that of the sum.  Where ``mix`` is near 0 it is ``mix`` times
+    that of KL(ref || policy), as of `k3`; near 1, ``1 - mix`` times that of KL(policy || ref), as of `k2`.  ``l`` is
+    clamped to [-20, 20] and the value to at most 10.
+
+    Raises:
+        ValueError: ``mix`` is not between 0 and 1.
+    """
+    require(0 < mix < 1, "mix", mix, "> 0 and < 1; for its ends use algo/kl=loss_k3 (0) or loss_k1_plus (1)")
+    log_r_BT = -_difference(logp_BT, ref_logp_BT).detach().clamp(-20, 20)
+    log_u_BT = torch.log1p(mix * torch.expm1(log_r_BT))
+    value_BT = mix * log_r_BT.exp() * (log_r_BT - log_u_BT) - (1 - mix) * log_u_BT
+    return value_BT.clamp(max=10) - (1 - mix) * log_u_BT * (logp_BT - logp_BT.detach())
+
+
 @dataclass(kw_only=True)
 class KLTerm:
     """A KL term, called with columns; subclasses say where it acts.
@@ -93,7 +112,7 @@ class KLInLoss(KLTerm):
     """Adds ``coef * estimator(logp, ref_logp)`` to the loss of each sampled token.
 
     Attributes:
-        estimator: `k1`, `k2`, `k3`, `k1_plus` or `k3_plus`.
+        estimator: `k1`, `k2`, `k3`, `k1_plus`, `k3_plus` or `jsd`.
         coef: loss units per nat, > 0.
         reference_dtype: precision of the frozen reference, such as ``bfloat16``; None is the policy's.
     """

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from lit_agentrl.distributed import StrategyDoors
@@ -165,6 +166,17 @@ class Networks:
         assert self.reference is not None
         with doors.in_use(self.reference, tensors["tokens_BT"].device), adapters_off(self.reference):
             return self.logp(tensors, self.reference)
+
+    def computed(self, device: torch.device) -> dict[str, Any]:
+        """All that the reference's log-probs depend on, to the last bit, beside its weights and the rows."""
+        assert self.reference is not None
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return {
+            "form": self.form, "tokens_per_microbatch": self._settings.tokens_per_microbatch,
+            "logits_chunk": self._settings.logits_chunk, "temperature": self._temperature, "device": name,
+            "attention": self.reference.config._attn_implementation, "is_base": self.reference is self.policy,
+            "torch": torch.__version__, "matmul": torch.get_float32_matmul_precision(),
+        }  # fmt: skip
 
     def values(self, tensors: Tensors) -> Tensor:
         """The critic's values (points) of the rows."""

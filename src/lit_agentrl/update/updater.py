@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,12 +13,15 @@ from lit_agentrl.batch import LEFT_OUT
 from lit_agentrl.checks import named
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
+from lit_agentrl.models.logprobs import at_least_float32
+from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.update.critic import Critic, explained
 from lit_agentrl.update.gradients import by_spread
+from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.microbatches import kept_rows
 from lit_agentrl.update.minibatches import minibatches, plural, with_fillers
 from lit_agentrl.update.networks import Networks
@@ -39,6 +45,7 @@ class Updater:
         seed: run seed; minibatches are drawn with it.
         reference: which network the reference is, where the objective asks for one; None: the start.
         is_reference_given: rows come with ``ref_logp_BT``, so that no reference is kept.
+        kept: has what a reference that stands still says of all rows; then that is let go before the first step.
         head: of a reward model; the network is then trained below it.
 
     Raises:
@@ -61,6 +68,7 @@ class Updater:
         seed: int = 0,
         reference: Reference | None = None,
         is_reference_given: bool = False,
+        kept: KeptReference | None = None,
         head: ScoreHead | None = None,
     ) -> None:
         if settings.gradients is not None and not isinstance(objective, Algorithm):
@@ -74,6 +82,9 @@ class Updater:
         has_reference = objective.needs("ref_logp_BT") and not is_reference_given
         self.reference = reference or Start()
         read = self.reference.make(policy, objective.requirements.reference_dtype) if has_reference else None
+        self._kept = kept
+        if kept is not None and read is not None:
+            self._weights = fingerprint(read) if policy.adapters is None else policy.adapters["fingerprint"]
         with named("update"):  # where the settings of an update stand
             self.networks = Networks(
                 policy.network, critic=critic, reference=read, settings=settings, temperature=temperature,
@@ -105,6 +116,8 @@ class Updater:
         if not self.objective.trains:
             return {}
         self.progress.skipped = 0
+        if self._kept is not None and (reference := self.networks.reference) is not None:
+            self._keep(self._kept, reference, loop)
         row: dict[str, float] = {}
         if not self.progress.is_nothing(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
             tensors = self._with_old_scores(tensors, loop)
@@ -119,6 +132,17 @@ class Updater:
         return row
 
     # ------------------------------------------------------------------ before the first step
+    def _keep(self, kept: KeptReference, reference: Any, loop: Loop) -> None:
+        """Have the reference score all rows, and let it go."""
+        precision = at_least_float32(torch.empty(0, dtype=reference.dtype)).dtype
+        about = {"weights": self._weights, "is_sharded": loop.doors.is_sharded}
+        kept.fill(
+            partial(self.networks.reference_logp, doors=loop.doors),
+            about | self.networks.computed(loop.device),
+            like=torch.empty(0, dtype=precision, device=loop.device),
+        )
+        self.networks.reference = None
+
     def _with_old_scores(self, tensors: Tensors, loop: Loop) -> Tensors:
         """With the networks' columns; old log-probs are the sampler's own, unless both are asked for."""
         if bool(tensors["is_action_BT"][:, :1].any()):
@@ -135,7 +159,9 @@ class Updater:
         if is_unknown:
             known_BT = torch.where(is_unknown_BT, tensors["old_logp_BT"], tensors["sampler_logp_BT"])
             tensors["sampler_logp_BT"] = known_BT
-        if self.networks.reference is not None:
+        if self._kept is not None:
+            tensors["ref_logp_BT"] = self._kept.of(tensors)
+        elif self.networks.reference is not None:
             tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
         if (critic := self.networks.critic) is not None:
             found = self.networks.valued(tensors)
