@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import shutil
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.update.bare import BareModule, ThreadedDist, build, float64, off_poli
 
 Rows = Mapping[str, Tensor]
 LIKE = torch.empty(0, dtype=torch.float64)
+SGD = OptimSettings(optimizer=torch.optim.SGD, lr=0.01)
 
 
 def piece(*rows: tuple[str, str], width: int = 8) -> dict[str, Tensor]:
@@ -181,10 +184,10 @@ def double() -> Iterator[None]:
         yield
 
 
-def trained(kept: KeptReference | None, batches: list[TrajectoryBatch], begin: int = 0) -> BareModule:
-    found = build(fresh("dpo"), optim=OptimSettings(optimizer=torch.optim.SGD, lr=0.01), kept=kept)
+def trained(kept: KeptReference | None, batches: list[TrajectoryBatch]) -> BareModule:
+    found = build(fresh("dpo"), optim=SGD, kept=kept)
     for iteration, batch in enumerate(batches):
-        step(found, batch, begin + iteration)
+        step(found, batch, iteration)
     return found
 
 
@@ -200,9 +203,14 @@ def test_training_is_the_same_and_the_reference_is_let_go(tmp_path: Path, double
         halves = [whole.select(whole.group_B <= 2).tensors(), whole.select(whole.group_B > 2).tensors()]
         return KeptReference(tmp_path, lambda: halves, {})
 
-    plain, first, second = trained(None, batches), trained(kept(), batches), trained(kept(), batches)
-    assert plain.updater.networks.reference is not None
-    assert first.updater.networks.reference is None and second.updater.networks.reference is None
+    plain, first = trained(None, batches), build(fresh("dpo"), optim=SGD, kept=kept())
+    held = weakref.ref(first.updater.networks.reference)
+    assert held() is not None
+    for iteration, batch in enumerate(batches):
+        step(first, batch, iteration)
+    gc.collect()
+    assert held() is None and plain.updater.networks.reference is not None
+    second = trained(kept(), batches)
     torch.testing.assert_close(weights(first), weights(plain), rtol=0, atol=1e-13)
     assert torch.equal(weights(first), weights(second))
     shutil.rmtree(tmp_path)

@@ -42,6 +42,7 @@ class KeptReference:
     ) -> None:
         self._folder, self._pieces, self._computed = folder, pieces, computed
         self._known: dict[bytes, Tensor] = {}
+        self._like = torch.empty(0)
         self._damaged: list[str] = []
         self._unwritten: str | None = None
 
@@ -102,7 +103,7 @@ class KeptReference:
                 return logp_A
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError):
             pass
         self._damaged.append(file.name)
         return None

@@ -116,8 +116,8 @@ class Updater:
         if not self.objective.trains:
             return {}
         self.progress.skipped = 0
-        if self._kept is not None and (reference := self.networks.reference) is not None:
-            self._keep(self._kept, reference, loop)
+        if self._kept is not None and self.networks.reference is not None:
+            self._keep(self._kept, loop)
         row: dict[str, float] = {}
         if not self.progress.is_nothing(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
             tensors = self._with_old_scores(tensors, loop)
@@ -132,8 +132,9 @@ class Updater:
         return row
 
     # ------------------------------------------------------------------ before the first step
-    def _keep(self, kept: KeptReference, reference: Any, loop: Loop) -> None:
+    def _keep(self, kept: KeptReference, loop: Loop) -> None:
         """Have the reference score all rows, and let it go."""
+        reference: Any = self.networks.reference
         precision = at_least_float32(torch.empty(0, dtype=reference.dtype)).dtype
         about = {"weights": self._weights, "is_sharded": loop.doors.is_sharded}
         kept.fill(
