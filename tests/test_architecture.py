@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
 CONF = PACKAGE / "conf"
-BASE = {"actions", "schemas", "episode", "batch", "seeds", "files", "distributed", "checks"}
+BASE = {
+    "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks",
+}  # fmt: skip
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
     **dict.fromkeys(["models", "text", "envs", "report"], 1),

@@ -14,11 +14,11 @@ from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.engines.openai import OpenAIEngine
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.episode import Episode
+from lit_agentrl.judging import Criteria, Unreadable, voted
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.judge import Judge
-from lit_agentrl.rewards.judging import Criteria, Unreadable, voted
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.adviser import Adviser
 from tests.conftest import nano_tokenizer

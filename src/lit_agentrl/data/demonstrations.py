@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_agentrl.checks import require_one_of
-from lit_agentrl.data.conversations import Reader, dialogue
+from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
+from lit_agentrl.envs.messages import dialogue
 from lit_agentrl.episode import Episode
 
 

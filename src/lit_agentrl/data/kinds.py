@@ -18,19 +18,6 @@ if TYPE_CHECKING:
 MOST = 1_000_000
 
 
-class BadRow(ValueError):
-    """A row that cannot be trained on.
-
-    Args:
-        reason: a short name, by which such rows are counted.
-        message: one line.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """What every kind of data set has.

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lit_agentrl.checks import require_number, require_one_of, require_whole
-from lit_agentrl.data.conversations import Reader, number, pair_of
-from lit_agentrl.data.kinds import MOST, BadRow, Kind, replies, scored
+from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.kinds import MOST, Kind, replies, scored
 from lit_agentrl.data.recordings import Group
+from lit_agentrl.envs.messages import BadRow, pair_of, pair_worth
 from lit_agentrl.episode import Episode, Segment, Turn
-
-_SIDES = ("chosen", "rejected")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +67,8 @@ class Pairs(Kind):
             low -= 1
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        opening, sides = pair_of(row, _SIDES)
-        given = [row.get(f"score_{side}") for side in _SIDES]
-        worth = [1.0, 0.0]
-        if None not in given:
-            worth = [number(row, f"score_{side}") for side in _SIDES]
-        elif row.get("margin") is not None:
-            worth = [number(row, "margin"), 0.0]
-        if worth[0] == worth[1]:
-            raise BadRow("tie", "both sides are worth the same, so that none is better")
-        if worth[0] < worth[1]:
-            raise BadRow("reversed", "the chosen side is worth less than the rejected one")
+        opening, sides = pair_of(row)
+        worth = pair_worth(row)
         pair = [scored(read.episode(opening, side), value) for side, value in zip(sides, worth, strict=True)]
         if replies(pair[0]) == replies(pair[1]):
             raise BadRow("identical", "chosen and rejected are the same")

@@ -11,8 +11,9 @@ from pathlib import Path
 from lit_agentrl.checks import one_line, require_local
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
-from lit_agentrl.data.kinds import BadRow, Kind, by_prompt, scored
+from lit_agentrl.data.kinds import Kind, by_prompt, scored
 from lit_agentrl.data.recordings import Group, Recordings
+from lit_agentrl.envs.messages import BadRow
 from lit_agentrl.envs.tables import READERS, read_table, short_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from lit_agentrl.checks import require
-from lit_agentrl.data.conversations import Reader, dialogue, prompt_of
-from lit_agentrl.data.kinds import BadRow, Kind, scored
+from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
+from lit_agentrl.envs.messages import BadRow, dialogue, prompt_of
 from lit_agentrl.episode import Episode
 
 

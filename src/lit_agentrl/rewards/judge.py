@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 from lit_agentrl import seeds
 from lit_agentrl.checks import one_line, require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.judging import VOTES, Criteria, Unreadable, voted
 from lit_agentrl.rewards.base import Answerer, Points, RewardContext, RewardPart, Stage, outcome
-from lit_agentrl.rewards.judging import VOTES, Criteria, Unreadable, voted
 from lit_agentrl.rewards.remembered import Remembered
 from lit_agentrl.rewards.watching import Watched
 

@@ -59,12 +59,20 @@ class Criteria:
     def score_of(self, episode: Episode) -> str:
         """Asks for a score of one episode."""
         form = f"<score>a number from {self.low:g} to {self.high:g}</score>"
-        return self._question("how well an assistant has played a game", [episode], form)
+        return self._question("how well an assistant has done what it was asked", [episode], form)
+
+    def scores_of(self, episodes: Sequence[Episode]) -> str:
+        """Asks for a score of each of several episodes of one prompt."""
+        what = f"how well each of {len(episodes)} assistants has done what it was asked"
+        form = f"<scores>{len(episodes)} numbers from {self.low:g} to {self.high:g}, commas between them</scores>"
+        return self._question(what, episodes, form)
 
     def better_of(self, first: Episode, second: Episode) -> str:
         """Asks which of two episodes of one prompt is better."""
         form = "<better>1, 2, or tie</better>"
-        return self._question("which of two assistants has played a game better", [first, second], form)
+        return self._question(
+            "which of two assistants has better done what it was asked", [first, second], form
+        )
 
     def _question(self, what: str, episodes: Sequence[Episode], form: str) -> str:
         texts = [self._shown(episode) for episode in episodes]
@@ -116,10 +124,16 @@ class Criteria:
         Raises:
             Unreadable: it is not of the form that was asked for, or the score is out of range.
         """
-        score = float(self._read(reply, "score", _NUMBER))
-        if not self.low <= score <= self.high or not math.isfinite(score):
-            raise Unreadable("out_of_range")
-        return (score - self.low) / (self.high - self.low)
+        return self._share(self._read(reply, "score", _NUMBER))
+
+    def read_scores(self, reply: str, count: int) -> list[float]:
+        """The scores of ``count`` episodes, each as `read_score` gives it.
+
+        Raises:
+            Unreadable: as of `read_score`, or there are more or fewer of them.
+        """
+        numbers = rf"{_NUMBER}(?:\s*,\s*{_NUMBER}){{{count - 1}}}"
+        return [self._share(number) for number in self._read(reply, "scores", numbers).split(",")]
 
     def read_better(self, reply: str) -> int:
         """Which is better: 1 or 2; 0 is a tie.
@@ -128,6 +142,22 @@ class Criteria:
             Unreadable: it is not of the form that was asked for.
         """
         return {"1": 1, "2": 2, "tie": 0}[self._read(reply, "better", "1|2|tie")]
+
+    def write(self, verdict: str, value: str) -> str:
+        """A reply of the form that is asked for, with few words.
+
+        Args:
+            verdict: ``score``, ``scores`` or ``better``.
+            value: what stands in it.
+        """
+        first = "" if self.principles else "<principles>It does what was asked.</principles>\n"
+        return f"{first}<critique>Some do, and some do not.</critique>\n<{verdict}>{value}</{verdict}>"
+
+    def _share(self, number: str) -> float:
+        score = float(number)
+        if not self.low <= score <= self.high or not math.isfinite(score):
+            raise Unreadable("out_of_range")
+        return (score - self.low) / (self.high - self.low)
 
     def _read(self, reply: str, tag: str, value: str) -> str:
         text = _THOUGHT.sub("", reply)
