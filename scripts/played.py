@@ -40,6 +40,7 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("bandit_reversed", {}, "better arm"),
     ("code", {}, "known program"),
     ("maths", {}, "known answer"),
+    ("judging", {}, "known worth of answers"),
     ("webshop", {}, "knows the goal's product"),
     ("pocket", {}, "gold plan"),
     *(

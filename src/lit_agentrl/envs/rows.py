@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from lit_agentrl.checks import require_local
 from lit_agentrl.envs.splits import SPLITS, split_of
 from lit_agentrl.envs.tables import READERS, read_table, short_path
+
+Files = tuple[tuple[str, str, tuple[int, int]], ...]
+
+
+class HasQuestion(Protocol):
+    """What can be dealt to splits: its question decides; of two rows with the same one the place is told."""
+
+    @property
+    def question(self) -> str: ...
+    @property
+    def place(self) -> str: ...
+
+
+Dealt = TypeVar("Dealt", bound=HasQuestion)
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,7 @@ class Source:
         needed: further columns that every row must have.
     """
 
-    files: tuple[tuple[str, str, tuple[int, int]], ...]
+    files: Files
     question: str
     reference: str | None
     needed: tuple[str, ...] = ()
@@ -75,7 +89,7 @@ def contents(path: str | Mapping[str, str]) -> dict[str, str]:
     return {split: blake2b(file.read_bytes()).hexdigest() for split, file in named_files(path).items()}
 
 
-def find_files(path: str | Mapping[str, str]) -> tuple[tuple[str, str, tuple[int, int]], ...]:
+def find_files(path: str | Mapping[str, str]) -> Files:
     """The files of a `Source`.
 
     Raises:
@@ -106,35 +120,55 @@ def find_files(path: str | Mapping[str, str]) -> tuple[tuple[str, str, tuple[int
 
 @lru_cache(maxsize=16)
 def _read(source: Source) -> Mapping[str, tuple[Row, ...]]:
-    dealt: dict[str, list[Row]] = {split: [] for split in SPLITS}
-    own = [split for split, _, _ in source.files]
+    return deal(source.files, partial(_checked, source=source), f"column {source.question}")
+
+
+def deal(
+    files: Files, checked: Callable[[Mapping[str, Any], str], Dealt], what: str
+) -> Mapping[str, tuple[Dealt, ...]]:
+    """The rows of each split.
+
+    Args:
+        files: see `find_files`.
+        checked: makes one of a row and of its place; a ValueError says what is wrong with it.
+        what: tells two questions apart, in messages.
+
+    Raises:
+        ValueError: as of `Source.read`.
+    """
+    dealt: dict[str, list[Dealt]] = {split: [] for split in SPLITS}
+    own = [split for split, _, _ in files]
     first: dict[str, tuple[str, str]] = {}  # question -> split and place where it was seen first
-    for split_of_file, path, _ in source.files:
-        for row in _rows(Path(path), source):
+    for split_of_file, path, _ in files:
+        for row in _rows(Path(path), checked):
             asked = " ".join(row.question.split())
             share = split_of(asked)
             split = share if split_of_file == "train" and share not in own else split_of_file
             before, place = first.setdefault(asked, (split, row.place))
             if before != split:
                 raise ValueError(
-                    f"path={row.place}: column {source.question} is that of {place}, and a question in both {before} "
-                    f"and {split} would be trained on and tested; take one of the two out"
+                    f"path={row.place}: {what} is that of {place}, and a question in both {before} and {split} would "
+                    "be trained on and tested; take one of the two out"
                 )
             dealt[split].append(row)
     if empty := [split for split, rows in dealt.items() if not rows]:
         raise ValueError(
-            f"path={short_path(Path(source.files[0][1]))}: none of {sum(map(len, dealt.values()))} rows is in the "
+            f"path={short_path(Path(files[0][1]))}: none of {sum(map(len, dealt.values()))} rows is in the "
             f"split {empty[0]}; add rows, or name a file for each split: path={{train: FILE, val: FILE, test: FILE}}"
         )
     return {split: tuple(rows) for split, rows in dealt.items()}
 
 
-def _rows(path: Path, source: Source) -> list[Row]:
+def _rows(path: Path, checked: Callable[[Mapping[str, Any], str], Dealt]) -> Sequence[Dealt]:
     rows, bad = [], []
     for where, found in read_table(path):
         place = f"{short_path(path)} {where}"
         try:
-            rows.append(_checked(found, place, source))
+            if isinstance(found, ValueError):
+                raise found
+            if not isinstance(found, dict):
+                raise ValueError('it is no object; write {"column": value, …}')
+            rows.append(checked(found, place))
         except ValueError as error:
             bad.append(f"path={place}: {error}")
     if bad:
@@ -142,11 +176,7 @@ def _rows(path: Path, source: Source) -> list[Row]:
     return rows
 
 
-def _checked(columns: object, place: str, source: Source) -> Row:
-    if isinstance(columns, ValueError):
-        raise columns
-    if not isinstance(columns, dict):
-        raise ValueError('it is no object; write {"column": value, …}')
+def _checked(columns: Mapping[str, Any], place: str, *, source: Source) -> Row:
     roles = {source.question: "question", source.reference: "reference"}
     for name in (source.question, source.reference, *source.needed):
         if name is not None and columns.get(name) is None:

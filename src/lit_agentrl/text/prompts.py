@@ -13,7 +13,7 @@ from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect, leaves_tools
 
-Style = Literal["compact", "full"]
+Style = Literal["compact", "full", "bare"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Prompt:
 
     Args:
         style: ``compact`` is a few words a turn, for the embedded policy; ``full`` explains rules, format
-            and budgets in a system message, for instruction-tuned models.
+            and budgets in a system message, for instruction-tuned models; ``bare`` is what the game shows.
         think: Whether the reply format has a think block; also what the parser is told.
         force_think: Whether the reply header ends in ``<think>``; for the chat renderer.
         show_reward: Whether a turn's reward is told with the next observation.
@@ -86,24 +86,33 @@ class Prompt:
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
             lines = [name, *([lessons] if lessons else []), first, *([f"go {hint}"] if hint else [])]
             return [_user("\n".join([*lines, *self._plan(plan)]))]
-        system = "\n\n".join(
-            [
+        first = observation if message is None else message
+        if hint:
+            first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
+        own = _user("\n".join([first, *self._plan(plan)]))
+        lessons = f"Lessons of earlier episodes:\n{lessons}" if lessons else ""
+        parts = [system_text or ""]
+        if self.style == "full":
+            parts = [
                 f"You are playing {name}.\n{rules.strip()}".rstrip() if system_text is None else system_text,
                 f"You have {_count(max_turns, 'turn')} and {_count(max_actions, 'action')} in all. "
                 f"One reply may hold up to {_count(max_actions_per_turn, 'action')}.",
                 dialect.instructions(
                     actions, max_actions=min(max_actions_per_turn, max_actions), think=self.think
                 ),
-                *([f"Lessons of earlier episodes:\n{lessons}"] if lessons else []),
             ]
-        )
-        first = observation if message is None else message
-        if hint:
-            first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
-        told = {"role": "system", "content": system}
+        system = "\n\n".join(filter(None, [*parts, lessons]))
+        told = [{"role": "system", "content": system}] if system else []
+        return self._with_tools([*told, own], actions, dialect)
+
+    def _with_tools(
+        self, messages: list[dict[str, str]], actions: Actions, dialect: Dialect
+    ) -> list[dict[str, str]]:
+        """With the tools in the first message where the chat template is to tell of them."""
         if actions.tools and leaves_tools(dialect):
-            told["tools"] = json.dumps([json.loads(tool.text) for tool in actions.tools], ensure_ascii=False)
-        return [told, _user("\n".join([first, *self._plan(plan)]))]
+            tools = [json.loads(tool.text) for tool in actions.tools]
+            messages[0]["tools"] = json.dumps(tools, ensure_ascii=False)
+        return messages
 
     def following(
         self,
@@ -140,8 +149,10 @@ class Prompt:
         lines = [f"Your last reply was invalid: {complaint}."] if complaint else []
         if self.show_reward:
             lines.append(f"Your last turn earned {points} points.")
-        lines.append(f"You have {_count(turns_left, 'turn')} and {_count(actions_left, 'action')} left.")
-        return "\n".join([*lines, "The game now shows:", observation, *self._plan(plan)])
+        if self.style == "full":
+            lines.append(f"You have {_count(turns_left, 'turn')} and {_count(actions_left, 'action')} left.")
+            lines.append("The game now shows:")
+        return "\n".join([*lines, observation, *self._plan(plan)])
 
     def after_plan(self, *, observation: str, turns_left: int, actions_left: int) -> str:
         """The user message after a reply that was a plan; arguments as of `following`.

@@ -20,8 +20,9 @@ from lit_agentrl.text.dialects.blocks import (
     think_first,
 )
 
-_THINK_END = "</think>"
+THINK_END = "</think>"
 _END = re.compile(r"(?:\s|<\|\w+\|>|</s>)*")  # what a tokenizer writes where a reply ends
+_ENDS = re.compile(r"(?:<\|\w+\|>|</s>)\s*\Z")
 
 
 class NotWritten(ValueError):
@@ -81,9 +82,7 @@ class BareCalls:
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
         """See `Dialect`."""
-        at = text.find(_THINK_END) if think else -1
-        thought, rest = (text[:at], text[at + len(_THINK_END) :]) if at >= 0 else ("", text)
-        told, has_think = thought.replace(THINK_START, "", 1).strip(), at >= 0
+        told, rest, has_think = parted(text, think=think)
         try:
             bodies = self.bodies(rest)
         except NotWritten as error:
@@ -101,13 +100,7 @@ class BareCalls:
 
     def spans(self, text: str, *, in_think: bool) -> list[Block]:
         """See `Dialect`."""
-        at = text.find(_THINK_END)
-        if at < 0:
-            return [Block("think", 0, 0, len(text), len(text), False)] if in_think else self._answer(text, 0)
-        start = 0 if in_think else max(text.find(THINK_START, 0, at), 0)
-        end = at + len(_THINK_END)
-        opened = start if in_think or not text.startswith(THINK_START, start) else start + len(THINK_START)
-        return [Block("think", start, opened, at, end, True), *self._answer(text, end)]
+        return think_spans(text, in_think=in_think)
 
     def stop(self, tokenizer: object) -> Stop:
         """Nowhere: the model ends a reply."""
@@ -115,11 +108,31 @@ class BareCalls:
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
         """See `Dialect`; each action is a call's JSON."""
-        before = "" if thought is None else f"{THINK_START}{thought}{_THINK_END}"
+        before = "" if thought is None else f"{THINK_START}{thought}{THINK_END}"
         return before + self.joined(actions)
 
-    def _answer(self, text: str, start: int) -> list[Block]:
-        return [Block("answer", start, start, len(text), len(text), True)] if start < len(text) else []
+
+def parted(text: str, *, think: bool) -> tuple[str, str, bool]:
+    """The thinking of a reply, what stands behind it, and whether there is a closed think block."""
+    at = text.find(THINK_END) if think else -1
+    if at < 0:
+        return "", text, False
+    return text[:at].replace(THINK_START, "", 1).strip(), text[at + len(THINK_END) :], True
+
+
+def think_spans(text: str, *, in_think: bool) -> list[Block]:
+    """The think block of a reply, and what stands behind it."""
+    at = text.find(THINK_END)
+    if at < 0:
+        return [Block("think", 0, 0, len(text), len(text), False)] if in_think else _answer(text, 0)
+    start = 0 if in_think else max(text.find(THINK_START, 0, at), 0)
+    end = at + len(THINK_END)
+    opened = start if in_think or not text.startswith(THINK_START, start) else start + len(THINK_START)
+    return [Block("think", start, opened, at, end, True), *_answer(text, end)]
+
+
+def _answer(text: str, start: int) -> list[Block]:
+    return [Block("answer", start, start, len(text), len(text), True)] if start < len(text) else []
 
 
 def one_json(text: str, start: int) -> int:
@@ -142,3 +155,8 @@ def past_blank(text: str, start: int) -> int:
 def is_end(text: str, start: int) -> bool:
     """Whether nothing follows but what a tokenizer writes at an end."""
     return _END.fullmatch(text, start) is not None
+
+
+def without_end(text: str) -> str:
+    """The text without what a tokenizer writes where a reply ends."""
+    return _ENDS.sub("", text)
