@@ -171,6 +171,20 @@ class Criteria:
         return found[1]
 
 
+def best_judged(values: Sequence[float], worth: Sequence[float], keep: int) -> list[float]:
+    """The ``keep`` values whose judgements are worth most, in their order; of equal worth the first ones.
+
+    They vote in place of all, as SPCT has it with its meta reward model (arXiv 2504.02495, section 4.2).
+
+    Args:
+        values: scores of one episode by several judgements.
+        worth: of each judgement, the more the better.
+        keep: at least 1; all where there are fewer.
+    """
+    best = sorted(range(len(values)), key=lambda k: -worth[k])[:keep]
+    return [values[k] for k in sorted(best)]
+
+
 VOTES = ("mean", "median", "majority")
 
 

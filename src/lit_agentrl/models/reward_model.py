@@ -117,18 +117,18 @@ def read_about(path: str) -> About:
     return about
 
 
-def load_model(path: str, tokenizer: str) -> RewardModel:
+def load_model(path: str, tokenizer: str | None) -> RewardModel:
     """The reward model of a folder, frozen.
 
     Args:
         path: of a run, or of the folder itself.
-        tokenizer: fingerprint of that of the policy whose ids it is to read.
+        tokenizer: fingerprint of that of the policy whose ids it is to read; None: it reads those of its own.
 
     Raises:
         ValueError: it cannot be loaded, speaks other ids, or its weights are not those that are recorded.
     """
     folder, about = find_model(path), read_about(path)
-    if about.tokenizer != tokenizer:
+    if tokenizer is not None and about.tokenizer != tokenizer:
         raise ValueError(
             f"path={path} reads token ids of another tokenizer than the policy's; train a reward model of the same one"
         )

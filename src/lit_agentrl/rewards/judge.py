@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 from lit_agentrl import seeds
 from lit_agentrl.checks import one_line, require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import VOTES, Criteria, Unreadable, voted
+from lit_agentrl.judging import VOTES, Criteria, Unreadable, best_judged, voted
 from lit_agentrl.rewards.base import Answerer, Points, RewardContext, RewardPart, Stage, outcome
+from lit_agentrl.rewards.meta import Meta, voters
 from lit_agentrl.rewards.remembered import Remembered
 from lit_agentrl.rewards.watching import Watched
 
@@ -37,6 +38,8 @@ class Judge(RewardPart):
         keep_penalties: protocol penalties stay where the game's points go.
         samples: replies for each episode.
         vote: of the samples: ``mean``, ``median`` or ``majority``.
+        meta: folder of a run that trained a reward model on judgements: the samples that it scores highest vote alone.
+        keep: so many of them; None: half, rounded up.
         retries: how often a reply that cannot be read is asked for again.
         max_unjudged_share: of an iteration's episodes; more end the run.
         temperature, max_reply_tokens, max_context_tokens: of the judge's replies.
@@ -54,6 +57,8 @@ class Judge(RewardPart):
     keep_penalties: bool = True
     samples: int = 1
     vote: str = "mean"
+    meta: str | None = None
+    keep: int | None = None
     retries: int = 2
     max_unjudged_share: float = 0.2
     temperature: float = 1.0
@@ -88,6 +93,7 @@ class Judge(RewardPart):
             raise ValueError(f"samples={self.samples} with temperature=0 would ask for the same reply again")
         if self.samples == 1 and self.vote != "mean":
             raise ValueError(f"vote={self.vote} has no effect with samples=1; raise it")
+        self._keep = voters(self.meta, self.keep, self.samples)
         self._criteria = Criteria(
             principles=self.principles, low=self.low, high=self.high, shows_end=self.shows_end,
             most_characters=self.most_characters,
@@ -102,6 +108,7 @@ class Judge(RewardPart):
             ValueError: it cannot be made, or its server does not answer.
         """
         self._seed = context.seed
+        self._meta = None if self.meta is None else Meta(self.meta, context.device)
         params = {
             "temperature": self.temperature, "max_reply_tokens": self.max_reply_tokens,
             "max_context_tokens": self.max_context_tokens,
@@ -144,7 +151,7 @@ class Judge(RewardPart):
     def _asked(self, episodes: Sequence[Episode]) -> list[float | None]:
         texts = [self._criteria.score_of(episode) for episode in episodes]
         open_ = [(place, sample) for place in range(len(episodes)) for sample in range(self.samples)]
-        found: list[list[float]] = [[] for _ in episodes]
+        found: list[list[tuple[float, str]]] = [[] for _ in episodes]
         self._first = ""
         for attempt in range(self.retries + 1):
             questions = [
@@ -155,15 +162,22 @@ class Judge(RewardPart):
             unread = []
             for (place, sample), reply in zip(open_, replies, strict=True):
                 try:
-                    found[place].append(self._criteria.read_score(reply))
+                    found[place].append((self._criteria.read_score(reply), reply))
                 except Unreadable as error:
                     unread.append((place, sample))
                     self._counts[f"unread_{error}"] += 1
                     self._first = self._first or f'; the first: "{one_line(reply[:80])}" ({error})'
             open_ = unread
-        self._counts.update(episodes=len(episodes), unjudged=sum(not values for values in found))
-        self._spread += [pstdev(values) for values in found if len(values) > 1]
-        return [voted(values, self.vote) if values else None for values in found]
+        self._counts.update(episodes=len(episodes), unjudged=sum(not judged for judged in found))
+        self._spread += [pstdev(value for value, _ in judged) for judged in found if len(judged) > 1]
+        values = [[value for value, _ in judged] for judged in found]
+        if self._meta is not None:
+            judgements = [
+                (text, reply) for text, judged in zip(texts, found, strict=True) for _, reply in judged
+            ]
+            worth = iter(self._meta.values(judgements))
+            values = [best_judged(each, [next(worth) for _ in each], self._keep) for each in values]
+        return [voted(each, self.vote) if each else None for each in values]
 
     def _key(self, episode: Episode, sample: int, attempt: int) -> int:
         return seeds.key(
@@ -231,11 +245,24 @@ class Judge(RewardPart):
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """What a success was worth at first."""
-        return {"watched": self._watched.state_dict()}
+        """What a success was worth at first, and which model chooses among samples."""
+        return {
+            "watched": self._watched.state_dict(),
+            "meta": None if self._meta is None else self._meta.fingerprint,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Inverse of :meth:`state_dict`.
+
+        Raises:
+            ValueError: another model chooses than that of the checkpoint.
+        """
+        mine, other = (None if self._meta is None else self._meta.fingerprint), state.get("meta")
+        if mine != other:
+            raise ValueError(
+                f"reward.{self.name}.meta={self.meta} holds weights {str(mine)[:12]}, and this run was trained with "
+                f"{str(other)[:12]}; put the model back"
+            )
         self._watched.load_state_dict(state["watched"])
 
 
