@@ -58,7 +58,7 @@ class Reading(ScriptedEngine):
 
 def by_length(question: str, number: int) -> str:
     """What a run is judged by in tests: a tenth of the length, or nothing that can be read."""
-    return reply(len(question) % 11) if len(question) % 13 else "I would rather not say."
+    return reply(len(question) % 11) if len(question) % 5 else "I would rather not say."
 
 
 def answering(judge: Asked, **options: Any) -> Judge:
