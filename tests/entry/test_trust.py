@@ -58,6 +58,8 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("callbacks.last.dirpath", "/elsewhere/checkpoints"),
     ("callbacks.last.dirpath", "relative"),
     ("logger.csv.name", "../../elsewhere"),
+    ("data", {"cache_reference": "/elsewhere/kept"}),
+    ("data", {"cache_reference": "relative"}),
     ("worker.address", "elsewhere:6379"),
     (
         "env.game",

@@ -85,7 +85,8 @@ _PLACES = [
 ]
 _HOMES = {"torch.optim.Optimizer": "torch.optim"}  # of subclasses, where it is not this package
 _KEYS = ("_target_", "_partial_")  # of Hydra's own keys; what a target is given stands under names
-_WRITING = re.compile(r"(callbacks|logger)\.(?![^.]+\.dialect\.).+")  # places of parts that write files
+# places of parts that write files
+_WRITING = re.compile(r"(callbacks|logger)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
 _REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key, which is all that is followed
 
 
@@ -196,7 +197,7 @@ def _leads_out(key: str, value: Any, folder: Path) -> bool:
     path = Path(value)
     if ".." in path.parts:
         return True
-    is_place = path.is_absolute() or key in ("dirpath", "save_dir")
+    is_place = path.is_absolute() or key in ("dirpath", "save_dir", "cache_reference")
     return is_place and not path.resolve().is_relative_to(folder)
 
 
