@@ -43,7 +43,7 @@ coverage: $(STAMP)
 # the sweeps side by side, since each of their tests is one process; then what measures, or starts processes of its own
 SLOW := slow and not long and not gpu and not oracle and not vllm
 test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load -m 'sweep and $(SLOW)' $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m 'sweep and $(SLOW)' $(ARGS)
 	$(BIN)/python -m pytest -m 'not sweep and $(SLOW)' $(ARGS)
 
 oracle: $(ORACLE_STAMP)
