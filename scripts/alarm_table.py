@@ -27,13 +27,12 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.entry.composition import CONFIG_DIR
-from lit_agentrl.report.rules import Rule
+from lit_agentrl.report.rules import Rule, collapse, times
 from lit_agentrl.report.runs import Run, load_ended
 from lit_agentrl.report.signals import reward_gap
 from lit_agentrl.report.statistics import wilson_interval
 
-COLLAPSE = {"signal": "val/success", "below": 0.5, "reference": "peak", "patience": 3}
-RIVAL = COLLAPSE | {"patience": 1}
+RIVAL = {"signal": "val/success", "below": 0.5, "reference": "peak"}
 MOST_FALSE = 1.0  # alarms in 100 iterations, where bounds are chosen
 FALLS = (
     "rollout/return_std_within_group", "rollout/entropy", "collapse/entropy_think", "collapse/entropy_answer",
@@ -45,7 +44,7 @@ RISES = (
 )  # fmt: skip
 COLUMNS = ("options", "seed", "start", "peak", "last", "collapse_iteration")
 Options = Mapping[str, Any]
-Rows = Sequence[Mapping[str, float]]
+Rows = Sequence[Mapping[str, float | None]]
 
 
 def candidates() -> Iterator[tuple[str, Options]]:
@@ -76,11 +75,6 @@ def candidates() -> Iterator[tuple[str, Options]]:
         yield "points without success rise", {"signal": reward_gap, "above": above, "patience": patience}
 
 
-def times(rule: Rule, rows: Rows) -> list[int]:
-    """Iterations in which it comes true."""
-    return [int(row["iteration"]) for row in rows if rule.look("rule", row) is not None]
-
-
 @dataclass(frozen=True)
 class Played:
     """A run: its rows, the start first, and the iteration of its collapse."""
@@ -91,9 +85,8 @@ class Played:
 
     @classmethod
     def of(cls, run: Run) -> Played:
-        rows = [{name: value for name, value in row.items() if value is not None} for row in run.metrics.rows]
         assert run.seed is not None, "main() has asked"
-        return cls(run.seed, rows, next(iter(times(Rule(**COLLAPSE), rows)), None))
+        return cls(run.seed, run.metrics.rows, next(iter(times(collapse(), run.metrics.rows)), None))
 
     @property
     def iterations(self) -> int:

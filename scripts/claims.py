@@ -23,8 +23,9 @@ from typing import Literal, NamedTuple
 
 import yaml
 
+from lit_agentrl.report.cells import Cell
 from lit_agentrl.report.inference import Difference, paired
-from lit_agentrl.report.rules import Rule
+from lit_agentrl.report.rules import collapse, times
 from lit_agentrl.report.runs import Run, load_ended
 
 CLAIMS = Path(__file__).resolve().parents[1] / "docs/findings/claims.yaml"
@@ -58,18 +59,18 @@ class Played(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> Played:
-        assert run.scores is not None and run.seed is not None, "only runs that ended are read"
-        [game] = [each for each in run.scores["games"] if each["split"] == "test"]
-        start, last = (game[stage]["success"]["mean"] for stage in ("start", "last"))  # type: ignore[index, literal-required]
+        assert run.seed is not None, "only runs that ended are read"
+        cell = Cell("A", "", (run,))
+        [name] = [name for name in cell.games if name.split == "test"]
+        [start], [last] = (cell.scored(name, stage) for stage in ("start", "last"))
         options = tuple(sorted(each for each in run.overrides if each.split("=")[0] not in COMMON))
-        return cls(options, run.seed, start, last, kept(run))
+        return cls(options, run.seed, start.success, last.success, kept(run))
 
 
 def kept(run: Run) -> float:
     """Share of the iterations before its collapse; 1 where there is none."""
-    rule = Rule("val/success", below=0.5, reference="peak", patience=3)
-    rows = [{name: value for name, value in row.items() if value is not None} for row in run.metrics.rows]
-    fell = [row["iteration"] for row in rows if rule.look("collapse", row) is not None]
+    rows = run.metrics.rows
+    fell = times(collapse(), rows)
     return fell[0] / rows[-1]["iteration"] if fell else 1.0
 
 

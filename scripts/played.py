@@ -82,8 +82,8 @@ class Walker(OpenEnv):
         return self.seen, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.seen, *rest = super().step(action)
-        return self.seen, *rest  # type: ignore[return-value]
+        self.seen, reward, is_solved, is_cut, info = super().step(action)
+        return self.seen, reward, is_solved, is_cut, info
 
     def optimal_actions(self, *, horizon: int) -> list[str]:
         squares = self.seen.split()

@@ -45,6 +45,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     "content",
     [b"", b"no gzip", gzip.compress(b"{"), gzip.compress(b"[]"), gzip.compress(b'{"episodes": [{}]}'),
      gzip.compress(json.dumps({"episodes": [], "row": {}, "used": {}}).encode()), "torn", "flipped"],
+    ids=["empty", "no gzip", "no json", "a list", "no episode", "no sum", "torn", "flipped"],
 )  # fmt: skip
 def test_what_is_damaged_says_so_and_is_written_anew(content: bytes | str, tmp_path: Path) -> None:
     plays = KeptPlays(tmp_path)

@@ -41,18 +41,8 @@ _BESIDE = ("callbacks", "trainer", "strategy")
 _KNOWN = ("lit_agentrl.", "lightning.", "torch.")
 # beginnings of variables that libraries of sums listen to
 _VARIABLES = (
-    "ATEN_",
-    "BLIS_",
-    "DNNL_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "PYTORCH_",
-    "TORCH",
-)
+    "ATEN_", "BLIS_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH",
+)  # fmt: skip
 _OF_PROCESSOR = ("model name", "stepping", "cache size", "flags", "CPU part", "Features")  # of /proc/cpuinfo
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -124,3 +124,14 @@ class Rule:
         """The inverse."""
         self._first, self._last = list(state["first"]), list(state["last"])
         self._peak, self._streak = state["peak"], state["streak"]
+
+
+def collapse() -> Rule:
+    """What campaigns call a collapse: validation success, the start included, below half of its peak three times."""
+    return Rule("val/success", below=0.5, reference="peak", patience=3)
+
+
+def times(rule: Rule, rows: Sequence[Mapping[str, float | None]]) -> list[int]:
+    """Iterations of a whole run in which a new rule comes true; what was not measured (None) is left out."""
+    measured = ({name: value for name, value in row.items() if value is not None} for row in rows)
+    return [int(row["iteration"]) for row in measured if rule.look("rule", row) is not None]
