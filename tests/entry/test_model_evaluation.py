@@ -51,6 +51,25 @@ def test_an_api_is_measured_on_several_games(
     )
 
 
+def test_an_api_is_shown_solved_episodes(in_empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+    with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
+        main_evaluate(shlex.split(f"{REMOTE}{url} env=bandit prompt=full episodes=2 baselines=true shots=2"))
+    plain, shown = [], []
+    for _, body, *_ in asked:
+        messages = [each for each in body["messages"] if each["role"] != "system"]
+        (shown if len(messages) > 1 else plain).append(messages)
+    assert (
+        len(plain) == 4 and len(shown) == 2 and shown[0][:-1] == shown[1][:-1]
+    )  # plain: sampled, and greedy
+    assert [each[-1] for each in shown] == [
+        each[0] for each in plain[:2]
+    ]  # the same two bandits, asked alike
+    assert {each["role"] for each in shown[0][1::2]} == {"assistant"}
+    assert all("<answer>" in each["content"] for each in shown[0][1::2])
+    assert "few-shot" in capsys.readouterr().out
+
+
 def own_options(world: str) -> list[str]:
     """What a world leaves to its user: a file, a program, a server."""
     if world == "dataset":
