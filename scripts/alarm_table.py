@@ -177,10 +177,7 @@ def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
 def outcome(run: Run) -> list[object]:
     """The `COLUMNS` of a run: what it was, its success in validation, and when it collapsed."""
     success = [value for value in run.metrics["val/success"] if value is not None]
-    options = " ".join(
-        sorted(o for o in run.overrides if not o.startswith(("seed=", "experiment=", "trainer.")))
-    )
-    return [options, run.seed, success[0], max(success), success[-1], Played.of(run).collapse]
+    return [" ".join(run.options), run.seed, success[0], max(success), success[-1], Played.of(run).collapse]
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ from lit_agentrl.report.rules import collapse, times
 from lit_agentrl.report.runs import Run, load_ended
 
 CLAIMS = Path(__file__).resolve().parents[1] / "docs/findings/claims.yaml"
-COMMON = ("seed", "experiment", "trainer.accelerator")  # options that tell no runs apart
 
 
 class Claim(NamedTuple):
@@ -63,8 +62,7 @@ class Played(NamedTuple):
         cell = Cell("A", "", (run,))
         [name] = [name for name in cell.games if name.split == "test"]
         [start], [last] = (cell.scored(name, stage) for stage in ("start", "last"))
-        options = tuple(sorted(each for each in run.overrides if each.split("=")[0] not in COMMON))
-        return cls(options, run.seed, start.success, last.success, kept(run))
+        return cls(run.options, run.seed, start.success, last.success, kept(run))
 
 
 def kept(run: Run) -> float:

@@ -44,9 +44,7 @@ class Pair(NamedTuple):
 
 def pairs(run: Run, window: int) -> list[Pair]:
     """Of each signal that was measured in at least two windows of iterations."""
-    cell = " ".join(
-        sorted(each for each in run.overrides if not each.startswith(("seed=", "experiment=", "trainer.")))
-    )
+    cell = " ".join(run.options)
     assert run.seed is not None, "main() has asked"
     found = []
     for signal in SIGNALS:

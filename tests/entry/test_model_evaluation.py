@@ -59,12 +59,9 @@ def test_an_api_is_shown_solved_episodes(in_empty_folder: Path, capsys: pytest.C
     for _, body, *_ in asked:
         messages = [each for each in body["messages"] if each["role"] != "system"]
         (shown if len(messages) > 1 else plain).append(messages)
-    assert (
-        len(plain) == 4 and len(shown) == 2 and shown[0][:-1] == shown[1][:-1]
-    )  # plain: sampled, and greedy
-    assert [each[-1] for each in shown] == [
-        each[0] for each in plain[:2]
-    ]  # the same two bandits, asked alike
+    assert len(shown) == 2 and shown[0][:-1] == shown[1][:-1]
+    sampled, greedy = plain[:2], plain[2:]  # the same two bandits are asked alike
+    assert [[each[-1]] for each in shown] == sampled == greedy
     assert {each["role"] for each in shown[0][1::2]} == {"assistant"}
     assert all("<answer>" in each["content"] for each in shown[0][1::2])
     assert "few-shot" in capsys.readouterr().out

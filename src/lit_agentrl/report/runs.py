@@ -24,6 +24,7 @@ NOT_COMPARED = (  # what differs between runs that are one experiment, played se
     "seed", "resume", "eval_cache", "traceback", "run_dir", "logger", "callbacks.iteration_log",
     "callbacks.transcripts", "callbacks.progress", "callbacks.last",
 )  # fmt: skip
+_SHARED = ("seed", "experiment", "trainer.accelerator")  # of a campaign: what tells none of its cells apart
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Run:
     def seed(self) -> int | None:
         """Of the run."""
         return None if self.scores is None else self.scores["seed"]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Its overrides in order, without what tells no cells of a campaign apart: seed, experiment, accelerator."""
+        return tuple(sorted(each for each in self.overrides if each.split("=")[0] not in _SHARED))
 
     @property
     def command(self) -> str:
