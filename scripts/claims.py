@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -35,7 +37,7 @@ class Claim(NamedTuple):
     """As it stands in the file."""
 
     says: str
-    measure: Literal["last", "gain", "kept"]
+    measure: Literal["last", "gain", "kept", "sharp"]
     expected: Literal["above", "below"]
     least: float
     first: Sequence[str] = ()
@@ -51,6 +53,7 @@ class Played(NamedTuple):
     start: float
     last: float
     kept: float
+    sharp: float = nan
 
     @property
     def gain(self) -> float:
@@ -62,7 +65,7 @@ class Played(NamedTuple):
         cell = Cell("A", "", (run,))
         [name] = [name for name in cell.games if name.split == "test"]
         [start], [last] = (cell.scored(name, stage) for stage in ("start", "last"))
-        return cls(run.options, run.seed, start.success, last.success, kept(run))
+        return cls(run.options, run.seed, start.success, last.success, kept(run), sharp(run.folder))
 
 
 def kept(run: Run) -> float:
@@ -72,6 +75,16 @@ def kept(run: Run) -> float:
     return fell[0] / rows[-1]["iteration"] if fell else 1.0
 
 
+def sharp(folder: Path) -> float:
+    """Gain at the best temperature of each, of those that ``evaluate.py`` played; nan where it did not play both."""
+
+    def best(stage: str) -> float:
+        played = [json.loads(file.read_text()) for file in folder.glob(f"evaluations/{stage}_test_*.json")]
+        return max((each["success"]["mean"] for one in played for each in one["results"]), default=nan)
+
+    return best("last") - best("start")
+
+
 def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
     """The difference of each seed that has runs of both sides; their other options agree."""
 
@@ -79,7 +92,7 @@ def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
         return {
             (run.seed, tuple(each for each in run.options if each not in side)): getattr(run, claim.measure)
             for run in runs
-            if set(side) <= set(run.options)
+            if set(side) <= set(run.options) and not isnan(getattr(run, claim.measure))
         }
 
     ours, theirs = of(claim.first), of(claim.second)
@@ -148,9 +161,12 @@ def main() -> None:
     if arguments.csv is not None:
         with arguments.csv.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["options", "seed", "start", "last", "kept"])
+            names = [
+                name for name in Played._fields[2:] if not all(isnan(getattr(run, name)) for run in runs)
+            ]
+            writer.writerow(["options", "seed", *names])
             writer.writerows(
-                [" ".join(run.options), run.seed, *(f"{value:.6g}" for value in run[2:])]
+                [" ".join(run.options), run.seed, *(f"{getattr(run, name):.6g}" for name in names)]
                 for run in sorted(runs)
             )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +38,17 @@ def test_a_seed_is_one_observation() -> None:
     assert script.gaps(claim(measure="gain"), runs[:2]) == pytest.approx([(0.4 + 0.0) / 2])
     rows = script.table([sides._replace(each=["env"])], runs).splitlines()[2:]
     assert ["+0.250" in rows[0], "+0.200" in rows[1], len(rows)] == [True, True, 2]
+
+
+def test_best_against_best(tmp_path: Path) -> None:
+    (tmp_path / "evaluations").mkdir()
+    for stage, values in (("start", [0.2, 0.4]), ("last", [0.5, 0.3])):
+        rows = [{"success": {"mean": value}} for value in values]
+        (tmp_path / f"evaluations/{stage}_test_game_seed0.json").write_text(json.dumps({"results": rows}))
+    assert script.sharp(tmp_path) == pytest.approx(0.1)
+    (tmp_path / "evaluations/last_test_game_seed0.json").unlink()
+    unplayed = played("", 1, 0.9)._replace(sharp=script.sharp(tmp_path))
+    assert script.gaps(claim(measure="sharp"), [played("", 0, 0.9)._replace(sharp=0.1), unplayed]) == [0.1]
 
 
 @pytest.mark.parametrize(
