@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from pathlib import Path
@@ -65,7 +66,10 @@ class Played(NamedTuple):
         cell = Cell("A", "", (run,))
         [name] = [name for name in cell.games if name.split == "test"]
         [start], [last] = (cell.scored(name, stage) for stage in ("start", "last"))
-        return cls(run.options, run.seed, start.success, last.success, kept(run), sharp(run.folder))
+        options = tuple(
+            re.sub("=(True|False)$", lambda found: found[0].lower(), each) for each in run.options
+        )
+        return cls(options, run.seed, start.success, last.success, kept(run), sharp(run.folder))
 
 
 def kept(run: Run) -> float:

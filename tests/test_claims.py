@@ -100,4 +100,4 @@ def test_claims_name_cells_of_their_grid(name: str) -> None:
             option, value = word.split("=", 1)
             assert value in values(option), word
         assert set(each.each) <= set(params) and each.expected in ("above", "below")
-        assert each.measure in ("last", "gain", "kept") and bool(each.first) == bool(each.second)
+        assert each.measure in ("last", "gain", "kept", "sharp") and bool(each.first) == bool(each.second)
