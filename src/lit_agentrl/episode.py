@@ -123,6 +123,7 @@ class Turn:
     shaping: dict[str, float] = field(default_factory=dict)  # points that each reward part added
     shaped_reward: float | None = None  # what training sees in place of reward; None without reward parts
     cost: float | None = None  # what may be held within a limit, no part of the reward; None: nobody told any
+    told_cost: float | None = None  # what training sees in its place; None without a part that tells it
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, np.asarray(value, _DTYPES[name]) if name in _DTYPES else value)
@@ -137,6 +138,11 @@ class Turn:
     def training_reward(self) -> float:
         """Points of this turn as training sees them."""
         return self.reward if self.shaped_reward is None else self.shaped_reward
+
+    @property
+    def training_cost(self) -> float:
+        """What this turn costs as training sees it."""
+        return (self.cost or 0.0) if self.told_cost is None else self.told_cost
 
 
 @dataclass(frozen=True)

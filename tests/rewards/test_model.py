@@ -70,7 +70,7 @@ def by_hand(found: Learned, each: Episode) -> list[float]:
     for tokens, ends in rows_of(each):
         is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
         is_scored[0, ends] = True
-        [one] = found._models
+        [one] = found._scorer._models
         with torch.no_grad():
             row = one.head(one.policy.network, tokens_BT=torch.tensor([tokens]), is_scored_BT=is_scored)
         values += [(float(score) - 0.25) / 2 for score in row[is_scored]]

@@ -51,6 +51,8 @@ def loss(objective: Any, tensors: dict[str, Tensor]) -> float:
         (compared(), FOUR, [4, 3, 2, 1], 0.337776),
         (compared(over="groups"), FOUR, [4, 3, 2, 1], 0.337776),
         (compared(), FOUR, [4, 3, 3, 1], 0.294460),
+        (compared(zero_at=0.0), [0.8, -0.3], [1, 0], 1.212791),  # the first is harmful, the second safe
+        (compared(zero_at=2.0), [0.8, -0.3], [1, 0], 0.287335 + 1.171101 + 0.554355),  # both are safe
         (RankedScores(name="t", centring=0.0), FOUR, [4, 3, 2, 1], 1.783944),
         (RankedScores(name="t", centring=0.0, first=1), FOUR, [4, 3, 2, 1], 0.582204),
         (RankedScores(name="t", centring=0.0), [1.2, 0.3], [1, 0], 0.341154),

@@ -32,7 +32,8 @@ class Kind:
             tests it.  A prompt is always on the same side, whatever the seed.  None: whatever the run needs.
         smallest: members that every group has at least.
         needed: a column that the objective must read, or what is told here would be ignored; None: none.
-        score: of recorded episodes: ``return`` (points) or ``success`` (1 or 0).
+        score: of recorded episodes: ``return`` (points), ``success`` (1 or 0) or ``cost`` (what it cost, for a cost
+            model: the higher, the worse; of the rows of a file, their scores).
         scores: what `score` may be.
     """
 
@@ -44,7 +45,7 @@ class Kind:
     cache_reference: bool | str = False
     smallest: ClassVar[int] = 1
     needed: ClassVar[str | None] = None
-    scores: ClassVar[tuple[str, ...]] = ("return", "success")
+    scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
 
     def __post_init__(self) -> None:
         """Checks the options.

@@ -145,10 +145,25 @@ def _recorded(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterat
         tally.rows += 1
         try:
             _check(episode, student)
+            worth = _worth(episode, kind.score)
         except BadRow as error:
             tally.refuse(f"{path} episode {number}", error)
             continue
-        yield scored(episode, float(episode.success)) if kind.score == "success" else episode
+        yield episode if worth is None else scored(episode, worth)
+
+
+def _worth(episode: Episode, score: str) -> float | None:
+    """What an episode is worth by `Kind.score`; None: what its turns say."""
+    if score == "success":
+        return float(episode.success)
+    if score != "cost":
+        return None
+    cost = episode.total_cost
+    if cost is None:
+        raise BadRow("no_cost", f"{episode.task_name} told no costs: its steps have no info['cost']")
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not math.isfinite(cost):
+        raise BadRow("bad_cost", f"its cost is {str(cost)[:40]!r}, no finite number")
+    return cost
 
 
 def _require_labels(kind: Kind, folder: EpisodeFolder) -> None:

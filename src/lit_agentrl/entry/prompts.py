@@ -60,7 +60,7 @@ def check_prompts(
                 f"{task.name} alone has {len(tokens)} tokens"
             )
         if index < num_trained:
-            _check_told(task.name, played, needs)
+            _check_told(task.name, played, needs, told_costs=rewards is not None and rewards.gives_costs)
         if unknown is not None and unknown in tokens:
             raise ValueError(
                 f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
@@ -76,15 +76,17 @@ def check_prompts(
             rewards.try_out(played)
 
 
-def _check_told(name: str, played: Sequence[Episode], needs: Callable[[str], bool]) -> None:
+def _check_told(
+    name: str, played: Sequence[Episode], needs: Callable[[str], bool], *, told_costs: bool
+) -> None:
     turns = [turn for episode in played for turn in episode.turns]
     if needs("state_key_BK") and not turns[0].state_key:
         raise ValueError(
             f"algo.advantage compares equal states, and {name} has no state_key; choose another "
             "advantage, such as algo/advantage=group_mean_std"
         )
-    if needs("cost_BT") and all(turn.cost is None for turn in turns):
+    if needs("cost_BT") and not told_costs and all(turn.cost is None for turn in turns):
         raise ValueError(
             f"algo.cost holds costs within a limit, and {name} tells none: its steps have no info['cost']; set "
-            "algo/cost=none, or another game, such as env=frozen_lake env.game.thin_share=0.3"
+            "algo/cost=none, a game that tells some, such as env=frozen_lake env.game.thin_share=0.3, or reward=cost"
         )

@@ -89,6 +89,17 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
             f"data={name} has a label for every turn, and algo={algorithm.name} as it stands reads none: set "
             "algo=process_reward algo/label=so_far, or data=demonstrations"
         )
+    is_of_costs = algorithm.reads == SCORES and algorithm.score_kind == "cost"
+    if is_of_costs and kind.score != "cost":
+        raise ValueError(
+            f"data.score={kind.score} ranks by what is good, and algo={algorithm.name} learns what costs; set "
+            "data.score=cost"
+        )
+    if kind.score == "cost" and not is_of_costs:
+        raise ValueError(
+            f"data.score=cost ranks the worst first, and algo={algorithm.name} would learn it; set algo=cost_model, or "
+            "data.score=return"
+        )
     units = algorithm.unit or "trajectory_B"
     most = kind.batch * (kind.smallest if units == "trajectory_B" else 1)
     if update.minibatches > most:

@@ -25,7 +25,8 @@ class About:
     """What is recorded of a reward model.
 
     Attributes:
-        kind: ``score``: of a whole episode, on no scale of its own; ``logit``: of a chance, after every turn.
+        kind: ``score``: of a whole episode, on no scale of its own; ``logit``: of a chance, after every turn;
+            ``cost``: of a whole episode, above 0 where it costs too much.
         fingerprint: of the weights of network and head.
         tokenizer: fingerprint of what maps texts to ids.
         mean, std: of the scores of held-out episodes.
@@ -84,11 +85,15 @@ def find_model(path: str) -> Path:
     )
 
 
-def read_about(path: str) -> About:
+def read_about(path: str, *, of_costs: bool = False) -> About:
     """What is recorded of the reward model of a folder; of its weights, whether the files are whole.
 
+    Args:
+        path: of a run, or of the folder itself.
+        of_costs: a cost model is wanted, else one that is none.
+
     Raises:
-        ValueError: there is none, its record cannot be read, or a file of weights was cut off.
+        ValueError: there is none of the kind, its record cannot be read, or a file of weights was cut off.
     """
     file = find_model(path) / ABOUT
     for weights in sorted(file.parent.glob("*.safetensors")):
@@ -106,7 +111,7 @@ def read_about(path: str) -> About:
             raise ValueError("it is of another format")
         about = About(**told)
         texts = (about.kind, about.fingerprint, about.tokenizer, about.algo)
-        if not all(isinstance(each, str) for each in texts) or about.kind not in ("score", "logit"):
+        if not all(isinstance(each, str) for each in texts) or about.kind not in ("score", "logit", "cost"):
             raise ValueError("a field is of the wrong type")
         if not (isinstance(about.mean, float | int) and isinstance(about.std, float | int) and about.std > 0):
             raise ValueError("mean and std must be numbers, std > 0")
@@ -114,20 +119,27 @@ def read_about(path: str) -> About:
         raise ValueError(
             f"path={path}: {file.name} cannot be read ({error}); train the model again"
         ) from error
+    if of_costs and about.kind != "cost":
+        raise ValueError(f"path={path} holds a reward model, algo={about.algo}; name one of algo=cost_model")
+    if about.kind == "cost" and not of_costs:
+        raise ValueError(
+            f"path={path} holds a cost model, and more of it is worse; use it as reward=cost, or name a reward model"
+        )
     return about
 
 
-def load_model(path: str, tokenizer: str | None) -> RewardModel:
+def load_model(path: str, tokenizer: str | None, *, of_costs: bool = False) -> RewardModel:
     """The reward model of a folder, frozen.
 
     Args:
         path: of a run, or of the folder itself.
         tokenizer: fingerprint of that of the policy whose ids it is to read; None: it reads those of its own.
+        of_costs: see `read_about`.
 
     Raises:
         ValueError: it cannot be loaded, speaks other ids, or its weights are not those that are recorded.
     """
-    folder, about = find_model(path), read_about(path)
+    folder, about = find_model(path), read_about(path, of_costs=of_costs)
     if tokenizer is not None and about.tokenizer != tokenizer:
         raise ValueError(
             f"path={path} reads token ids of another tokenizer than the policy's; train a reward model of the same one"

@@ -18,7 +18,7 @@ from lit_agentrl.models.reward_model import About, of_weights, save_head
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.report.verdicts import NEAR, PAIRS, outcomes
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.judging import Verdicts, judge
+from lit_agentrl.rl.judging import Verdicts, judge, sign_metrics
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rl.reward_losses import is_end
 from lit_agentrl.rl.step_labels import step_metrics
@@ -84,6 +84,9 @@ class RewardModule(PolicyModule):
         scores_S = of_all["scores"]
         metrics = verdicts.metrics()
         metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
+        if "is_costly_BT" in found:
+            signs = {"score": score_BT[is_end_BT].double(), "is_costly": found["is_costly_BT"][is_end_BT]}
+            metrics |= sign_metrics(gather_rows(signs)[0])
         if "good_BT" in found:
             columns = {"score": score_BT, "turn": rows["turn_BT"], "good": found["good_BT"]}
             steps = {name: column[is_scored_BT].double() for name, column in columns.items()}
@@ -111,7 +114,7 @@ class RewardModule(PolicyModule):
         if self.policy.adapters is not None:
             plain = merged(plain)
         about = About(
-            kind="logit" if self.objective.is_chance else "score",
+            kind=self.objective.score_kind,
             fingerprint=of_weights(plain, head), tokenizer=tokenizer_fingerprint(self.policy.tokenizer),
             mean=float(self.score_mean), std=float(self.score_std), algo=self.objective.name,
         )  # fmt: skip

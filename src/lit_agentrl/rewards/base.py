@@ -140,6 +140,10 @@ class RewardPart(ABC):
             iteration: counts from 0.
         """
 
+    def costs(self, episodes: Sequence[Episode]) -> Points | None:
+        """What each turn costs, for training, in place of what the game tells; None: the part says nothing of costs."""
+        return None
+
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:  # noqa: B027 (optional)
         """Take over what this iteration taught; the episodes have their final points."""
 

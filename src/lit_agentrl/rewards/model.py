@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode, Turn
-from lit_agentrl.models.reward_model import About, RewardModel, load_model, read_about
+from lit_agentrl.models.reward_model import read_about
 from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage, at_end
 from lit_agentrl.rewards.remembered import Remembered
-from lit_agentrl.rewards.scoring import turn_values
+from lit_agentrl.rewards.scoring import Scorer
 from lit_agentrl.rewards.watching import Watched
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 
 @dataclass(kw_only=True)
@@ -96,13 +93,7 @@ class Learned(RewardPart):
         Raises:
             ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
         """
-        spoken = tokenizer_fingerprint(context.tokenizer)
-        self._models: list[RewardModel] = [load_model(each, spoken) for each in self._paths]
-        for model in self._models:
-            network: torch.nn.Module = model.policy.network
-            for part in (network, model.head):
-                part.to(context.device)
-        self._device = context.device
+        self._scorer = Scorer(self._paths, context, tokens_per_batch=self.tokens_per_batch)
 
     # ------------------------------------------------------------------ points
     def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
@@ -113,7 +104,7 @@ class Learned(RewardPart):
         else:
             given = [list(row) for row in values]
         if self.per == "progress":
-            start = sum(self._average(model.about) for model in self._models) / len(self._models)
+            start = self._scorer.start
             given = [[b - a for a, b in zip([start, *row], row, strict=False)] for row in given]
         kept = [
             [self._kept(p, t) for p, t in zip(r, e.turns, strict=True)]
@@ -129,26 +120,19 @@ class Learned(RewardPart):
             return points
         return turn.reward_parts.get("invalid", 0.0) if self.keep_penalties else 0.0
 
-    @staticmethod
-    def _average(about: About) -> float:
-        return 0.5 if about.kind == "logit" else 0.0
-
     def values(self, episodes: Sequence[Episode]) -> Points:
         """After each turn of each episode, without weight; episodes that were asked for just before are kept."""
         return self._values.of(episodes)
 
     def _scored(self, episodes: Sequence[Episode]) -> Points:
-        found_MA = torch.stack(
-            [turn_values(model, episodes, self.tokens_per_batch, self._device) for model in self._models]
-        )
+        found_MA = self._scorer.values(episodes)
         if self.combine == "min":
             value_A = found_MA.amin(0)
         else:
             value_A = found_MA.mean(0)
             if self.combine == "cautious":
                 value_A = value_A - self.caution * found_MA.var(0, correction=0)
-        parts = torch.split(value_A, [len(episode.turns) for episode in episodes])
-        return [part.tolist() for part in parts]
+        return self._scorer.rows(value_A, episodes)
 
     # ------------------------------------------------------------------ watching
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
@@ -160,7 +144,7 @@ class Learned(RewardPart):
     def state_dict(self) -> dict[str, Any]:
         """Which models they are, and what a success was worth at first."""
         return {
-            "fingerprints": [model.about.fingerprint for model in self._models],
+            "fingerprints": self._scorer.fingerprints,
             "first": self._watched.state_dict(),
         }
 
@@ -170,11 +154,5 @@ class Learned(RewardPart):
         Raises:
             ValueError: the models are others than those of the checkpoint.
         """
-        mine = [model.about.fingerprint for model in self._models]
-        if list(state["fingerprints"]) != mine:
-            one, other = (next(iter(each), "none")[:12] for each in (mine, state["fingerprints"]))
-            raise ValueError(
-                f"reward.{self.name}.path={','.join(self._paths)} holds weights {one}, and this run was trained on "
-                f"{other}; put the model back"
-            )
+        self._scorer.require_same(state["fingerprints"], f"reward.{self.name}.path={','.join(self._paths)}")
         self._watched.load_state_dict(state["first"])

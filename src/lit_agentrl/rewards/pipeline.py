@@ -61,6 +61,11 @@ class RewardPipeline:
         """What parts want measured in the state before each turn."""
         return {name: part.probe for name, part in self.parts.items() if part.probe is not None}
 
+    @property
+    def gives_costs(self) -> bool:
+        """Whether a part says what turns cost."""
+        return any(type(part).costs is not RewardPart.costs for part in self.parts.values())
+
     def setup(self, context: RewardContext) -> None:
         """Let the parts make what needs the run; only the first call does anything."""
         for part in () if self._is_set_up else self.parts.values():
@@ -93,7 +98,7 @@ class RewardPipeline:
         points = [[turn.reward for turn in episode.turns] for episode in scored]
         for episode in scored:
             for turn in episode.turns:
-                turn.shaping = {}
+                turn.shaping, turn.told_cost = {}, None
         for name, part in self.parts.items():
             if not scored and part.sees == "own":
                 continue
@@ -109,7 +114,22 @@ class RewardPipeline:
         for episode, row in zip(scored, points, strict=True):
             for turn, value in zip(episode.turns, row, strict=True):
                 turn.shaped_reward = value
+        self._tell_costs(scored)
         return unscored
+
+    def _tell_costs(self, scored: Sequence[Episode]) -> None:
+        """The costs that parts tell of, summed."""
+        for name, part in self.parts.items():
+            if not scored:
+                continue
+            with _told(part):
+                costs = part.costs(scored)
+            if costs is None:
+                continue
+            require_points(name, costs, scored)
+            for episode, row in zip(scored, costs, strict=True):
+                for turn, cost in zip(episode.turns, row, strict=True):
+                    turn.told_cost = cost + (turn.told_cost or 0.0)
 
     def try_out(self, episodes: Sequence[Episode]) -> None:
         """Score episodes that are thrown away, with copies of those parts that need no `RewardPart.setup`.

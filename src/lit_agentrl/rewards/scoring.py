@@ -3,19 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lit_agentrl.episode import Episode
-from lit_agentrl.models.reward_model import RewardModel
+from lit_agentrl.models.reward_model import RewardModel, load_model
+from lit_agentrl.rewards.base import Points, RewardContext
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+
+
+class Scorer:
+    """Frozen models on the device of the run's networks.
+
+    Args:
+        paths: of runs that trained them, or of the models themselves.
+        context: of the run.
+        tokens_per_batch: that are computed together.
+        of_costs: cost models, else reward models.
+
+    Raises:
+        ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], context: RewardContext, *, tokens_per_batch: int, of_costs: bool = False
+    ) -> None:
+        spoken = tokenizer_fingerprint(context.tokenizer)
+        self._models = [load_model(each, spoken, of_costs=of_costs) for each in paths]
+        for model in self._models:
+            network: torch.nn.Module = model.policy.network
+            for part in (network, model.head):
+                part.to(context.device)
+        self._device, self._tokens = context.device, tokens_per_batch
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Of the weights of each."""
+        return [model.about.fingerprint for model in self._models]
+
+    @property
+    def start(self) -> float:
+        """What an average episode is worth before its first turn, the mean over models."""
+        return sum(0.5 if model.about.kind == "logit" else 0.0 for model in self._models) / len(self._models)
+
+    def values(self, episodes: Sequence[Episode]) -> Tensor:
+        """`turn_values` of each model, (M, A)."""
+        return torch.stack(
+            [turn_values(model, episodes, self._tokens, self._device) for model in self._models]
+        )
+
+    @staticmethod
+    def rows(value_A: Tensor, episodes: Sequence[Episode]) -> Points:
+        """The values of each episode's turns."""
+        parts = torch.split(value_A, [len(episode.turns) for episode in episodes])
+        return [part.tolist() for part in parts]
+
+    def require_same(self, fingerprints: Any, option: str) -> None:
+        """Refuses other models than those of a checkpoint.
+
+        Raises:
+            ValueError: naming ``option``.
+        """
+        if list(fingerprints) != self.fingerprints:
+            one, other = (next(iter(each), "none")[:12] for each in (self.fingerprints, fingerprints))
+            raise ValueError(
+                f"{option} holds weights {one}, and this run was trained on {other}; put the model back"
+            )
 
 
 @torch.no_grad()
 def turn_values(
     model: RewardModel, episodes: Sequence[Episode], tokens_per_batch: int, device: torch.device
 ) -> Tensor:
-    """After each turn of all episodes in order, float64: ``(score - mean) / std``, or the chance of a logit.
+    """After each turn of all episodes in order, float64: ``(score - mean) / std``, the chance of a logit, or the cost.
 
     Args:
         model: on the device.
@@ -42,6 +104,8 @@ def turn_values(
             found[k] = score_BT[place, rows[k][1]].double().tolist()
     score_A = torch.tensor([score for k in range(len(rows)) for score in found[k]], dtype=torch.float64)
     about = model.about
+    if about.kind == "cost":  # its zero says what is harmless
+        return score_A
     return score_A.sigmoid() if about.kind == "logit" else (score_A - about.mean) / about.std
 
 

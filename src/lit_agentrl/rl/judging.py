@@ -84,6 +84,22 @@ class Verdicts:
         return gap_K.abs().sum() / len(self)
 
 
+def sign_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
+    """Share of trajectories whose cost has the right sign, beside the share that costs too much.
+
+    Args:
+        columns: ``score`` and ``is_costly`` of trajectories, (N,).
+    """
+    is_costly_N = columns["is_costly"].bool()
+    if not len(is_costly_N):
+        return {}
+    is_right_N = (columns["score"] > 0) == is_costly_N
+    return {
+        "sign_accuracy": float(is_right_N.double().mean()),
+        "costly_share": float(is_costly_N.double().mean()),
+    }
+
+
 def judge(tensors: Mapping[str, Tensor], score_BT: Tensor) -> Verdicts:
     """Every pair of trajectories of a group whose returns and replies differ.
 

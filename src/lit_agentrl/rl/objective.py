@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # what a policy gives a loss, with gradient
 SCORES = ("score_BT",)  # what the head of a reward model gives
+ScoreKind = Literal["score", "logit", "cost"]  # see models.reward_model.About
 ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # that every `Objective.prepare` is given
 
 
@@ -94,15 +95,18 @@ class Objective(Protocol):
             trajectories.
         reads: columns of a network that `loss` is given, which carry gradient: `LOGPS` of a policy, `SCORES` of a
             reward model, whose head reads the tokens that ``is_scored_BT`` of `prepare` names.
-        is_chance: of a reward model: its scores are logits of a chance, after every turn.
         trains: False: nothing is trained, `loss` is never called, and no optimizer is made.
     """
 
     name: str
     unit: ClassVar[str | None] = None
     reads: ClassVar[tuple[str, ...]] = LOGPS
-    is_chance: ClassVar[bool] = False
     trains: ClassVar[bool] = True
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """Of a reward model: what its scores mean."""
+        return "score"
 
     @property
     def requirements(self) -> Requirements:

@@ -13,12 +13,13 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from lit_agentrl.checks import require
+from lit_agentrl.checks import require, require_number
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.links import certain
 from lit_agentrl.rl.margins import none
-from lit_agentrl.rl.objective import SCORES, Objective, Requirements, Tensors
+from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
 from lit_agentrl.rl.pairing import Pairs
 from lit_agentrl.rl.preference import compared_metrics, kept_pairs, link_losses
 from lit_agentrl.rl.units import Units, trajectory_units
@@ -42,6 +43,9 @@ def is_end(units: Units, is_action_BT: Tensor) -> Tensor:
 class ComparedScores(Objective):
     """``mean over pairs of link(r(chosen) - r(rejected) + margin) + centring * (r(chosen) + r(rejected))^2``.
 
+    A cost model, Safe RLHF, arXiv 2310.12773, equation 6, ranks by costs, the higher the worse, and adds ``-log
+    sigmoid(s r)`` of both sides, with ``s = 1`` where the cost of a trajectory exceeds ``zero_at`` and -1 elsewhere: so
+    its scores have a zero, above which an answer costs too much.
     Bradley–Terry with the logistic link: InstructGPT, arXiv 2203.02155, equation 1, all K answers of a prompt in one
     batch element; Llama 2's margins, arXiv 2307.09288, equation 2; the centring term of arXiv 2312.09244.  ``r`` is the
     score after the last token of a trajectory.  Equal returns are no pair.
@@ -55,6 +59,7 @@ class ComparedScores(Objective):
         centring: weight of the term that holds scores around 0, >= 0; a loss of differences leaves their level open.
         over: ``pairs``: the mean is over pairs; ``groups``: over groups, of the mean over the pairs of each, so that a
             prompt with many answers counts no more than one with two.
+        zero_at: a number: a cost model, and the cost up to which a trajectory is harmless.  None: a reward model.
 
     Raises:
         ValueError: a constant out of range, or a margin that a score does not have.
@@ -69,13 +74,20 @@ class ComparedScores(Objective):
     smoothing: Callable[..., Tensor] = certain
     centring: float = 0.01
     over: Literal["pairs", "groups"] = "pairs"
+    zero_at: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the constants."""
         require(0 <= self.centring < math.inf, "centring", self.centring, "finite and >= 0")
         require(self.over in ("pairs", "groups"), "over", self.over, "pairs or groups")
+        if self.zero_at is not None:
+            require_number("zero_at", self.zero_at, "a finite number, or null")
         if "chosen_kl_P" in tensor_names(self.margin):
             raise ValueError("margin takes the KL to a reference, and a score has none: use algo/margin=none")
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        return "score" if self.zero_at is None else "cost"
 
     @property
     def requirements(self) -> Requirements:
@@ -95,9 +107,13 @@ class ComparedScores(Objective):
             link_losses(columns, margin=self.margin, link=self.link, smoothing=self.smoothing)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Keeps the rows of pairs, and scores the last token of what is compared."""
+        """Keeps the rows of pairs, and scores the last token of what is compared; of costs, says which exceed zero."""
         pairs = bind(self.pairing, tensors)
-        return kept_pairs(pairs, tensors) | {"is_scored_BT": is_end(pairs.units, tensors["is_action_BT"])}
+        is_end_BT = is_end(pairs.units, tensors["is_action_BT"])
+        found = kept_pairs(pairs, tensors) | {"is_scored_BT": is_end_BT}
+        if self.zero_at is not None:
+            found["is_costly_BT"] = is_end_BT & (tensors["return_B"] > self.zero_at)[:, None]
+        return found
 
     def count(self, tensors: Tensors) -> Tensors:
         """Pairs, or groups that have one."""
@@ -111,6 +127,10 @@ class ComparedScores(Objective):
         columns = self._sides(pairs, tensors["score_BT"])
         losses_P = link_losses(columns, margin=self.margin, link=self.link, smoothing=self.smoothing)
         losses_P = losses_P + self.centring * (columns["chosen_P"] + columns["rejected_P"]).square()
+        if self.zero_at is not None:
+            sign_N = torch.where(pairs.units.value_N > self.zero_at, 1.0, -1.0)
+            for side, place_P in (("chosen_P", pairs.chosen_P), ("rejected_P", pairs.rejected_P)):
+                losses_P = losses_P - logsigmoid(sign_N[place_P] * columns[side])
         if self.over == "groups":
             _, number_P, count = torch.unique(pairs.set_P, return_inverse=True, return_counts=True)
             losses_P = losses_P / count[number_P]

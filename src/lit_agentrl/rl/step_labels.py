@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lit_agentrl.checks import require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
-from lit_agentrl.rl.objective import SCORES, Objective, Requirements, Tensors
+from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
 from lit_agentrl.rl.reward_losses import UNITS, is_end, shared
 from lit_agentrl.rl.units import trajectory_units
 
@@ -45,7 +45,6 @@ class LabelledSteps(Objective):
 
     unit: ClassVar[str | None] = "trajectory_B"
     reads: ClassVar[tuple[str, ...]] = SCORES
-    is_chance: ClassVar[bool] = True
     name: str
     label: Callable[..., Tensor]
     last: bool = False
@@ -53,6 +52,10 @@ class LabelledSteps(Objective):
     def __post_init__(self) -> None:
         """Checks the switch."""
         require(isinstance(self.last, bool), "last", self.last, "true or false")
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        return "logit"
 
     @property
     def requirements(self) -> Requirements:

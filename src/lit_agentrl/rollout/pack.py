@@ -112,7 +112,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
         "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),
         "policy_version_BT": np.where(np.arange(given + sampled) >= given, turn.policy_version, -1),
         "reward_BT": np.where(is_end, turn.training_reward, 0.0),
-        "cost_BT": np.where(is_end, turn.cost or 0.0, 0.0),
+        "cost_BT": np.where(is_end, turn.training_cost, 0.0),
     }
 
 
