@@ -85,7 +85,7 @@ class TrajectoryBatch:
     cost_BT: Tensor = column(
         torch.float32,
         toy=[[0, 0, 1], [0, 0, 0]] * 2,
-        says="what the game says that a turn costs, at turn ends",
+        says="what a turn costs by the game, or by `reward=cost`, at turn ends",
     )
     node_BT: Tensor = column(
         torch.int64, toy=[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],

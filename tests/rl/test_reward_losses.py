@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.rl import links, margins, pairing, unpaired
-from lit_agentrl.rl.judging import Verdicts, judge
+from lit_agentrl.rl.judging import Verdicts, judge, sign_metrics
 from lit_agentrl.rl.objective import metric_values
 from lit_agentrl.rl.reward_losses import ComparedScores, RankedScores
 from lit_agentrl.rl.step_labels import LabelledSteps, so_far, step_metrics
@@ -160,3 +160,25 @@ def test_verdicts_by_hand() -> None:
 def test_constants_that_make_no_sense(make: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_signs_of_costs() -> None:
+    """A cost at `zero_at` is harmless; a pair that both cost too much pushes both up."""
+    model = compared(zero_at=1.0)
+    assert model.score_kind == "cost" and compared().score_kind == "score"
+    tensors = scored([0.0, 0.0], [3, 2])
+    tensors["score_BT"].requires_grad_()
+    found = model.prepare(tensors)
+    assert found["is_costly_BT"].any(1).tolist() == [True, True]
+    assert model.prepare(scored([0.0, 0.0], [3, 1]))["is_costly_BT"].any(1).tolist() == [True, False]
+    model.loss(tensors | found | model.count(tensors))[0].backward()
+    pulls = tensors["score_BT"].grad
+    assert pulls is not None and sorted(pulls[pulls != 0].tolist()) == pytest.approx(
+        [-1.0]
+    )  # the other: 0.5 - 0.5
+    told = {
+        "score": torch.tensor([1.0, -1.0, 0.0, 2.0]),
+        "is_costly": torch.tensor([True, True, False, False]),
+    }
+    assert sign_metrics(told) == {"sign_accuracy": 0.5, "costly_share": 0.5}
+    assert sign_metrics({name: value[:0] for name, value in told.items()}) == {}
