@@ -392,6 +392,27 @@ def test_a_recorded_episode_that_cannot_be_trained_on(episode: Episode, said: st
     assert said in str(raised.value) and "f episode 2: " in str(raised.value)
 
 
+def test_costs_rank_the_costlier_first(tmp_path: Path) -> None:
+    def told(member: int, *costs: Any) -> Episode:
+        made = played(0, member, 1.0)
+        for turn, cost in zip(made.turns, costs, strict=True):
+            turn.cost = cost
+        return made
+
+    whole = folder(tmp_path, [told(0, 1.0, None), told(1, 2.0, 1.0)])
+    [[first, second]] = read(Pairs(path=whole, batch=1, score="cost"), student(), seed=0).groups
+    assert [(e.member, e.training_return) for e in (first, second)] == [(1, 3.0), (0, 1.0)]
+    for number, (bad, said) in enumerate(
+        (
+            (told(1, None, None), "g told no costs"),
+            (told(1, "x", 1.0), "the cost of a turn is 'x', no finite"),
+        )
+    ):
+        path = folder(tmp_path / str(number), [told(0, 1.0, None), bad])
+        with pytest.raises(ValueError, match=f"f episode 2: .*{said}"):
+            read(Ranked(path=path, batch=1, score="cost"), student(), seed=0)
+
+
 def test_a_folder_of_another_tokenizer_or_half_a_folder_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path, EPISODES)
     with pytest.raises(ValueError, match="holds token ids of another tokenizer"):

@@ -162,7 +162,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
         (["algo=bradley_terry", "data=unpaired"], "has groups of one, and algo=bradley_terry compares"),
         (["algo=cost_model", "data=pairs"], "data.score=return ranks by what is good, and algo=cost_model learns what"),
         (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost ranks the worst first"),
-        (["algo=cost_model", "data=pairs", "data.score=cost", "algo.zero_at=x"], "zero_at=x must be a finite number"),
+        (["algo=cost_model", "data=pairs", "data.score=cost", "algo.zero_at=x"], "zero_at=x must be a number or null"),
         (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 is for reward models"),
         (["algo=bradley_terry", "data=pairs", "val.episodes=8"], "a reward model plays nothing"),
         (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "update.stop goes by log-probs"),

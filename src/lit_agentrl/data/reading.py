@@ -158,12 +158,13 @@ def _worth(episode: Episode, score: str) -> float | None:
         return float(episode.success)
     if score != "cost":
         return None
-    cost = episode.total_cost
-    if cost is None:
+    costs = [turn.cost for turn in episode.turns if turn.cost is not None]
+    if not costs:
         raise BadRow("no_cost", f"{episode.task_name} told no costs: its steps have no info['cost']")
-    if isinstance(cost, bool) or not isinstance(cost, int | float) or not math.isfinite(cost):
-        raise BadRow("bad_cost", f"its cost is {str(cost)[:40]!r}, no finite number")
-    return cost
+    for cost in costs:
+        if isinstance(cost, bool) or not isinstance(cost, int | float) or not math.isfinite(cost):
+            raise BadRow("bad_cost", f"the cost of a turn is {str(cost)[:40]!r}, no finite number")
+    return sum(costs)
 
 
 def _require_labels(kind: Kind, folder: EpisodeFolder) -> None:
