@@ -80,9 +80,9 @@ def host(group: str) -> str:
 
 
 @functools.cache
-def learned_reward(tiny: Path) -> str:
+def learned_reward(tiny: Path, kind: str = "score") -> str:
     """A reward model beside the tiny policy, made once a process."""
-    return reward_model(tiny.parent / "reward")
+    return reward_model(tiny.parent / "reward", kind=kind)
 
 
 @functools.cache
@@ -131,6 +131,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     if choices.get("reward") == "model":
         overrides.append(f"reward.model.path={learned_reward(tiny)}")
+    if choices.get("reward") == "cost":
+        overrides += [f"reward.cost.path={learned_reward(tiny, 'cost')}", "algo/cost=lagrange", "filter=none"]
     if choices.get("reward") == "judge":
         overrides.append("reward.judge.engine.url=http://localhost:1")
     if choices.get("reward") == "judge_local":
