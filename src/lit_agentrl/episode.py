@@ -139,11 +139,6 @@ class Turn:
         """Points of this turn as training sees them."""
         return self.reward if self.shaped_reward is None else self.shaped_reward
 
-    @property
-    def training_cost(self) -> float:
-        """What this turn costs as training sees it."""
-        return (self.cost or 0.0) if self.told_cost is None else self.told_cost
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.rewards.base import Points
 from lit_agentrl.rewards.cost import LearnedCost
 from lit_agentrl.rewards.function import Function
@@ -59,16 +60,26 @@ def test_costs_of_parts_add_up_and_a_wrong_shape_is_named(tmp_path: Path) -> Non
     episodes = played()
     alone = RewardPipeline({"cost": costs(model(tmp_path, kind="cost"))})
     alone.score(episodes, iteration=0)
-    before = [turn.training_cost for each in episodes for turn in each.turns]
+    before = [turn.told_cost or 0.0 for each in episodes for turn in each.turns]
     both = RewardPipeline({**alone.parts, "twice": Twice(fn=nothing, weight=1.0)})
     for _ in range(2):  # a second wave scores all episodes again
         both.score(episodes, iteration=0)
-        assert [turn.training_cost for each in episodes for turn in each.turns] == pytest.approx(
+        assert [turn.told_cost for each in episodes for turn in each.turns] == pytest.approx(
             [cost + 1 for cost in before]
         )
     both.parts["twice"].costs = lambda given: [[float("nan")]] * len(given)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"reward\.twice must give one finite number for every turn"):
         both.score(episodes, iteration=0)
+
+
+@pytest.mark.slow
+def test_costs_that_nothing_reads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = model(tmp_path, kind="cost")
+    with pytest.raises(SystemExit):
+        main_train(["reward=cost", f"reward.cost.path={path}", f"hydra.run.dir={tmp_path / 'run'}"])
+    assert (
+        "reward=cost tells what episodes cost, and the algorithm goes by no costs" in capsys.readouterr().err
+    )
 
 
 def test_models_of_the_other_kind_and_other_weights_are_refused(tmp_path: Path) -> None:

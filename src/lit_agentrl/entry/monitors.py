@@ -45,7 +45,8 @@ _OF_ITERATIONS = {
 }  # fmt: skip
 OF_PAIRS = (
     "success", "margin", "shorter_wins", "calibration_error", "pairs", "equal_length_pairs", "equal_length_success",
-    "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn",
+    "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn", "sign_accuracy",
+    "costly_share",
 )  # fmt: skip
 _OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance", "cost_explained_variance")
 

@@ -105,11 +105,6 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     check_overlap(structure, is_ahead=rollout.overlap)
     critic = build_critic(cfg, algorithm)
     games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
-    if rewards.gives_costs and not algorithm.needs("cost_BT"):
-        raise ValueError(
-            f"reward=cost tells what episodes cost, and algo={algorithm.name} goes by no costs: set algo=safe_rlhf or "
-            "algo/cost=lagrange, or leave it out"
-        )
     try_games(games, rewards)
     check_trained(structure, games)
     check_monitors(

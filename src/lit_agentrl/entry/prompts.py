@@ -44,6 +44,11 @@ def check_prompts(
     Raises:
         ValueError: naming the game or the part, and the remedy.
     """
+    if rewards is not None and rewards.gives_costs and not needs("cost_BT"):
+        raise ValueError(
+            "reward=cost tells what episodes cost, and the algorithm goes by no costs: set algo=safe_rlhf or "
+            "algo/cost=lagrange, or leave it out"
+        )
     chat, max_context_tokens = rules.chat, rules.max_context_tokens
     unknown = chat.tokenizer.unk_token_id
     if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it

@@ -99,6 +99,7 @@ def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
 def _tokens(number: int, turn: Turn) -> dict[str, Any]:
     """What each token of a turn holds in the columns of tokens: first those given, then those sampled."""
     given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
+    cost = turn.cost if turn.told_cost is None else turn.told_cost
     is_end = np.arange(given + sampled) == given + sampled - 1 if sampled else np.zeros(given, bool)
     return {
         "tokens_BT": np.concatenate([turn.prefix_tokens, turn.reply_tokens]),
@@ -112,7 +113,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
         "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),
         "policy_version_BT": np.where(np.arange(given + sampled) >= given, turn.policy_version, -1),
         "reward_BT": np.where(is_end, turn.training_reward, 0.0),
-        "cost_BT": np.where(is_end, turn.training_cost, 0.0),
+        "cost_BT": np.where(is_end, cost or 0.0, 0.0),
     }
 
 
