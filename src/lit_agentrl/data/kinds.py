@@ -83,10 +83,7 @@ class Kind:
 
     def side(self, prompt: str) -> str:
         """On which side a prompt is: ``train``, ``val`` or ``test``."""
-        if not self.held_out:
-            return "train"
-        drawn = seeds.uniform(0, f"held out|{prompt}")
-        return "val" if drawn < self.held_out / 2 else "test" if drawn < self.held_out else "train"
+        return side_of(prompt, self.held_out or 0.0)
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         """The group of a row of a file.
@@ -99,6 +96,12 @@ class Kind:
             BadRow: it cannot be trained on.
         """
         raise NotImplementedError
+
+
+def side_of(prompt: str, held_out: float) -> str:
+    """On which side a prompt is, ``train``, ``val`` or ``test``: the same one in every run."""
+    drawn = seeds.uniform(0, f"held out|{prompt}") if held_out else 1.0
+    return "val" if drawn < held_out / 2 else "test" if drawn < held_out else "train"
 
 
 def by_prompt(episodes: Iterable[Episode]) -> list[list[Episode]]:
