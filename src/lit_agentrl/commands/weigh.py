@@ -33,5 +33,5 @@ def _weigh(argv: list[str]) -> int:
 
     with hydra_ready():
         for line in weigh(cfg, of_run):
-            Console(highlight=False).print(line, soft_wrap=True)
+            Console(highlight=False, markup=False).print(line, soft_wrap=True)
     return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import combinations
@@ -60,11 +61,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     Raises:
         ValueError: an option makes no sense, a folder that is no such, or a part that cannot be weighed.
     """
-    require_one_of("score", cfg.score, ("return", "success"))
-    require_number("held_out", cfg.held_out, "in (0, 1)", lambda share: 0 < share < 1)
-    require_number("lr", cfg.lr, "finite and > 0", lambda lr: lr > 0)
-    require_whole("steps", cfg.steps, 1)
-    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    _check_options(cfg)
     with named("data"):
         folder = open_folder(Path(str(cfg.data)))
     if folder is None or not folder.is_complete:
@@ -101,6 +98,33 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     fit, test = sides["fit them to"], sides["judge them on"]
     weight_F = fitted(gap_PF=fit.gap_PF, base_P=fit.base_P, lr=cfg.lr, steps=cfg.steps)
     yield from _lines(list(rules), weight_F, fit, test, base)
+    weights = {name: w for name, w in zip(rules, weight_F.tolist(), strict=True) if abs(w) >= _LEAST}
+    if not weights:
+        yield "no rule tells the better answer from the other: there is nothing to train with"
+        return
+    yield "train with:"
+    yield _options(described, list(base), weights)
+
+
+def _check_options(cfg: DictConfig) -> None:
+    require_one_of("score", cfg.score, ("return", "success"))
+    require_number("held_out", cfg.held_out, "in (0, 1)", lambda share: 0 < share < 1)
+    require_number("lr", cfg.lr, "finite and > 0", lambda lr: lr > 0)
+    require_whole("steps", cfg.steps, 1)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+
+
+def _options(described: Sequence[str], base: Sequence[str], weights: Mapping[str, float]) -> str:
+    """What trains with these weights; options of parts that are left out are left out, too."""
+    chosen = (*base, *weights)
+    mine = ("model", *(f"reward.{name}." for name in chosen))
+    own = [
+        text
+        for text, each in zip(described, parse(described), strict=True)
+        if each.key_or_group.startswith(mine)
+    ]
+    fitted_to = [f"reward.{name}.weight={w:.6g}" for name, w in weights.items()]
+    return shlex.join([f"reward=[{','.join(chosen)}]", *own, *fitted_to])
 
 
 def _parts(pipeline: RewardPipeline) -> tuple[dict[str, Shaping], dict[str, RewardPart]]:
@@ -185,9 +209,6 @@ def _lines(
         f"held out: {told['success']:.3f} of {told['pairs']:.0f} pairs are ranked rightly{alone}; "
         f"the shorter one wins in {told['shorter_wins']:.3f}"
     )
-    kept = [(name, w) for name, w in zip(names, weight_F.tolist(), strict=True) if abs(w) >= _LEAST]
-    for name in sorted(set(names) - {name for name, _ in kept}):
-        yield f"{name} has weight 0: it tells no pair from another"
-    yield "train with:"
-    chosen = [*base, *(name for name, _ in kept)]
-    yield " ".join([f"'reward=[{','.join(chosen)}]'", *(f"reward.{name}.weight={w:.6g}" for name, w in kept)])
+    for name, w in zip(names, weight_F.tolist(), strict=True):
+        if abs(w) < _LEAST:
+            yield f"{name} has weight 0: it tells no pair from another"
