@@ -11,7 +11,7 @@ from lit_agentrl.checks import require, require_whole
 
 
 def hinge(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
-    """``mean over pairs of max(0, 1 - (R(better) - R(worse)))``, with ``R = base + sum_i w_i phi_i``; equation 3.
+    """``mean over pairs of max(0, 1 - (R(better) - R(worse)))``, with ``R = base + sum_i w_i phi_i``.
 
     Args:
         weight_F: of each rule; carries gradient.
