@@ -85,10 +85,14 @@ def test_costs_that_nothing_reads_are_refused(tmp_path: Path, capsys: pytest.Cap
 def test_models_of_the_other_kind_and_other_weights_are_refused(tmp_path: Path) -> None:
     of_costs, of_rewards = model(tmp_path, kind="cost"), model(tmp_path)
     with pytest.raises(
-        ValueError, match="holds a cost model, and more of it is worse; use it as reward=cost"
+        ValueError,
+        match="holds a model of algo=cost, which is used as reward=cost; name one that fits reward=model",
     ):
         Learned(path=of_costs)
-    with pytest.raises(ValueError, match="holds a reward model, algo=; name one of algo=cost_model"):
+    with pytest.raises(
+        ValueError,
+        match="holds a model of algo=score, which is used as reward=model; name one that fits reward=cost",
+    ):
         LearnedCost(path=of_rewards)
     saved = costs(of_costs).state_dict()
     costs(of_costs).load_state_dict(saved)

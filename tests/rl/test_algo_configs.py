@@ -27,7 +27,7 @@ CONF = ROOT / "src/lit_agentrl/conf"
 NAMED = sorted(f.stem for f in (CONF / "algo").glob("[!_]*.yaml"))
 UNTRAINED = ("training_free_grpo",)  # those without a loss
 # those that learn from recorded episodes alone: tests/modules/test_reward.py
-REWARD_MODELS = ("bradley_terry", "cost_model", "plackett_luce", "process_reward")
+REWARD_MODELS = ("bradley_terry", "cost_model", "plackett_luce", "polar", "process_reward")
 ALGORITHMS = [name for name in NAMED if name not in REWARD_MODELS]
 # structures are not of the loss: they have their own tests, in tests/rollout
 AXES = sorted(f.name for f in (CONF / "algo").iterdir() if f.is_dir() and f.name != "structure")

@@ -35,6 +35,7 @@ class Kind:
         score: of recorded episodes: ``return`` (points), ``success`` (1 or 0) or ``cost`` (what it cost, for a cost
             model: the higher, the worse; of the rows of a file, their scores).
         scores: what `score` may be.
+        is_referred: answers are read behind another one, for a reward model that is told a reference.
     """
 
     path: str | Sequence[str]
@@ -45,6 +46,7 @@ class Kind:
     cache_reference: bool | str = False
     smallest: ClassVar[int] = 1
     needed: ClassVar[str | None] = None
+    is_referred: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
 
     def __post_init__(self) -> None:

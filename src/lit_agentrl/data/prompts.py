@@ -33,11 +33,20 @@ class OneBatch:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """One evaluated game: its index among the run's tasks, how many instances of it, and the number of the first."""
+    """One evaluated game.
+
+    Attributes:
+        task: its index among the run's tasks.
+        prompts: how many instances of it.
+        first: the number of the first.
+        trained_in: the seed of a run whose training instances they are, as of ``rollout.instances``; None: those that
+            every run is evaluated on.
+    """
 
     task: int
     prompts: int
     first: int = 0
+    trained_in: int | None = None
 
 
 class PromptStream(LightningDataModule):
@@ -152,7 +161,10 @@ class PromptStream(LightningDataModule):
         done = self._done()
         # the 0 stands where the game's place in the run's list once did: its instances must not depend on that
         numbers = range(spec.first, spec.first + spec.prompts)
-        keys = [seeds.key(0, f"{split}-instance", 0, p) for p in numbers]
+        if spec.trained_in is None:
+            keys = [seeds.key(0, f"{split}-instance", 0, p) for p in numbers]
+        else:
+            keys = [seeds.key(spec.trained_in, "instance", p) for p in numbers]
         return self._dealt(StepBatch(done, keys, [spec.task] * spec.prompts, list(numbers)))
 
     def _dealt(self, batch: StepBatch) -> StepBatch:

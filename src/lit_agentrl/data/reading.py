@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, by_prompt, scored
 from lit_agentrl.data.recordings import Group, Recordings
+from lit_agentrl.data.referred import longest_row
 from lit_agentrl.envs.messages import BadRow
 from lit_agentrl.envs.tables import READERS, read_table, short_path
 from lit_agentrl.episode import Episode
@@ -97,7 +98,7 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
         if path.is_dir():
             recorded += _recorded(kind, path, student, tally)
             continue
-        for group in _of_rows(kind, path, reader, tally):
+        for group in _with_room(_of_rows(kind, path, reader, tally), kind, student, tally):
             prompt = repr(group[0].opening)
             if kind.side(prompt) == "train":
                 sides["train"].append(group)
@@ -107,7 +108,8 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
         sides[kind.side(prompt)].append(episodes)
     for same in by_prompt(recorded):
         side = kind.side(f"{same[0].task_name}|{same[0].instance_seed}")
-        found = list(kind.of_episodes(same) if side == "train" else kind.judged(same))
+        made = kind.of_episodes(same) if side == "train" else kind.judged(same)
+        found = list(_with_room(made, kind, student, tally))
         tally.without_pair += not found and kind.smallest > 1
         sides[side] += found
     groups = sides.pop("train")
@@ -198,18 +200,13 @@ def _check(episode: Episode, student: Student) -> None:
         raise BadRow("failed", f"its game failed ({one_line(episode.error)[:80]})")
     if not episode.num_action_tokens:
         raise BadRow("empty", "it has no sampled token")
-    longest, most = 0, -1
+    most = -1
     for turn in episode.turns:
         points = turn.training_reward
         if isinstance(points, bool) or not isinstance(points, int | float) or not math.isfinite(points):
             raise BadRow("bad_reward", f"the points of a turn are {str(points)[:40]!r}, no finite number")
-        size = len(turn.prefix_tokens) + len(turn.reply_tokens)
-        longest = size if turn.starts_row else longest + size
         most = max(most, *turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist())
-        if longest > student.max_context_tokens:
-            raise BadRow(
-                "too_long", f"it has more than rollout.max_context_tokens={student.max_context_tokens} tokens"
-            )
+    _require_room(episode, student)
     if most >= student.vocabulary:
         raise BadRow("unknown_id", f"token id {most} is beyond the {student.vocabulary} of the model")
     if all(turn.policy_version >= 0 for turn in episode.turns):
@@ -217,6 +214,26 @@ def _check(episode: Episode, student: Student) -> None:
             check_ledger(episode)
         except ValueError as error:
             raise BadRow("broken_ledger", str(error)) from error
+
+
+def _require_room(episode: Episode, student: Student) -> None:
+    if longest_row(episode) > student.max_context_tokens:
+        raise BadRow(
+            "too_long", f"it has more than rollout.max_context_tokens={student.max_context_tokens} tokens"
+        )
+
+
+def _with_room(groups: Iterable[Group], kind: Kind, student: Student, tally: _Tally) -> Iterator[Group]:
+    """The groups that are not too long; where something was put before them that nobody has measured."""
+    for group in groups:
+        try:
+            for episode in group if kind.is_referred else ():
+                _require_room(episode, student)
+        except BadRow as error:
+            where = f"{group[0].task_name} instance seed {group[0].instance_seed}"
+            tally.refuse(f"{kind.paths[0]} {where}", error)
+            continue
+        yield group
 
 
 def _of_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[Group]:

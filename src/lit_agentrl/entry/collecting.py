@@ -129,6 +129,12 @@ def check_options(cfg: DictConfig) -> None:
     for name in ("episodes", "members", "shard"):
         require_whole(name, cfg[name], 1, MOST)
     require_whole("continuations", cfg.continuations, 0, MOST)
+    if cfg.trained_in is not None:
+        require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, beside=", or null")
+        if cfg.split != "train":
+            raise UserError(
+                f"trained_in names training instances, and split={cfg.split}; leave one of them out"
+            )
     require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
     require(isinstance(cfg.out, str) and bool(cfg.out.strip()), "out", cfg.out, "the name of a folder")
     if cfg.continuations and cfg.temperature == 0:
@@ -190,6 +196,7 @@ def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) ->
         "variant": list(cfg.get(VARIANT) or ()),
         **{name: cfg[name] for name in _OPTIONS},
         **({"continuations": cfg.continuations} if cfg.continuations else {}),
+        **({} if cfg.trained_in is None else {"trained_in": cfg.trained_in}),
     }
 
 
@@ -227,7 +234,10 @@ def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
         for start in range(0, cfg.episodes, cfg.shard):
             number = min(cfg.shard, cfg.episodes - start)
             name = f"{games.tasks[spec.task].name}-{cfg.first + start:07d}"
-            yield name, EvalSpec(spec.task, prompts=number, first=cfg.first + start)
+            yield (
+                name,
+                EvalSpec(spec.task, prompts=number, first=cfg.first + start, trained_in=cfg.trained_in),
+            )
 
 
 def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:

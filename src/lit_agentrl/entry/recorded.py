@@ -100,6 +100,14 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
             f"data.score=cost ranks the worst first, and algo={algorithm.name} would learn it; set algo=cost_model, or "
             "data.score=return"
         )
+    is_of_references = algorithm.reads == SCORES and algorithm.score_kind == "referred"
+    if is_of_references != kind.is_referred:
+        raise ValueError(
+            f"algo={algorithm.name} scores an answer beside a reference, and data={name} names none: set data=referred"
+            if is_of_references
+            else f"data={name} puts the best answer before the others, and algo={algorithm.name} reads no reference: "
+            "set algo=polar, or data=ranked"
+        )
     units = algorithm.unit or "trajectory_B"
     most = kind.batch * (kind.smallest if units == "trajectory_B" else 1)
     if update.minibatches > most:

@@ -70,6 +70,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "reward.*.engine": ("lit_agentrl.engines.native.NativeEngine", "lit_agentrl.engines.vllm.VLLMEngine"),
     "reward.*.model": ("lit_agentrl.models.policy.load_nano", "lit_agentrl.models.policy.load_pretrained"),
     "reward.*.of": ("lit_agentrl.rewards.potential.StepsToGoal",),
+    "reward.*.references": ("lit_agentrl.data.references.References",),
     "rollout": ("lit_agentrl.rollout.settings.RolloutSettings",),
     "strategy": ("lit_agentrl.strategies.single.single", "lightning.pytorch.strategies.Strategy+"),
     "trainer": ("lightning.pytorch.Trainer",),

@@ -95,6 +95,16 @@ def score_tokens(
     return TokenScores(logp_BT, entropy_BT, hidden_AD if with_hidden else None)
 
 
+def action_logits(network: PreTrainedModel, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    """The logits that each action token was drawn from, (A, V), row by row; all of them exist at once.
+
+    Rows are as of `score_tokens`; position 0 must be no action.
+    """
+    place = torch.nonzero(is_action_BT[:, 1:], as_tuple=True)
+    logits, _, _ = _forward(network, _inputs(network, tokens_BT, place, None), only_first=False)
+    return logits
+
+
 def hidden_before(
     network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None = None
 ) -> Tensor:

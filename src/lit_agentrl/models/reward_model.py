@@ -16,6 +16,12 @@ from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy, load_pretrained
 
+USES = {  # what a model of each kind is used as
+    "score": "reward=model",
+    "logit": "reward=model",
+    "cost": "reward=cost",
+    "referred": "reward=polar",
+}
 FORMAT, VERSION = "lit_agentrl reward model", 1
 ABOUT, WEIGHTS = "reward_model.json", "score_head.safetensors"
 
@@ -26,7 +32,8 @@ class About:
 
     Attributes:
         kind: ``score``: of a whole episode, on no scale of its own; ``logit``: of a chance, after every turn;
-            ``cost``: of a whole episode, above 0 where it costs too much.
+            ``cost``: of a whole episode, above 0 where it costs too much; ``referred``: as ``score``, of an episode
+            that is read behind a reference.
         fingerprint: of the weights of network and head.
         tokenizer: fingerprint of what maps texts to ids.
         mean, std: of the scores of held-out episodes.
@@ -85,12 +92,12 @@ def find_model(path: str) -> Path:
     )
 
 
-def read_about(path: str, *, of_costs: bool = False) -> About:
+def read_about(path: str, *, use: str = "reward=model") -> About:
     """What is recorded of the reward model of a folder; of its weights, whether the files are whole.
 
     Args:
         path: of a run, or of the folder itself.
-        of_costs: a cost model is wanted, else one that is none.
+        use: one of `USES` that it must be fit for.
 
     Raises:
         ValueError: there is none of the kind, its record cannot be read, or a file of weights was cut off.
@@ -111,7 +118,7 @@ def read_about(path: str, *, of_costs: bool = False) -> About:
             raise ValueError("it is of another format")
         about = About(**told)
         texts = (about.kind, about.fingerprint, about.tokenizer, about.algo)
-        if not all(isinstance(each, str) for each in texts) or about.kind not in ("score", "logit", "cost"):
+        if not all(isinstance(each, str) for each in texts) or about.kind not in USES:
             raise ValueError("a field is of the wrong type")
         if not (isinstance(about.mean, float | int) and isinstance(about.std, float | int) and about.std > 0):
             raise ValueError("mean and std must be numbers, std > 0")
@@ -119,27 +126,26 @@ def read_about(path: str, *, of_costs: bool = False) -> About:
         raise ValueError(
             f"path={path}: {file.name} cannot be read ({error}); train the model again"
         ) from error
-    if of_costs and about.kind != "cost":
-        raise ValueError(f"path={path} holds a reward model, algo={about.algo}; name one of algo=cost_model")
-    if about.kind == "cost" and not of_costs:
+    if use != USES[about.kind]:
         raise ValueError(
-            f"path={path} holds a cost model, and more of it is worse; use it as reward=cost, or name a reward model"
+            f"path={path} holds a model of algo={about.algo or about.kind}, which is used as {USES[about.kind]}; name "
+            f"one that fits {use}, or use it so"
         )
     return about
 
 
-def load_model(path: str, tokenizer: str | None, *, of_costs: bool = False) -> RewardModel:
+def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -> RewardModel:
     """The reward model of a folder, frozen.
 
     Args:
         path: of a run, or of the folder itself.
         tokenizer: fingerprint of that of the policy whose ids it is to read; None: it reads those of its own.
-        of_costs: see `read_about`.
+        use: see `read_about`.
 
     Raises:
         ValueError: it cannot be loaded, speaks other ids, or its weights are not those that are recorded.
     """
-    folder, about = find_model(path), read_about(path, of_costs=of_costs)
+    folder, about = find_model(path), read_about(path, use=use)
     if tokenizer is not None and about.tokenizer != tokenizer:
         raise ValueError(
             f"path={path} reads token ids of another tokenizer than the policy's; train a reward model of the same one"

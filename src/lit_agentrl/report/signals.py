@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -40,11 +41,12 @@ def both_fallen(row: Row) -> float | None:
 
 
 def learned_gap(row: Row) -> float | None:
-    """The gap of a reward model or a judge (`rewards.watching.Watched`), the larger; None without one.
+    """The largest gap of a learned or asked reward (`rewards.watching.Watched`); None without one.
 
     It grows where what pays is hacked.
     """
-    known = [gap for part in ("model", "judge") if (gap := row.get(f"reward/{part}_gap")) is not None]
+    gaps = (value for name, value in row.items() if re.fullmatch(r"reward/.+_gap", name))
+    known = [gap for gap in gaps if gap is not None]
     return max(known, default=None)
 
 

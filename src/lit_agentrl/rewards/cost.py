@@ -39,7 +39,7 @@ class LearnedCost(RewardPart):
         is_text = isinstance(self.path, str) and bool(self.path.strip())
         require(is_text, "path", self.path, "the folder of a run that trained a cost model")
         require_whole("tokens_per_batch", self.tokens_per_batch, 1)
-        read_about(self.path, of_costs=True)
+        read_about(self.path, use="reward=cost")
         self._costs = Remembered(self._scored)
 
     def setup(self, context: RewardContext) -> None:
@@ -48,7 +48,7 @@ class LearnedCost(RewardPart):
         Raises:
             ValueError: it cannot be loaded, or reads the token ids of another tokenizer.
         """
-        self._scorer = Scorer([self.path], context, tokens_per_batch=self.tokens_per_batch, of_costs=True)
+        self._scorer = Scorer([self.path], context, tokens_per_batch=self.tokens_per_batch, use="reward=cost")
 
     def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
         """The points as they are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,17 +21,22 @@ class Scorer:
         paths: of runs that trained them, or of the models themselves.
         context: of the run.
         tokens_per_batch: that are computed together.
-        of_costs: cost models, else reward models.
+        use: see `models.reward_model.read_about`.
 
     Raises:
         ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
     """
 
     def __init__(
-        self, paths: Sequence[str], context: RewardContext, *, tokens_per_batch: int, of_costs: bool = False
+        self,
+        paths: Sequence[str],
+        context: RewardContext,
+        *,
+        tokens_per_batch: int,
+        use: str = "reward=model",
     ) -> None:
         spoken = tokenizer_fingerprint(context.tokenizer)
-        self._models = [load_model(each, spoken, of_costs=of_costs) for each in paths]
+        self._models = [load_model(each, spoken, use=use) for each in paths]
         for model in self._models:
             network: torch.nn.Module = model.policy.network
             for part in (network, model.head):
@@ -85,28 +90,47 @@ def turn_values(
         tokens_per_batch: that are computed together, padding included; a longer row stands alone.
         device: of the model.
     """
-    rows = [row for episode in episodes for row in rows_of(episode)]
-    order = sorted(range(len(rows)), key=lambda k: -len(rows[k][0]))
-    found: dict[int, list[float]] = {}
-    while order:
-        count = max(1, tokens_per_batch // len(rows[order[0]][0]))
-        chosen, order = order[:count], order[count:]
-        tokens_BT = torch.zeros(len(chosen), len(rows[chosen[0]][0]), dtype=torch.int64)
-        is_scored_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-        for place, k in enumerate(chosen):
-            tokens, ends = rows[k]
-            tokens_BT[place, : len(tokens)] = torch.tensor(tokens)
-            is_scored_BT[place, ends] = True
-        score_BT = model.head(
+
+    def read(tokens_BT: Tensor, is_scored_BT: Tensor) -> Tensor:
+        score_BT: Tensor = model.head(
             model.policy.network, tokens_BT=tokens_BT.to(device), is_scored_BT=is_scored_BT.to(device)
-        ).cpu()
-        for place, k in enumerate(chosen):
-            found[k] = score_BT[place, rows[k][1]].double().tolist()
-    score_A = torch.tensor([score for k in range(len(rows)) for score in found[k]], dtype=torch.float64)
+        )
+        return score_BT.cpu()[is_scored_BT].double()
+
+    rows = [row for episode in episodes for row in rows_of(episode)]
+    score_A = torch.cat(in_batches(rows, tokens_per_batch, read))
     about = model.about
     if about.kind == "cost":  # its zero says what is harmless
         return score_A
     return score_A.sigmoid() if about.kind == "logit" else (score_A - about.mean) / about.std
+
+
+def in_batches(
+    rows: Sequence[tuple[list[int], list[int]]],
+    tokens_per_batch: int,
+    read: Callable[[Tensor, Tensor], Tensor],
+) -> list[Tensor]:
+    """What ``read(tokens_BT, is_read_BT)`` finds at the named places of each row; rows of like length go together.
+
+    Args:
+        rows: ids, and places among them in rising order.
+        tokens_per_batch: that are computed together, padding included; a longer row stands alone.
+        read: one value, or row of values, for each True of its second argument, row by row.
+    """
+    order = sorted(range(len(rows)), key=lambda k: -len(rows[k][0]))
+    found: dict[int, Tensor] = {}
+    while order:
+        count = max(1, tokens_per_batch // len(rows[order[0]][0]))
+        chosen, order = order[:count], order[count:]
+        tokens_BT = torch.zeros(len(chosen), len(rows[chosen[0]][0]), dtype=torch.int64)
+        is_read_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+        for place, k in enumerate(chosen):
+            tokens, places = rows[k]
+            tokens_BT[place, : len(tokens)] = torch.tensor(tokens)
+            is_read_BT[place, places] = True
+        parts = torch.split(read(tokens_BT, is_read_BT), [len(rows[k][1]) for k in chosen])
+        found |= dict(zip(chosen, parts, strict=True))
+    return [found[k] for k in range(len(rows))]
 
 
 def rows_of(episode: Episode) -> list[tuple[list[int], list[int]]]:

@@ -60,6 +60,8 @@ class ComparedScores(Objective):
         over: ``pairs``: the mean is over pairs; ``groups``: over groups, of the mean over the pairs of each, so that a
             prompt with many answers counts no more than one with two.
         zero_at: a number: a cost model, and the cost up to which a trajectory is harmless.  None: a reward model.
+        referred: trajectories are read behind a reference, as of `data.referred`: ``r(reference, trajectory)``
+            (POLAR, arXiv 2507.05197).
 
     Raises:
         ValueError: a constant out of range, or a margin that a score does not have.
@@ -75,6 +77,7 @@ class ComparedScores(Objective):
     centring: float = 0.01
     over: Literal["pairs", "groups"] = "pairs"
     zero_at: float | None = None
+    referred: bool = False
 
     def __post_init__(self) -> None:
         """Checks the constants."""
@@ -82,11 +85,16 @@ class ComparedScores(Objective):
         require(self.over in ("pairs", "groups"), "over", self.over, "pairs or groups")
         if self.zero_at is not None:
             require_number("zero_at", self.zero_at, "a finite number, or null")
+        require(isinstance(self.referred, bool), "referred", self.referred, "true or false")
+        if self.referred and self.zero_at is not None:
+            raise ValueError("zero_at is of cost models, and referred=true scores likeness; set zero_at=null")
         if "chosen_kl_P" in tensor_names(self.margin):
             raise ValueError("margin takes the KL to a reference, and a score has none: use algo/margin=none")
 
     @property
     def score_kind(self) -> ScoreKind:
+        if self.referred:
+            return "referred"
         return "score" if self.zero_at is None else "cost"
 
     @property

@@ -1,0 +1,77 @@
+"""Another causal language model beside the policy, of the same tokenizer, that is never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from lit_agentrl.checks import require, require_local
+from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
+
+
+def find_network(path: str) -> Path:
+    """The folder of the model that a run wrote, or that this is itself.
+
+    Raises:
+        ValueError: there is none, naming the path.
+    """
+    require(isinstance(path, str) and bool(path.strip()), "path", path, "a folder of a run or model")
+    require_local("path", path)
+    given = Path(path).expanduser()
+    for folder in (given / "hf", given):
+        if (folder / "config.json").is_file():
+            return folder
+    if not given.exists():
+        raise ValueError(f"path={path} is not there; looked for {given.absolute()}")
+    raise ValueError(
+        f"path={path} holds no model: no config.json in it, nor in its hf/; give the folder of a run that has "
+        "ended, or of a model"
+    )
+
+
+def load_frozen(
+    path: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    fingerprint: Callable[[PreTrainedTokenizerBase], str],
+    vocabulary: int,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """The network of a folder, without gradient.
+
+    Args:
+        path: see `find_network`.
+        tokenizer: of the policy whose ids it reads.
+        fingerprint: of what a tokenizer maps texts to, `text.token_bytes.tokenizer_fingerprint`.
+        vocabulary: ids that the policy can sample.
+        dtype: of the weights.
+
+    Raises:
+        ValueError: it cannot be loaded, reads other ids, knows too few, or holds weights that are not finite.
+    """
+    folder = str(find_network(path))
+    try:
+        with held_back():
+            its_own = load_tokenizer(folder)
+            network = load_network(AutoModelForCausalLM, folder, dtype)
+    except ValueError as error:
+        raise ValueError(f"path={path} could not be loaded ({error}); give another folder") from error
+    if fingerprint(its_own) != fingerprint(tokenizer):
+        raise ValueError(
+            f"path={path} reads token ids of another tokenizer than the policy's; give a model of the same one"
+        )
+    its = network.config.get_text_config().vocab_size
+    if its < vocabulary:
+        raise ValueError(
+            f"path={path} knows {its} token ids, and the policy can sample {vocabulary}; give a model that knows all"
+        )
+    for name, weight in network.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise ValueError(
+                f"path={path} holds weights that are not finite, in {name}; give an intact model"
+            )
+    return network.train(False).requires_grad_(False)
