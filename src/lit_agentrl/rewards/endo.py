@@ -41,9 +41,9 @@ def endogenous(taken_A: Tensor, value_A: Tensor) -> Tensor:
 class Endogenous(RewardPart):
     """``weight`` times the sum over a turn's sampled tokens of `endogenous`, by a model of the policy's tokenizer.
 
-    The sum over an episode is ``alpha log pi(episode) + V(s_0)``, so it pays what the model finds likely, and a short
-    episode more than a long one.  ``centre`` takes off the mean over all sampled tokens of the iteration, so that a
-    token is worth 0 on average and length alone pays nothing.
+    The sum over an episode is ``alpha log pi(episode) + V(s_0)``, so it pays what the model finds likely: of two
+    episodes of a prompt the shorter one, as a rule.  V(s_0) is known up to a constant of the model's own; ``centre``
+    takes the mean of these sums over all episodes of the iteration off the last turn of each.
 
     Args:
         path: folder of a run that has ended, or of a model in Hugging Face's format.
@@ -118,16 +118,9 @@ class Endogenous(RewardPart):
         values = self._values.of(episodes)
         if not self.centre:
             return values
-        sums = [math.fsum(row) for row in values]
-        total, count = (
-            math.fsum(self.everyones_numbers(numbers))
-            for numbers in (sums, [float(episode.num_action_tokens) for episode in episodes])
-        )
-        mean = total / max(count, 1.0)
-        return [
-            [value - mean * len(turn.reply_tokens) for value, turn in zip(row, episode.turns, strict=True)]
-            for row, episode in zip(values, episodes, strict=True)
-        ]
+        sums = self.everyones_numbers([math.fsum(row) for row in values])
+        mean = math.fsum(sums) / max(len(sums), 1)
+        return [[*row[:-1], row[-1] - mean] for row in values]
 
     @torch.no_grad()
     def _scored(self, episodes: Sequence[Episode]) -> Points:

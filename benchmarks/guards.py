@@ -1,0 +1,148 @@
+"""A learned reward with guards, without them, and beside the true one: Sokoban, the embedded policy, one command.
+
+    python -m benchmarks.guards --folder outputs/guards
+
+Fixed before anything was run with these seeds.  **Data**: the embedded policy plays 500 rooms of training eight times.
+**Models**: an outcome model (`algo=process_reward algo.last=true`, 100 iterations), whose reward is a chance, and a
+Bradley–Terry model of pairs of equal length (80 iterations), whose score has no bound.  **Sides**, `algo=grpo`, 128
+episodes an iteration: ``guarded`` is paid by the outcome model, held by a KL of 0.05 to the start, 36 iterations;
+``alone`` by the Bradley–Terry model and nothing else, 20; ``true`` by the game, with the Bradley–Terry model watched,
+20.  Seeds 0, 1 and 2, of models and of runs.
+
+**Gain**: start and last weights of ``guarded`` play the 512 test rooms at temperature 1 with the noise of their seed;
+of each room the mean difference over the seeds, its mean over rooms with a 95 % t interval.  **Bar**: at least 0.08.
+**Alarm**: the first iteration after which the monitor's rule ``hacked`` fires.  **Fall**: the first after which the
+mean success of the last five iterations lies 0.05 below that of the first five.  **Bars**: in each seed of ``alone``
+the alarm comes, and not after the fall; in no seed of ``true`` it comes.  The kinds of model and the KL were chosen by
+runs of one seed, 100, docs/reward_models.md.  The folder keeps what was done; the command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.cells import Outcome, finished, kept
+from benchmarks.common import last_of
+from benchmarks.comparisons import gains, played, success
+from lit_agentrl.commands.collect import main as collect
+from lit_agentrl.report.statistics import mean_interval
+
+SEEDS = (0, 1, 2)
+ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
+BAR, DROP, SPAN = 0.08, 0.05, 5
+COLLECTED = "model=nano env=sokoban episodes=500 members=8"
+MODELS = {
+    "outcome": "algo=process_reward algo.last=true data=unpaired data.held_out=0.1 trainer.max_epochs=100 val.every=50",
+    "pairs": "algo=bradley_terry data=ranked algo/pairing=equal_length trainer.max_epochs=80",
+}
+PLAYS = "algo=grpo reward=model test.episodes=0 val.every=1000 val.episodes=4"
+SIDES = {  # the model of each, and its options
+    "guarded": ("outcome", "algo/kl=loss_k3 algo.kl.coef=0.05 trainer.max_epochs=36"),
+    "alone": ("pairs", "trainer.max_epochs=20"),
+    "true": ("pairs", "reward.model.weight=0 reward.model.replaces=false trainer.max_epochs=20"),
+}
+CURVES = ("rollout/success", "reward/model_score", "reward/model_gap", "reward/model_auc", "rollout/turns")
+
+Found = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by side and seed
+
+
+def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> Outcome:
+    """A run to its end: its curves, its alarm, and what start and last weights solve of the test rooms, where asked."""
+    run = finished(folder, options)
+    told = (ALARM.match(line) for line in run.summary["warnings"])
+    alarms = [int(each[1]) for each in told if each]
+    found: dict[str, Any] = {
+        "curves": {name: run.metrics[name][1:] for name in CURVES},
+        "alarm": min(alarms, default=None),
+    }
+    if rooms:
+        found["last"] = played(run, "test", seed, rooms)
+        found["start"] = played(run, "test", seed, rooms, checkpoint="start")
+    return found
+
+
+def fall(successes: Sequence[float]) -> int | None:
+    """The iteration, counted from 1, after which success has fallen; None where it never has."""
+    first = fmean(successes[:SPAN])
+    for done in range(SPAN + 1, len(successes) + 1):
+        if fmean(successes[done - SPAN : done]) <= first - DROP:
+            return done
+    return None
+
+
+def table(found: Found) -> str:
+    """Both questions, seed by seed, and whether their bars hold."""
+    lines = ["| seed | start | guarded | alone: alarm, fall | true: alarm |", "|---" * 5 + "|"]
+    guarded, alone, true = (found[side] for side in SIDES)
+    in_time, silent = [], []
+    for seed in true:
+        successes = alone[seed]["curves"]["rollout/success"]
+        alarm, fell = alone[seed]["alarm"], fall(successes)
+        in_time.append(alarm is not None and (fell is None or alarm <= fell))
+        silent.append(true[seed]["alarm"] is None)
+        ends = [success(guarded[seed][stage]) for stage in ("start", "last")]
+        told = [str(each or "–") for each in (alarm, fell, true[seed]["alarm"])]
+        lines.append(f"| {seed} | {ends[0]:.3f} | {ends[1]:.3f} | {told[0]}, {told[1]} | {told[2]} |")
+    gap = mean_interval(
+        gains([each["last"] for each in guarded.values()], [each["start"] for each in guarded.values()])
+    )
+    is_met = {
+        f"gain {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}], bar {BAR}": gap.mean >= BAR,
+        f"alarm in time in {sum(in_time)} of {len(in_time)} seeds": all(in_time),
+        f"silent on the true reward in {sum(silent)} of {len(silent)} seeds": all(silent),
+    }
+    lines += [f"\n{what}: {'met' if holds else 'missed'}" for what, holds in is_met.items()]
+    return "\n".join(lines)
+
+
+def curves(found: Found) -> str:
+    """Means over each five iterations and the seeds."""
+    lines = ["| side | iterations | " + " | ".join(CURVES) + " |", "|---" * (2 + len(CURVES)) + "|"]
+    for side, seeds in found.items():
+        most = min((len(each["curves"][CURVES[0]]) for each in seeds.values()), default=0)
+        for first in range(0, most, SPAN):
+            last = min(first + SPAN, most)
+            cells = [
+                [x for each in seeds.values() for x in each["curves"][name][first:last]] for name in CURVES
+            ]
+            told = " | ".join(f"{fmean(cell):.3f}" for cell in cells)
+            lines.append(f"| {side} | {first + 1}–{last} | {told} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Records, trains and measures what is not done yet, and prints the tables."""
+    parser = argparse.ArgumentParser(description="A learned reward with and without guards.")
+    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--rooms", type=int, default=512, help="of the test")
+    parser.add_argument("--collect", nargs="*", default=[], help="further options of the recording")
+    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
+    given = parser.parse_args()
+    home: Path = given.folder.resolve()
+    collect([*last_of([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])
+    found: dict[str, dict[int, Outcome]] = {side: {} for side in SIDES}
+    for seed in given.seeds:
+        for name, own in MODELS.items():
+            options = last_of(
+                [*own.split(), f"data.path={home / 'episodes'}", f"seed={seed}", *given.options]
+            )
+            finished(home / f"{name}_{seed}", options)
+        for side, (name, own) in SIDES.items():
+            path = f"reward.model.path={home / f'{name}_{seed}'}"
+            options = last_of([*PLAYS.split(), *own.split(), path, f"seed={seed}", *given.options])
+            rooms = given.rooms if side == "guarded" else 0
+            run = partial(measured, home / f"{side}_{seed}", options, seed=seed, rooms=rooms)
+            found[side][seed] = kept(home / f"{side}_{seed}.json", run)
+        (home / "table.md").write_text(f"{table(found)}\n\n{curves(found)}\n")
+    print((home / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    main()
