@@ -101,3 +101,15 @@ def test_claims_name_cells_of_their_grid(name: str) -> None:
             assert value in values(option), word
         assert set(each.each) <= set(params) and each.expected in ("above", "below")
         assert each.measure in ("last", "gain", "kept", "sharp") and bool(each.first) == bool(each.second)
+
+
+def test_the_pictures_are_drawn_from_the_committed_runs() -> None:
+    """Each is what its runs give, to the letter; a claim at a place is a row, under the verdict of the table."""
+    pictures = load_script("claim_pictures")
+    for name, told in CLAIMS.items():
+        claims = [pictures.Claim(**each) for each in told]
+        runs = pictures.read(script.CLAIMS.with_name(f"{name}.csv"))
+        rows = list(pictures.rows(claims, runs))
+        table = script.table(claims, runs)
+        assert rows and all(f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]" in table for row in rows)
+        assert script.CLAIMS.with_name(f"{name}.svg").read_text() == pictures.picture(name, rows)

@@ -1,0 +1,120 @@
+"""A picture of each campaign's claims, drawn from its committed runs: docs/findings/NAME.svg.
+
+    python scripts/claim_pictures.py [NAME ...]
+
+A row is a claim at a place: the difference and its 95 % interval, as of ``scripts/claims.py``.  The mark says the
+verdict by its shape: a disc is *reproduced*, a cross *not reproduced*, a ring *undecided*.  The grey dashes stand at
+the least difference that matters, on the side that the claim expects.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from math import nan
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from claims import CLAIMS, Claim, Played, gaps, place, verdict
+
+from lit_agentrl.report.drawing import FAINT, INK, SERIES, drawing
+from lit_agentrl.report.inference import paired
+
+MARKS = {"reproduced": ("o", SERIES[0]), "not reproduced": ("x", SERIES[0]), "undecided": ("o", "none")}
+COLOURS = {
+    "--ink": ("#1a1a1a", "#e8e8e8"),
+    "--faint": ("#8a8a8a", "#7d8590"),
+    "--series-0": ("#0060a8", "#6db8f2"),
+}
+
+
+class Row(NamedTuple):
+    """A claim at a place."""
+
+    says: str
+    where: str
+    mean: float
+    low: float
+    high: float
+    least: float
+    verdict: str
+
+
+def read(file: Path) -> list[Played]:
+    """The runs that ``scripts/claims.py --csv`` wrote."""
+    with file.open(newline="") as opened:
+        return [
+            Played(
+                tuple(row["options"].split(" ")), int(row["seed"]),
+                *(float(row.get(name, nan)) for name in ("start", "last", "kept", "sharp")),
+            )
+            for row in csv.DictReader(opened)
+        ]  # fmt: skip
+
+
+def rows(claims: Sequence[Claim], runs: Sequence[Played]) -> Iterator[Row]:
+    """Those that an interval can be drawn of."""
+    for claim in claims:
+        for where in dict.fromkeys(place(claim, run) for run in runs):
+            own = gaps(claim, [run for run in runs if place(claim, run) == where])
+            found = paired(own, [0.0] * len(own)) if own else None
+            if found is None or found.bounds.low is None or found.bounds.high is None:
+                continue
+            mean, low, high = found.bounds
+            least = -claim.least if claim.expected == "below" else claim.least
+            short = ", ".join(each.split("=", 1)[1] for each in where)
+            yield Row(claim.says, short, mean, low, high, least, verdict(claim, found))
+
+
+def picture(name: str, found: Sequence[Row]) -> str:
+    """The SVG, which follows the reader's choice of light or dark."""
+    title = f"claims of {name}: differences with 95 % intervals"
+    says = list(dict.fromkeys(row.says for row in found))
+    lines = len(found) + len(says)
+    with drawing(name, title, height=0.6 + 0.27 * lines) as made:
+        (axes,) = made.axes
+        at = lines
+        for claim in says:
+            axes.text(
+                0.0, at, claim, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=10
+            )
+            at -= 1
+            for row in (row for row in found if row.says == claim):
+                mark, fill = MARKS[row.verdict]
+                axes.plot([row.low, row.high], [at, at], color=SERIES[0], linewidth=1.6)
+                axes.plot([row.mean], [at], mark, color=SERIES[0], markerfacecolor=fill, markersize=7)
+                axes.plot([row.least] * 2, [at - 0.35, at + 0.35], color=FAINT, linewidth=2.0)
+                axes.text(1.01, at, row.where, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+                at -= 1
+        axes.axvline(0.0, color=INK, linewidth=1.0)
+        axes.set_yticks([])
+        axes.set_ylim(0.2, lines + 0.8)
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(labelsize=9)
+        axes.set_xlabel("difference in success, or in the share of iterations", fontsize=10)
+    return standalone(made.svg, title)
+
+
+def standalone(svg: str, title: str) -> str:
+    """A drawing of a page as a file of its own."""
+    light, dark = (";".join(f"{name}:{pair[k]}" for name, pair in COLOURS.items()) for k in (0, 1))
+    head, _, rest = svg.partition(">")
+    head = head.replace(' aria-hidden="true"', ' role="img"')
+    style = f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return f"{head}><title>{title}</title><style>{style}</style>{rest.rstrip()}\n"
+
+
+def main() -> None:
+    told = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+    for name in sys.argv[1:] or told:
+        claims = [Claim(**each) for each in told[name]]
+        found = list(rows(claims, read(CLAIMS.with_name(f"{name}.csv"))))
+        CLAIMS.with_name(f"{name}.svg").write_text(picture(name, found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
