@@ -44,6 +44,7 @@ from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import served_game, served_openenv, thinned, tiny_policy
+from tests.data.test_reading import folder, played
 from tests.rewards.test_model import model as reward_model
 from tests.rl.test_algo_configs import AXES, BASES, host_of
 
@@ -85,6 +86,11 @@ def learned_reward(tiny: Path, kind: str = "score") -> str:
     return reward_model(tiny.parent / "reward", kind=kind)
 
 
+def references(place: Path) -> str:
+    """A folder of recorded episodes, made once a process."""
+    return str(place / "f") if place.exists() else folder(place, [played(0, 0, 1.0)])
+
+
 @functools.cache
 def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -> DictConfig:
     """The config with the ``round_``-th option of every group, since composing each alone takes long.
@@ -123,7 +129,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append(f"reference.path={tiny}")
     if choices.get("env") == "dataset":
         overrides.append(f"env.game.path={PROBLEMS}")
-    if choices.get("env") in ("dataset", "bandit", "bandit_reversed"):
+    if choices.get("env") in ("dataset", "bandit", "bandit_reversed", "judging"):
         overrides.append("env.max_turns=2")  # what parts about later turns ask for
     if choices.get("data", "rollouts") != "rollouts":
         overrides.append(f"data.path={PROBLEMS}")
@@ -133,6 +139,14 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append(f"reward.model.path={learned_reward(tiny)}")
     if choices.get("reward") == "cost":
         overrides += [f"reward.cost.path={learned_reward(tiny, 'cost')}", "algo/cost=lagrange", "filter=none"]
+    if choices.get("reward") == "polar":
+        overrides += [
+            f"reward.polar.path={learned_reward(tiny, 'referred')}",
+            f"reward.polar.references.path={references(tiny.parent / 'references')}",
+            "reward.polar.max_missing_share=0.99",
+        ]
+    if choices.get("reward") == "endo":
+        overrides.append(f"reward.endo.path={tiny}")
     if choices.get("reward") == "judge":
         overrides.append("reward.judge.engine.url=http://localhost:1")
     if choices.get("reward") == "judge_local":

@@ -1,15 +1,17 @@
-"""Counts and random network distillation: worked numbers, annealing, order, exact continuation."""
+"""Counts, random network distillation and curiosity: worked numbers, annealing, order, exact continuation."""
 
 from __future__ import annotations
 
 import io
 import math
 import random
+import re
 
 import pytest
 import torch
 
 from lit_agentrl.rewards.count import Count
+from lit_agentrl.rewards.icm import IntrinsicCuriosity, transitions
 from lit_agentrl.rewards.moments import Moments
 from lit_agentrl.rewards.rnd import RandomNetworkDistillation, embed
 from tests.conftest import load_task_yaml
@@ -22,6 +24,12 @@ def walk(*keys, **fields):
 
 def rnd(seed=1, **options):
     part = RandomNetworkDistillation(**{"features": 32, "hidden": 8, "outputs": 4, **options})
+    part.setup(context(seed))
+    return part
+
+
+def icm(seed=1, **options):
+    part = IntrinsicCuriosity(**{"features": 32, "hidden": 8, "outputs": 4, **options})
     part.setup(context(seed))
     return part
 
@@ -50,7 +58,7 @@ def test_the_bonus_is_divided_by_the_spread_of_its_sums_and_not_centred():
     assert Count().score([walk(1, 2)], iteration=0) == [[1.0, 0.0]]  # no spread: undivided
 
 
-@pytest.mark.parametrize("make", [Count, rnd])
+@pytest.mark.parametrize("make", [Count, rnd, icm])
 def test_annealing(make):
     part = make(anneal_iterations=4, normalise=False)
     full, half, after = (part.score(BATCH, iteration=i)[0][0] for i in (0, 2, 4))
@@ -93,7 +101,7 @@ def test_rnd_networks_are_keyed_by_the_seed_and_leave_the_global_generator_alone
     assert same.score(BATCH, iteration=0) != other.score(BATCH, iteration=0)
 
 
-@pytest.mark.parametrize("make", [Count, rnd])
+@pytest.mark.parametrize("make", [Count, rnd, icm])
 def test_the_order_of_episodes_does_not_matter(make):
     first, second = make(), make()
     shuffled = list(BATCH)
@@ -109,7 +117,7 @@ def test_the_order_of_episodes_does_not_matter(make):
         second.learn(shuffled, iteration=iteration)
 
 
-@pytest.mark.parametrize("make", [Count, rnd])
+@pytest.mark.parametrize("make", [Count, rnd, icm])
 def test_state_round_trip_through_a_file(make):
     part, fresh = make(), make()
     for iteration in range(2):
@@ -124,6 +132,40 @@ def test_state_round_trip_through_a_file(make):
         part.learn(BATCH, iteration=iteration)
         fresh.learn(BATCH, iteration=iteration)
     assert part.score(BATCH, iteration=4) != make().score(BATCH, iteration=4)
+
+
+def test_icm_by_hand():
+    """One transition: the forecast's error, and the loss of both models that one step of SGD would lower."""
+    part = icm(normalise=False, anneal_iterations=None, beta=0.25, steps=1, lr=1e-3)
+    moved = episode([turn(text="P _", actions=["Left", "Up"]), turn(text="_ P")])
+    before, done, after = (embed(text, 32)[None] for text in ("P _", "Left\nUp", "_ P"))
+    nets = part._networks
+    phi, phi_next = nets["encoder"](before), nets["encoder"](after)
+    forward = (nets["forecast"](torch.cat([phi, done], 1)) - phi_next).square().sum() / 2
+    inverse = (nets["inverse"](torch.cat([phi, phi_next], 1)) - done).square().mean()
+    assert part.score([moved], iteration=0) == [[pytest.approx(forward.item()), 0.0]]
+    expected = torch.autograd.grad(0.25 * forward + 0.75 * inverse, list(nets.parameters()))
+    start = [p.detach().clone() for p in nets.parameters()]
+    part.learn([moved], iteration=0)
+    for p, old, gradient in zip(nets.parameters(), start, expected, strict=True):
+        clear = gradient.abs() > 1e-5  # the first step of Adam goes by the sign
+        assert torch.allclose((p - old)[clear], -1e-3 * gradient[clear].sign(), atol=1e-5)
+    assert transitions(moved) == ['["P _", "Left\\nUp", "_ P"]'] and not transitions(episode([turn()]))
+    assert part.novelty([], [episode([turn()])]) == []
+    part.learn([episode([turn()])], iteration=1)  # nothing was arrived at
+
+
+def test_icm_fades_where_it_has_been_and_tells_actions_apart():
+    part = icm(normalise=False, steps=60, anneal_iterations=None, lr=1e-2)
+
+    def step(action):
+        return episode([turn(text="P _", actions=[action]), turn(text="_ P" if action == "Left" else "P _")])
+
+    for iteration in range(5):
+        part.score([step("Left")], iteration=iteration)
+        part.learn([step("Left")], iteration=iteration)
+    [[known, _], [new, _]] = part.score([step("Left"), step("Up")], iteration=5)
+    assert new > 3 * known
 
 
 def test_moments_in_parts_equal_the_whole():
@@ -150,9 +192,11 @@ def test_games_of_one_turn_are_refused():
         (lambda: Count(normalise="yes"), "normalise=yes must be true or false"),
         (lambda: rnd(lr=0), "lr=0 must be > 0"),
         (lambda: rnd(steps=0), "steps=0 must be a whole number >= 1"),
+        (lambda: icm(beta=1), "beta=1 must be in (0, 1)"),
+        (lambda: icm(hidden=0), "hidden=0 must be a whole number >= 1"),
         (lambda: rnd(features=1.5), "features=1.5 must be a whole number >= 1"),
     ],
 )
 def test_options_are_refused(make, message):
-    with pytest.raises(ValueError, match="^" + message):
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
         make()

@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 
 from lit_agentrl.rewards.count import Count
 from lit_agentrl.rewards.format import Format
+from lit_agentrl.rewards.icm import IntrinsicCuriosity
 from lit_agentrl.rewards.normalise import Normalise
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rewards.rnd import RandomNetworkDistillation
@@ -23,6 +24,7 @@ def pipeline() -> RewardPipeline:
     made = RewardPipeline({
         "top": TopLambda(top_share=0.5), "format": Format(), "count": Count(), "n": Normalise(by="running"),
         "rnd": RandomNetworkDistillation(features=16, hidden=4, outputs=2),
+        "icm": IntrinsicCuriosity(features=16, hidden=4, outputs=2),
     })  # fmt: skip
     made.setup(context())
     return made

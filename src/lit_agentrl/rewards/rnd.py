@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,8 +52,9 @@ class RandomNetworkDistillation(Novelty):
 
     def setup(self, context: RewardContext) -> None:
         """Make both networks, by the run's seed."""
-        self._target = self._network("target", context.seed).requires_grad_(False)
-        self._predictor = self._network("predictor", context.seed)
+        widths = (self.features, self.hidden, self.hidden, self.outputs)
+        self._target = network(*widths, key=seeds.key(context.seed, "rnd-target")).requires_grad_(False)
+        self._predictor = network(*widths, key=seeds.key(context.seed, "rnd-predictor"))
         self._optimizer = torch.optim.Adam(self._predictor.parameters(), lr=self.lr)
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
@@ -91,15 +93,6 @@ class RandomNetworkDistillation(Novelty):
         self._predictor.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _network(self, purpose: str, seed: int) -> nn.Sequential:
-        with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
-            torch.manual_seed(seeds.key(seed, f"rnd-{purpose}"))
-            return nn.Sequential(
-                nn.Linear(self.features, self.hidden), nn.ReLU(),
-                nn.Linear(self.hidden, self.hidden), nn.ReLU(),
-                nn.Linear(self.hidden, self.outputs),
-            )  # fmt: skip
-
     def _distinct(self, turns: Sequence[Turn]) -> list[str]:
         """What was observed, by any process."""
         return sorted(set(self.everyones_texts(sorted({turn.observation for turn in turns}))))
@@ -108,6 +101,14 @@ class RandomNetworkDistillation(Novelty):
         words = torch.stack([embed(text, self.features) for text in texts])
         error: Tensor = (self._predictor(words) - self._target(words)).square().sum(1)
         return error
+
+
+def network(*widths: int, key: int) -> nn.Sequential:
+    """Linear layers with rectifiers between them, drawn by ``key``; the global generator stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
+        layers = [each for pair in pairwise(widths) for each in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,74 @@
+"""Points in tiers: for a broken form, a failure, a success, and a success by all of some tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lit_agentrl.checks import require, require_number
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Episode
+from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
+
+
+@dataclass(kw_only=True)
+class Tiers(RewardPart):
+    """ARPO, arXiv 2507.19849: ``broken`` where a reply's form is broken, else 0 for a failure, else 1 + ``bonus``.
+
+    The bonus is for a success in which each of ``tools`` was called.
+
+    Args:
+        broken: points of an episode with a reply that is not well-formed.
+        bonus: see above; the paper has 0.1 for search and Python in one episode.
+        tools: names of tools, or of actions of a game without tools; empty: no bonus.
+        keep_penalties: leave the protocol penalties beside these points.
+    """
+
+    stage: ClassVar[Stage] = Stage.TASK
+    broken: float = -1.0
+    bonus: float = 0.1
+    tools: Sequence[str] = ()
+    keep_penalties: bool = False
+
+    def __post_init__(self) -> None:
+        require_number("broken", self.broken, "finite and <= 0", lambda value: value <= 0)
+        require_number("bonus", self.bonus, "finite and >= 0", lambda value: value >= 0)
+        is_list = not isinstance(self.tools, str) and all(isinstance(each, str) for each in self.tools)
+        require(is_list, "tools", self.tools, "a list of names")
+        require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
+
+    def check_game(self, task: Task, env: World, observation: str) -> None:
+        """Refuse names that no action of a game has."""
+        known = [tool.name for tool in env.tools()] or list(env.action_names() or ())
+        for name in self.tools:
+            if name not in known:
+                raise ValueError(
+                    f"tools=[{','.join(self.tools)}] names {name}, and {task.name} has no such tool or action"
+                    f"{': ' + ', '.join(known) if known else ', but free text'}; leave it out"
+                )
+
+    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+        """At the last turn of each episode."""
+        return outcome(
+            episodes, [self._of(episode) for episode in episodes], keep_penalties=self.keep_penalties
+        )
+
+    def _of(self, episode: Episode) -> float:
+        if not all(turn.is_well_formed for turn in episode.turns):
+            return self.broken
+        if not episode.success:
+            return 0.0
+        called = {called_name(action) for turn in episode.turns for action in turn.actions}
+        return 1.0 + (self.bonus if self.tools and called >= set(self.tools) else 0.0)
+
+
+def called_name(action: str) -> str:
+    """The name of the tool of a call, which is canonical JSON; any other action is its own name."""
+    try:
+        call = json.loads(action)
+    except (ValueError, RecursionError):  # free text may be anything
+        return action
+    return str(call["name"]) if isinstance(call, dict) and "name" in call else action
