@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from lit_agentrl.commands.collect import main as main_collect
 from lit_agentrl.commands.train import main as main_train
+from tests.conftest import ROOT
 from tests.integration.conftest import TINY, assert_equal_runs, outcome
+from tests.rewards.test_model import model as reward_model
 
 LAKE = ["env=frozen_lake", "rollout.max_context_tokens=300"]  # its episodes have several turns
 LAKE += [option for option in TINY if option.split("=")[0] not in ("env", "rollout.max_context_tokens")]
-STATEFUL = "reward=[count,rnd,delta,normalise,tripwire]"
+STATEFUL = "reward=[count,rnd,icm,delta,normalise,tripwire]"
 
 
 JUDGED = """
@@ -53,7 +56,7 @@ def test_a_run_with_parts_that_learn_is_resumed_exactly(tmp_path: Path) -> None:
         torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["callbacks"]["RolloutCallback"]
         for folder in (straight, extended)
     ]
-    assert set(states[0]) == {"count", "rnd", "delta", "normalise", "tripwire"}
+    assert set(states[0]) == {"count", "rnd", "icm", "delta", "normalise", "tripwire"}
     assert torch.equal(states[0]["count"]["visits"], states[1]["count"]["visits"])
     predictors = [state["rnd"]["predictor"] for state in states]
     assert all(torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0])
@@ -77,6 +80,29 @@ def test_a_judged_run_is_resumed_exactly(tmp_path: Path) -> None:
     assert_equal_runs(straight, extended)
     rows = outcome(straight)[1]
     assert any(float(row.get("reward/judge_unjudged") or 0) > 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_run_paid_by_likeness_and_logits_is_resumed_exactly(tmp_path: Path) -> None:
+    """References are those of the run's own instances, as `collect trained_in` plays them."""
+    straight, extended, known = tmp_path / "straight", tmp_path / "extended", tmp_path / "known"
+    played = [o for o in LAKE if o.split("=")[0] in ("env", "rollout.max_context_tokens", "env.max_turns")]
+    main_collect([*played, "model=nano", "episodes=3", "members=2", "trained_in=0", f"out={known}"])
+    paid = [
+        *LAKE,
+        "rollout.instances=3",
+        "reward=[polar,endo]",
+        f"reward.polar.path={reward_model(tmp_path, kind='referred')}",
+        f"reward.polar.references.path={known}",
+        f"reward.endo.path={ROOT / 'src/lit_agentrl/models/nano'}",
+        "reward.endo.replaces=false",
+    ]
+    train(straight, 4, *paid)
+    train(extended, 2, *paid)
+    main_train([f"resume={extended}", "trainer.max_epochs=4"])
+    assert_equal_runs(straight, extended)
+    assert all(float(row["reward/polar_missing"]) == 0 for row in outcome(straight)[1][1:])
 
 
 @pytest.mark.slow
