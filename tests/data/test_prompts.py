@@ -53,6 +53,18 @@ def test_evaluation_instances_do_not_depend_on_the_place_of_a_game() -> None:
     assert not set(first_val) & set(first_test)
 
 
+def test_the_training_instances_of_a_run_can_be_played_by_others() -> None:
+    """All that `instances=8` trains on with seed 5, in two passes of an order of its own."""
+    trained = PromptStream(prompts=4, task_weights=(1.0,), seed=5, val=(), instances=8)
+    passes = [[key for i in range(2) for key in trained.batch(2 * k + i).seed_P] for k in range(2)]
+    other = PromptStream(prompts=1, task_weights=(1.0,), seed=0, val=(), test=[EvalSpec(0, 8, trained_in=5)])
+    [batch] = other.test_dataloader()[0]
+    assert sorted(batch.seed_P) == sorted(passes[0]) == sorted(passes[1]) and passes[0] != passes[1]
+    other.test = [EvalSpec(0, 3, first=2, trained_in=5)]
+    [part] = other.test_dataloader()[0]
+    assert part.seed_P == batch.seed_P[2:5]
+
+
 def test_instances_from_a_number_on_are_those_of_the_whole_evaluation() -> None:
     made = PromptStream(
         prompts=1, task_weights=[1.0], seed=0, val=[], test=[EvalSpec(0, 9), EvalSpec(0, 2, first=6)]

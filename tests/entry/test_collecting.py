@@ -76,6 +76,11 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
         (f"{PLAYED} out=other", "other is a folder of something else"),
         (PLAYED, "out has no value; collect --help"),
         ("model=nano env=bandit members=2 temperature=0 out=x", "would record the same episode again"),
+        ("model=nano env=bandit trained_in=-1 out=x", "trained_in=-1 must be a whole number from 0"),
+        (
+            "model=nano env=bandit trained_in=1 split=val out=x",
+            "trained_in names training instances, and split=val; leave one of them out",
+        ),
         ("model=nano env=bandit continuations=-1 out=x", "continuations=-1 must be a whole number from 0"),
         (
             "model=nano env=bandit continuations=2 temperature=0 out=x",
