@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.process_model import by_number, errors, gap, table, told
+from benchmarks.process_model import by_number, errors, gap, outcomes, table, told
+from tests.rewards.conftest import episode, turn
 
 
 def test_the_baseline_is_the_mean_label_of_the_number() -> None:
@@ -14,6 +15,12 @@ def test_the_baseline_is_the_mean_label_of_the_number() -> None:
     )
     assert by_number([[0.5, 0.0, 1.0], [0.0, 1.0]]) == {0: 0.25, 1: 0.0, -1: pytest.approx(1 / 6)}
     assert told([[0.0, 0.0, 0.0]], {0: 0.25, -1: 0.1}) == [[0.25, 0.1, 0.1]]
+
+
+def test_an_outcome_is_the_label_of_every_turn() -> None:
+    played = [episode([turn(), turn()], success=True), episode([turn(), turn(), turn()])]
+    assert outcomes(played) == [[1.0, 1.0], [0.0, 0.0, 0.0]]
+    assert by_number(outcomes(played)) == {0: 0.5, 1: 0.0, -1: pytest.approx(1 / 3)}
 
 
 def test_errors_are_means_over_the_turns_of_an_episode() -> None:
