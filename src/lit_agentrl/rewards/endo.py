@@ -16,8 +16,9 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.frozen import find_network, load_frozen
 from lit_agentrl.models.logprobs import action_logits, at_least_float32
 from lit_agentrl.models.lora import fingerprint
-from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage
+from lit_agentrl.rewards.base import Points, RewardContext
 from lit_agentrl.rewards.remembered import Remembered
+from lit_agentrl.rewards.replacing import Replacing
 from lit_agentrl.rewards.scoring import in_batches, rows_of
 from lit_agentrl.rewards.watching import Watched
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
@@ -38,7 +39,7 @@ def endogenous(taken_A: Tensor, value_A: Tensor) -> Tensor:
 
 
 @dataclass(kw_only=True)
-class Endogenous(RewardPart):
+class Endogenous(Replacing):
     """``weight`` times the sum over a turn's sampled tokens of `endogenous`, by a model of the policy's tokenizer.
 
     The sum over an episode is ``alpha log pi(episode) + V(s_0)``, so it pays what the model finds likely: of two
@@ -47,9 +48,7 @@ class Endogenous(RewardPart):
 
     Args:
         path: folder of a run that has ended, or of a model in Hugging Face's format.
-        weight: points per nat; 0 keeps the game's points: the reward is watched alone.
-        replaces: its points stand in place of the game's, else beside them.
-        keep_penalties: protocol penalties stay where the game's points go.
+        weight, replaces, keep_penalties: see `Replacing`.
         temperature: alpha.
         centre: see above.
         tokens_per_batch: that are computed together.
@@ -61,26 +60,17 @@ class Endogenous(RewardPart):
 
     sees: ClassVar[Literal["own", "all"]] = "all"  # the mean is that of all episodes
     path: str
-    weight: float = 1.0
-    replaces: bool = True
-    keep_penalties: bool = True
     temperature: float = 1.0
     centre: bool = True
     tokens_per_batch: int = 2048
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         find_network(self.path)
-        require_number("weight", self.weight, "finite and >= 0", lambda weight: 0 <= weight < math.inf)
-        for name in ("replaces", "keep_penalties", "centre"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        if not self.weight and self.replaces:
-            raise ValueError(
-                "weight=0 would leave no points at all; set replaces=false to watch the reward alone"
-            )
+        require(isinstance(self.centre, bool), "centre", self.centre, "true or false")
         require_number("temperature", self.temperature, "finite and > 0", lambda value: 0 < value < math.inf)
         require_whole("tokens_per_batch", self.tokens_per_batch, 1)
-        self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
         self._values = Remembered(self._scored)
 
     def setup(self, context: RewardContext) -> None:
@@ -100,18 +90,7 @@ class Endogenous(RewardPart):
     # ------------------------------------------------------------------ points
     def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
         """The model's points, beside the game's or in their place."""
-        return [
-            [
-                self._kept(p, turn.reward_parts) + self.weight * v
-                for p, v, turn in zip(r, more, e.turns, strict=True)
-            ]
-            for r, more, e in zip(points, self.values(episodes), episodes, strict=True)
-        ]
-
-    def _kept(self, points: float, parts: Mapping[str, float]) -> float:
-        if not self.replaces:
-            return points
-        return parts.get("invalid", 0.0) if self.keep_penalties else 0.0
+        return self.placed(points, episodes, self.values(episodes))
 
     def values(self, episodes: Sequence[Episode]) -> Points:
         """Of each turn, without weight."""

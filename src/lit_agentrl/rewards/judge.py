@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,16 +13,17 @@ from lit_agentrl import seeds
 from lit_agentrl.checks import one_line, require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import VOTES, Criteria, Unreadable, best_judged, voted
-from lit_agentrl.rewards.base import Answerer, Points, RewardContext, RewardPart, Stage, outcome
+from lit_agentrl.rewards.base import Answerer, Points, RewardContext, at_end
 from lit_agentrl.rewards.meta import Meta, voters
 from lit_agentrl.rewards.remembered import Remembered
+from lit_agentrl.rewards.replacing import Replacing
 from lit_agentrl.rewards.watching import Watched
 
 _OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # counts that are logged
 
 
 @dataclass(kw_only=True)
-class Judge(RewardPart):
+class Judge(Replacing):
     """``weight * value`` of an episode at its end, by a judge: 0 for its lowest score, 1 for its highest.
 
     The judge reads the episode and writes principles (unless they are given), a critique and a score, ``samples``
@@ -33,9 +33,7 @@ class Judge(RewardPart):
     Args:
         engine: makes the engine that answers.
         model: makes the model that judges; None: it is behind an API.
-        weight: points per unit of value; 0 keeps the game's points: the judge is watched alone.
-        replaces: its points stand in place of the game's, else beside them.
-        keep_penalties: protocol penalties stay where the game's points go.
+        weight, replaces, keep_penalties: see `Replacing`.
         samples: replies for each episode.
         vote: of the samples: ``mean``, ``median`` or ``majority``.
         meta: folder of a run that trained a reward model on judgements: the samples that it scores highest vote alone.
@@ -52,9 +50,6 @@ class Judge(RewardPart):
     sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
     engine: Callable[..., Any]
     model: Callable[..., Any] | None = None
-    weight: float = 1.0
-    replaces: bool = True
-    keep_penalties: bool = True
     samples: int = 1
     vote: str = "mean"
     meta: str | None = None
@@ -74,17 +69,11 @@ class Judge(RewardPart):
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(callable(self.engine), "engine", self.engine, "an engine with _partial_: true")
         require(
             self.model is None or callable(self.model), "model", self.model, "null, or with _partial_: true"
         )
-        require_number("weight", self.weight, "finite and >= 0", lambda weight: 0 <= weight < math.inf)
-        for name in ("replaces", "keep_penalties"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        if not self.weight and self.replaces:
-            raise ValueError(
-                "weight=0 would leave no points at all; set replaces=false to watch the judge alone"
-            )
         require_whole("samples", self.samples, 1, 1024)
         require_one_of("vote", self.vote, VOTES)
         require_whole("retries", self.retries, 0, 100)
@@ -98,7 +87,6 @@ class Judge(RewardPart):
             principles=self.principles, low=self.low, high=self.high, shows_end=self.shows_end,
             most_characters=self.most_characters,
         )  # fmt: skip
-        self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
         self._values = Remembered(self._asked)
 
     def setup(self, context: RewardContext) -> None:
@@ -134,14 +122,7 @@ class Judge(RewardPart):
                 f"{sum(missing):.0f} of {len(missing)} episodes got no reply of the judge that can be read (more than "
                 f"max_unjudged_share={self.max_unjudged_share:g}){self._first}; choose another judge, or raise retries"
             )
-        given = outcome(
-            episodes,
-            [self.weight * (value or 0.0) for value in values],
-            keep_penalties=self.keep_penalties and self.replaces,
-        )
-        if self.replaces:
-            return given
-        return [[p + g for p, g in zip(*rows, strict=True)] for rows in zip(points, given, strict=True)]
+        return self.placed(points, episodes, at_end(episodes, [value or 0.0 for value in values]))
 
     def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         """Those without a readable reply."""

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
-from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import read_about
-from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage, at_end
+from lit_agentrl.rewards.base import Points, RewardContext, at_end
 from lit_agentrl.rewards.remembered import Remembered
+from lit_agentrl.rewards.replacing import Replacing
 from lit_agentrl.rewards.scoring import Scorer
 from lit_agentrl.rewards.watching import Watched
 
 
 @dataclass(kw_only=True)
-class Learned(RewardPart):
+class Learned(Replacing):
     """``weight * value`` of an episode at its end, or of each turn, by models that `algo=…` has trained.
 
     A score has no scale of its own: its value is ``(score - mean) / std``, those of the episodes held out of the
@@ -25,9 +26,7 @@ class Learned(RewardPart):
 
     Args:
         path: folder of a run that trained a reward model, or of the model itself; or a list of them.
-        weight: points per unit of value; 0 keeps the game's points: the model is watched alone.
-        replaces: its points stand in place of the game's, else beside them.
-        keep_penalties: protocol penalties stay where the game's points go.
+        weight, replaces, keep_penalties: see `Replacing`.
         per: ``episode``: the value of the whole, at its end; ``turn``: after each turn; ``progress``: what each turn
             has added to the value, so that an episode earns the value of its end less that of an average one.
         combine: of several models: ``mean``, ``min``, or ``cautious``: mean less ``caution`` times their variance.
@@ -41,9 +40,6 @@ class Learned(RewardPart):
 
     sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
     path: str | Sequence[str]
-    weight: float = 1.0
-    replaces: bool = True
-    keep_penalties: bool = True
     per: str = "episode"
     combine: str = "mean"
     caution: float = 0.5
@@ -51,6 +47,7 @@ class Learned(RewardPart):
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         is_text = isinstance(self.path, str) and bool(self.path.strip())
         is_list = (
             not isinstance(self.path, str | Mapping) and isinstance(self.path, Sequence) and bool(self.path)
@@ -62,20 +59,12 @@ class Learned(RewardPart):
             self.path,
             "the folder of a run that trained a reward model, or a list",
         )
-        require_number("weight", self.weight, "finite and >= 0", lambda weight: 0 <= weight < math.inf)
-        for name in ("replaces", "keep_penalties"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        if not self.weight and self.replaces:
-            raise ValueError(
-                "weight=0 would leave no points at all; set replaces=false to watch the model alone"
-            )
         require_one_of("per", self.per, ("episode", "turn", "progress"))
         require_one_of("combine", self.combine, ("mean", "min", "cautious"))
         require_number("caution", self.caution, "finite and > 0", lambda value: 0 < value < math.inf)
         require_whole("tokens_per_batch", self.tokens_per_batch, 1)
         if len(self._paths) == 1 and self.combine != "mean":
             raise ValueError(f"combine={self.combine} has no effect with one model; name several in path")
-        self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
         self._values = Remembered(self._scored)
         abouts = [read_about(each) for each in self._paths]
         if len({about.fingerprint for about in abouts}) < len(abouts):
@@ -106,19 +95,7 @@ class Learned(RewardPart):
         if self.per == "progress":
             start = self._scorer.start
             given = [[b - a for a, b in zip([start, *row], row, strict=False)] for row in given]
-        kept = [
-            [self._kept(p, t) for p, t in zip(r, e.turns, strict=True)]
-            for r, e in zip(points, episodes, strict=True)
-        ]
-        return [
-            [p + self.weight * v for p, v in zip(row, more, strict=True)]
-            for row, more in zip(kept, given, strict=True)
-        ]
-
-    def _kept(self, points: float, turn: Turn) -> float:
-        if not self.replaces:
-            return points
-        return turn.reward_parts.get("invalid", 0.0) if self.keep_penalties else 0.0
+        return self.placed(points, episodes, given)
 
     def values(self, episodes: Sequence[Episode]) -> Points:
         """After each turn of each episode, without weight; episodes that were asked for just before are kept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -10,8 +9,9 @@ from typing import Any, ClassVar, Literal, Protocol
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import read_about
-from lit_agentrl.rewards.base import Points, RewardContext, RewardPart, Stage, outcome
+from lit_agentrl.rewards.base import Points, RewardContext, at_end
 from lit_agentrl.rewards.remembered import Remembered
+from lit_agentrl.rewards.replacing import Replacing
 from lit_agentrl.rewards.scoring import Scorer
 from lit_agentrl.rewards.watching import Watched
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
@@ -29,7 +29,7 @@ class Known(Protocol):
 
 
 @dataclass(kw_only=True)
-class BesideReference(RewardPart):
+class BesideReference(Replacing):
     """``weight * value`` of an episode at its end: ``(r(p, reference, episode) - mean) / std`` of ``algo=polar``.
 
     https://arxiv.org/abs/2507.05197.  An episode of a prompt without a reference is not trained on.
@@ -37,9 +37,7 @@ class BesideReference(RewardPart):
     Args:
         path: folder of the run that trained the model, or of the model itself.
         references: gives the best recorded episode of a prompt.
-        weight: points per unit of value; 0 keeps the game's points: the model is watched alone.
-        replaces: its points stand in place of the game's, else beside them.
-        keep_penalties: protocol penalties stay where the game's points go.
+        weight, replaces, keep_penalties: see `Replacing`.
         max_missing_share: share of an iteration's episodes that may have no reference.
         tokens_per_batch: that are computed together.
 
@@ -51,27 +49,17 @@ class BesideReference(RewardPart):
     sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
     path: str
     references: Known
-    weight: float = 1.0
-    replaces: bool = True
-    keep_penalties: bool = True
     max_missing_share: float = 0.0
     tokens_per_batch: int = 8192
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         is_text = isinstance(self.path, str) and bool(self.path.strip())
         require(is_text, "path", self.path, "the folder of a run of algo=polar")
-        require_number("weight", self.weight, "finite and >= 0", lambda weight: 0 <= weight < math.inf)
-        for name in ("replaces", "keep_penalties"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        if not self.weight and self.replaces:
-            raise ValueError(
-                "weight=0 would leave no points at all; set replaces=false to watch the model alone"
-            )
         require_number("max_missing_share", self.max_missing_share, "in [0, 1)", lambda share: 0 <= share < 1)
         require_whole("tokens_per_batch", self.tokens_per_batch, 1)
         read_about(self.path, use="reward=polar")
-        self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
         self._values = Remembered(self._scored)
 
     def setup(self, context: RewardContext) -> None:
@@ -104,14 +92,7 @@ class BesideReference(RewardPart):
                 f"{len(missing)} episodes (max_missing_share={self.max_missing_share:g}); train on its prompts, as "
                 "rollout.instances and collect trained_in=SEED do, or collect theirs"
             )
-        given = outcome(
-            episodes,
-            [self.weight * (value or 0.0) for value in values],
-            keep_penalties=self.keep_penalties and self.replaces,
-        )
-        if self.replaces:
-            return given
-        return [[p + g for p, g in zip(*rows, strict=True)] for rows in zip(points, given, strict=True)]
+        return self.placed(points, episodes, at_end(episodes, [value or 0.0 for value in values]))
 
     def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
         """Those without a reference."""
