@@ -163,6 +163,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
         (["algo=cost_model", "data=pairs"], "data.score=return ranks by what is good, and algo=cost_model learns what"),
         (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost ranks the worst first"),
         (["algo=cost_model", "data=pairs", "data.score=cost", "algo.zero_at=x"], "zero_at=x must be a number or null"),
+        (["algo=polar"], "learns from recorded episodes: set data=referred"),
         (["algo=polar", "data=ranked"], "scores an answer beside a reference, and data=ranked names none: set data="),
         (["algo=bradley_terry", "data=referred"], "reads no reference: set algo=polar, or data=ranked"),
         (["algo=dpo", "data=referred"], "data=referred puts the best answer before the others, and algo=dpo reads no"),

@@ -86,12 +86,12 @@ def test_models_of_the_other_kind_and_other_weights_are_refused(tmp_path: Path) 
     of_costs, of_rewards = model(tmp_path, kind="cost"), model(tmp_path)
     with pytest.raises(
         ValueError,
-        match="holds a model of algo=cost, which is used as reward=cost; name one that fits reward=model",
+        match="holds a model of algo=cost, which is used as reward=cost; set that, or name a model for reward=model",
     ):
         Learned(path=of_costs)
     with pytest.raises(
         ValueError,
-        match="holds a model of algo=score, which is used as reward=model; name one that fits reward=cost",
+        match="holds a model of algo=score, which is used as reward=model; set that, or name a model for reward=cost",
     ):
         LearnedCost(path=of_rewards)
     saved = costs(of_costs).state_dict()

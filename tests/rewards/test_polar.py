@@ -72,7 +72,10 @@ def test_it_is_watched_and_knows_model_and_references_again(tmp_path: Path) -> N
 def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     path = model(tmp_path, kind="referred")
     for options, said in (
-        ({"path": model(tmp_path)}, "which is used as reward=model; name one that fits reward=polar"),
+        (
+            {"path": model(tmp_path)},
+            "which is used as reward=model; set that, or name a model for reward=polar",
+        ),
         ({"path": ""}, "path= must be the folder"),
         ({"weight": 0.0}, "weight=0 would leave no points at all"),
         ({"max_missing_share": 1.0}, "max_missing_share=1.0 must be in"),
@@ -86,5 +89,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         ValueError, match=r"^reward\.polar\.references\.path=folder holds token ids of another"
     ):
         made(path, foreign)
-    with pytest.raises(ValueError, match="which is used as reward=polar; name one that fits reward=model"):
+    with pytest.raises(
+        ValueError, match="which is used as reward=polar; set that, or name a model for reward=model"
+    ):
         part(path)

@@ -131,8 +131,9 @@ def _check_judged(algorithm: Objective, kind: Kind | None, update: UpdateSetting
             )
         return
     if kind is None:
+        fitting = "referred" if algorithm.score_kind == "referred" else "pairs"
         raise ValueError(
-            f"algo={algorithm.name} trains a reward model, which learns from recorded episodes: set data=pairs "
+            f"algo={algorithm.name} trains a reward model, which learns from recorded episodes: set data={fitting} "
             "data.path=FOLDER, of lit-agentrl collect"
         )
     if not kind.held_out:

@@ -128,8 +128,8 @@ def read_about(path: str, *, use: str = "reward=model") -> About:
         ) from error
     if use != USES[about.kind]:
         raise ValueError(
-            f"path={path} holds a model of algo={about.algo or about.kind}, which is used as {USES[about.kind]}; name "
-            f"one that fits {use}, or use it so"
+            f"path={path} holds a model of algo={about.algo or about.kind}, which is used as {USES[about.kind]}; set "
+            f"that, or name a model for {use}"
         )
     return about
 
