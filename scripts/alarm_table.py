@@ -145,7 +145,13 @@ def described(options: Options) -> str:
     """A rule in words."""
     side, factor = ("below", options["below"]) if "below" in options else ("above", options["above"])
     kind = options.get("reference", "one")
-    of = {"one": "", "first": " × first {window}", "median": " × median of {window}", "peak": " × peak"}[kind]
+    of = {
+        "one": "",
+        "first": " × first {window}",
+        "first_plus": " + first {window}",
+        "median": " × median of {window}",
+        "peak": " × peak",
+    }[kind]
     return f"{side} {factor:g}{of.format(**options)}, {options.get('patience', 1)} times"
 
 

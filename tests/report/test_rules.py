@@ -55,6 +55,14 @@ def test_what_is_not_measured_is_no_value() -> None:
     assert fired(rule, [3, None, float("nan"), 3]) == [3]
 
 
+def test_a_number_beyond_the_first_values_is_added_to_their_mean() -> None:
+    """Mean -0.1: beyond it by more than 0.5 from the fifth value on; a mean of 0 would have no multiple."""
+    rule = Rule("x", above=0.5, reference="first_plus", window=2, patience=2)
+    assert fired(rule, [-0.2, 0.0, 0.4, 0.4, 0.41, 0.6]) == [5]
+    fallen = Rule("x", below=-0.5, reference="first_plus", window=1)
+    assert fired(fallen, [0.2, -0.3, -0.31]) == [2]
+
+
 def test_a_reference_waits_for_its_window() -> None:
     rule = Rule("x", below=0.5, reference="first", window=2)
     assert fired(rule, [8, 8, 8, 3]) == [3]
@@ -90,7 +98,10 @@ def test_an_interrupted_rule_goes_on_as_if_it_was_not() -> None:
         ({}, "below=null must be given, or else above, not both"),
         ({"below": 1, "above": 1}, "below=1 must be given, or else above, not both"),
         ({"below": "x"}, "below=x must be a number"),
-        ({"below": 1, "reference": "last"}, "reference=last must be one of one, first, median, peak"),
+        (
+            {"below": 1, "reference": "last"},
+            "reference=last must be one of one, first, first_plus, median, peak",
+        ),
         ({"below": 1, "patience": 0}, "patience=0 must be a whole number >= 1"),
     ],
 )

@@ -156,6 +156,7 @@ class CollapseMonitor(Callback):
 def _told(alarm: Alarm, rule: Rule, iteration: int) -> str:
     side = "below" if rule.above is None else "above"
     beside = {"one": "", "first": f" of its first {rule.window}", "peak": " of its peak"}
+    beside |= {"first_plus": f" beyond the mean of its first {rule.window}"}
     beside |= {"median": f" of the median of the {rule.window} before"}
     factor = rule.below if rule.above is None else rule.above
     share = f" ({factor:g}{beside[rule.reference]})" if beside[rule.reference] else ""

@@ -11,7 +11,7 @@ from typing import Any
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.report.signals import Row
 
-REFERENCES = ("one", "first", "median", "peak")
+REFERENCES = ("one", "first", "first_plus", "median", "peak")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Rule:
             takes no notice.
         below: multiple of the reference; or else ``above``.
         above: the same of a signal that rises.
-        reference: ``one``: the bound is the number itself.  ``first``: mean of the first ``window`` values.
+        reference: ``one``: the bound is the number itself.  ``first``: mean of the first ``window`` values;
+            ``first_plus``: this mean and the number are added, for signals whose level says nothing.
             ``median``: of the ``window`` values before this one.  ``peak``: the largest value before.
         window: values that a reference rests on; the rule is silent until it has them.
         patience: how many values in a row are beyond the bound.
@@ -79,10 +80,9 @@ class Rule:
         value = row.get(self.signal) if isinstance(self.signal, str) else self.signal(row)
         if value is None or not math.isfinite(value):
             return None
-        reference = self._reference()
+        bound = self._bound()
         alarm = None
-        if reference is not None:
-            bound = (self.below if self.above is None else self.above) * reference  # type: ignore[operator]
+        if bound is not None:
             is_beyond = value < bound if self.above is None else value > bound
             self._streak = self._streak + 1 if is_beyond else 0
             if self._streak == self.patience:
@@ -102,12 +102,18 @@ class Rule:
         """Forget that values are beyond the bound: what they came from has been taken back."""
         self._streak = 0
 
+    def _bound(self) -> float | None:
+        number, reference = (self.below if self.above is None else self.above), self._reference()
+        if reference is None or number is None:
+            return None
+        return reference + number if self.reference == "first_plus" else reference * number
+
     def _reference(self) -> float | None:
         if self.reference == "one":
             return 1.0
         if self.reference == "peak":
             return self._peak
-        if self.reference == "first":
+        if self.reference in ("first", "first_plus"):
             return fmean(self._first) if len(self._first) == self.window else None
         return median(self._last[-self.window :]) if len(self._last) >= self.window else None
 
