@@ -53,8 +53,12 @@ def test_every_documented_metric_is_known() -> None:
     names = known("algo=ppo", "reward=[tripwire]") + [f"train/{name}" for name in of_loss]
     names += [f"val/{name}" for name in OF_PAIRS]
     levels = {"val/chance", "val/oracle"}  # constants: nothing to wait for
-    of_model = {f"reward/model_{name}" for name in ("score", "success", "auc", "gap")}
-    of_model |= {"reward/cost_score", "reward/cost_costly_share"}
+    of_model = {
+        f"reward/{part}_{name}"
+        for part in ("model", "endo", "polar")
+        for name in ("score", "success", "auc", "gap")
+    }
+    of_model |= {"reward/cost_score", "reward/cost_costly_share", "reward/polar_missing"}
     for name in documented - {"reward/tripwire_share"} - levels - of_model:
         assert name in names, name
 
