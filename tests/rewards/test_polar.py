@@ -12,6 +12,7 @@ from lit_agentrl.data.referred import behind
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rewards.polar import BesideReference
+from lit_agentrl.rewards.scoring import rows_of
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from tests.conftest import nano_tokenizer
 from tests.rewards.conftest import context, episode, turn
@@ -50,6 +51,23 @@ def test_values_are_those_of_the_episode_behind_its_reference(tmp_path: Path) ->
     assert beside[0] == pytest.approx([1.0, 2.0 + hand[0]], abs=1e-5)
     with pytest.raises(ValueError, match=r"has no reference for 1 of 3 episodes \(max_missing_share=0\)"):
         made(path).apply(game, episodes, iteration=0)
+
+
+def test_what_is_longer_than_the_model_can_read_is_one_line(tmp_path: Path) -> None:
+    found, episodes = made(model(tmp_path, kind="referred"), max_missing_share=0.5), played()
+    [scored] = found._scorer._models
+    fits = max(
+        len(row) for each in (OneReference().before(e) for e in episodes) if each for row, _ in rows_of(each)
+    )
+    scored.policy.network.config.max_position_embeddings = fits
+    found.apply([[0.0] * len(e.turns) for e in episodes], episodes, iteration=0)
+    scored.policy.network.config.max_position_embeddings = fits - 1
+    again = made(found.path, max_missing_share=0.5)
+    again._scorer = found._scorer
+    with pytest.raises(
+        ValueError, match=f"has {fits - 1} positions, and is to read {fits} tokens; lower rollout"
+    ):
+        again.apply([[0.0] * len(e.turns) for e in episodes], episodes, iteration=0)
 
 
 def test_it_is_watched_and_knows_model_and_references_again(tmp_path: Path) -> None:

@@ -89,6 +89,9 @@ def turn_values(
         episodes: at least one.
         tokens_per_batch: that are computed together, padding included; a longer row stands alone.
         device: of the model.
+
+    Raises:
+        ValueError: an episode, or what it is read behind, is longer than the positions of the model.
     """
 
     def read(tokens_BT: Tensor, is_scored_BT: Tensor) -> Tensor:
@@ -98,11 +101,21 @@ def turn_values(
         return score_BT.cpu()[is_scored_BT].double()
 
     rows = [row for episode in episodes for row in rows_of(episode)]
+    _require_positions(model, max((len(tokens) for tokens, _ in rows), default=0))
     score_A = torch.cat(in_batches(rows, tokens_per_batch, read))
     about = model.about
     if about.kind == "cost":  # its zero says what is harmless
         return score_A
     return score_A.sigmoid() if about.kind == "logit" else (score_A - about.mean) / about.std
+
+
+def _require_positions(model: RewardModel, size: int) -> None:
+    longest = getattr(model.policy.network.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and size > longest:
+        raise ValueError(
+            f"a reward model (algo={model.about.algo}) has {longest} positions, and is to read {size} tokens; lower "
+            "rollout.max_context_tokens, or train one on a network that reads more"
+        )
 
 
 def in_batches(
