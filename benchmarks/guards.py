@@ -16,6 +16,10 @@ mean success of the last five iterations lies 0.05 below that of the first five.
 the alarm comes, and not after the fall; in no seed of ``true`` it comes.  (The rule was ``gap > 0.15`` then; since
 these runs it goes by the rise of the gap.)  The kinds of model and the KL were chosen by
 runs of one seed, 100, docs/reward_models.md.  The folder keeps what was done; the command goes on from there.
+
+**Second look at the alarm**, fixed before its runs: the rule by the rise of the gap was set on seeds 0 to 2, so
+``--seeds 3 4 5 --only-alarm`` asks it on new ones, models of their own included; the bars of the alarm are the
+same.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from benchmarks.comparisons import gains, played, success
 from lit_agentrl.commands.collect import main as collect
 from lit_agentrl.report.statistics import mean_interval
 
-SEEDS = (0, 1, 2)
+SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5)
 ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
 BAR, DROP, SPAN = 0.08, 0.05, 5
 COLLECTED = "model=nano env=sokoban episodes=500 members=8"
@@ -80,26 +84,32 @@ def fall(successes: Sequence[float]) -> int | None:
 def table(found: Found) -> str:
     """Both questions, seed by seed, and whether their bars hold."""
     lines = ["| seed | start | guarded | alone: alarm, fall | true: alarm |", "|---" * 5 + "|"]
-    guarded, alone, true = (found[side] for side in SIDES)
+    guarded, alone, true = (found.get(side, {}) for side in SIDES)
     in_time, silent = [], []
     for seed in true:
         successes = alone[seed]["curves"]["rollout/success"]
         alarm, fell = alone[seed]["alarm"], fall(successes)
         in_time.append(alarm is not None and (fell is None or alarm <= fell))
         silent.append(true[seed]["alarm"] is None)
-        ends = [success(guarded[seed][stage]) for stage in ("start", "last")]
+        ends = [f"{success(guarded[seed][s]):.3f}" if seed in guarded else "–" for s in ("start", "last")]
         told = [str(each or "–") for each in (alarm, fell, true[seed]["alarm"])]
-        lines.append(f"| {seed} | {ends[0]:.3f} | {ends[1]:.3f} | {told[0]}, {told[1]} | {told[2]} |")
-    gap = mean_interval(
-        gains([each["last"] for each in guarded.values()], [each["start"] for each in guarded.values()])
-    )
+        lines.append(f"| {seed} | {ends[0]} | {ends[1]} | {told[0]}, {told[1]} | {told[2]} |")
     is_met = {
-        f"gain {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}], bar {BAR}": gap.mean >= BAR,
+        **_gain(guarded),
         f"alarm in time in {sum(in_time)} of {len(in_time)} seeds": all(in_time),
         f"silent on the true reward in {sum(silent)} of {len(silent)} seeds": all(silent),
     }
     lines += [f"\n{what}: {'met' if holds else 'missed'}" for what, holds in is_met.items()]
     return "\n".join(lines)
+
+
+def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
+    """What the guarded policies gain, and whether it is enough; nothing without them."""
+    if not guarded:
+        return {}
+    last, start = ([each[stage] for each in guarded.values()] for stage in ("last", "start"))
+    gap = mean_interval(gains(last, start))
+    return {f"gain {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}], bar {BAR}": gap.mean >= BAR}
 
 
 def curves(found: Found) -> str:
@@ -121,21 +131,25 @@ def main() -> None:
     """Records, trains and measures what is not done yet, and prints the tables."""
     parser = argparse.ArgumentParser(description="A learned reward with and without guards.")
     parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
-    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS + NEW_SEEDS, default=list(SEEDS))
+    parser.add_argument("--only-alarm", action="store_true", help="without the side guarded")
     parser.add_argument("--rooms", type=int, default=512, help="of the test")
     parser.add_argument("--collect", nargs="*", default=[], help="further options of the recording")
     parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
     collect([*last_of([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])
-    found: dict[str, dict[int, Outcome]] = {side: {} for side in SIDES}
+    sides = {side: how for side, how in SIDES.items() if side != "guarded" or not given.only_alarm}
+    found: dict[str, dict[int, Outcome]] = {side: {} for side in sides}
     for seed in given.seeds:
         for name, own in MODELS.items():
+            if name not in {model for model, _ in sides.values()}:
+                continue
             options = last_of(
                 [*own.split(), f"data.path={home / 'episodes'}", f"seed={seed}", *given.options]
             )
             finished(home / f"{name}_{seed}", options)
-        for side, (name, own) in SIDES.items():
+        for side, (name, own) in sides.items():
             path = f"reward.model.path={home / f'{name}_{seed}'}"
             options = last_of([*PLAYS.split(), *own.split(), path, f"seed={seed}", *given.options])
             rooms = given.rooms if side == "guarded" else 0
