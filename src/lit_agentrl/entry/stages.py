@@ -241,7 +241,8 @@ def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         caught.append(number)
         child.send_signal(number)
 
-    before = {number: signal.signal(number, hand_on) for number in _SIGNALS}
+    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores one
+    before = {number: signal.signal(number, hand_on) for number in ours}
     try:
         yield caught
     finally:
