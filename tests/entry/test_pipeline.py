@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from lit_agentrl.entry.recipes import read, recipes
 from lit_agentrl.entry.stages import RECORD, Pipeline
 from lit_agentrl.models.policy import NANO_FOLDER
 from tests.conftest import thinned
+from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused
 from tests.entry.test_killed import left
 
@@ -167,6 +170,28 @@ def test_an_interrupted_pipeline_goes_on_and_ends_as_one_that_was_not(in_empty_f
     }
     status, told = call(f"{command} out=cut rounds=1".replace("rounds=2 ", ""))
     assert status == 0 and "round 1 of 1, trained: done, success" in told  # fewer rounds, all there
+
+
+def prefers_the_longer(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A judge of two texts."""
+    blocks = re.findall(r"number \d begins\n(.*?)\nEPISODE", body["messages"][-1]["content"], re.DOTALL)
+    one, other = map(len, blocks)
+    return chat_of(f"<critique>c</critique><better>{'tie' if one == other else 1 + (one < other)}</better>")
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_judge_is_asked_in_its_stage_and_the_policy_learns_from_its_ratings(in_empty_folder: Path) -> None:
+    asked: list[Any] = []
+    with serving(prefers_the_longer, None, asked) as url:
+        judge = f"reward=judge reward.judge.engine.url={url} 'reward.judge.principles=[long]'"
+        game = "env=bandit rounds=1 prompts=4 members=3 trained.data.batch=2 trained.test.episodes=0"
+        short = "trained.trainer.max_epochs=2 trained.val.every=2 trained.val.episodes=4"
+        status, told = call(f"recipe=elo_dpo out=o {game} {short} {judge}")
+    assert status == 0 and "round 1 of 1, trained: success val bandit" in told, told
+    assert "are rated, in o/round_1/rated" in told and len(asked) >= 2
+    config = Path("o/round_1/trained/.hydra/config.yaml").read_text()
+    assert "path: o/round_1/rated" in config
 
 
 @pytest.mark.slow
