@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.process_model import by_number, errors, gap, outcomes, table, told
+from benchmarks.process_model import by_number, errors, gap, mean_of, outcomes, table, told
 from tests.rewards.conftest import episode, turn
 
 
@@ -35,3 +35,11 @@ def test_the_gap_is_of_the_mean_over_seeds() -> None:
     lines = table({0: [0.1, 0.2], 1: [0.3, 0.2]}, [0.4, 0.2]).splitlines()
     assert lines[2] == "| mean label of the turn's number | 0.3000 |"
     assert lines[-1].startswith("| difference, mean over seeds (n = 2 episodes) | -0.1000 [")
+
+
+def test_several_models_say_their_mean_together() -> None:
+    assert mean_of([[[0.2, 0.4], [1.0]], [[0.6, 0.0], [0.0]]]) == [[0.4, 0.2], [0.5]]
+    lines = table({0: [0.3, 0.3]}, [0.4, 0.2], [0.1, 0.3]).splitlines()
+    assert (
+        lines[-2] == "| their mean | 0.2000 |" and "of their mean (n = 2 episodes) | -0.1000 [" in lines[-1]
+    )
