@@ -136,7 +136,7 @@ def _rated(
         (number, i, j) for number, group in enumerate(prompts) for i, j in _ring(cfg, group, start + number)
     ]
     pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
-    verdicts = judge.compared(pairs, address=start)
+    verdicts = judge.labels.compared(pairs, address=start)
     found: list[list[Comparison]] = [[] for _ in prompts]
     counts = Counter[str](asked=len(asked))
     for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):
