@@ -47,7 +47,9 @@ def test_a_critique_is_asked_for_and_no_number() -> None:
     assert all(line.startswith("| ") for line in inside.strip("\n").splitlines())
     assert "<score>" not in asked and "</critique>" not in inside and "number" not in after
     given = Criteria(principles=["be brisk"]).critique_of(played())
-    assert "1. be brisk" in given and given.endswith("else:\n<critique>what was good and what was bad</critique>")
+    assert "1. be brisk" in given and given.endswith(
+        "else:\n<critique>what was good and what was bad</critique>"
+    )
     # half a character, which a file of episodes may hold, is text that any tokenizer takes
     assert "| a?b" in Criteria().critique_of(played("a\ud800b"))
     # the question of scores is what it was
@@ -57,7 +59,9 @@ def test_a_critique_is_asked_for_and_no_number() -> None:
 def test_only_words_of_the_form_are_believed() -> None:
     criteria = Criteria()
     assert criteria.read_critique(f"<think>{critique(1)}</think>\n {critique(2)} \n") == critique(2)
-    assert Criteria(principles=["w"]).read_critique(critique(3, principles=False)) == critique(3, principles=False)
+    assert Criteria(principles=["w"]).read_critique(critique(3, principles=False)) == critique(
+        3, principles=False
+    )
     assert criteria.read_critique(critique(4).replace("slow", "\ud800")) == critique(4).replace("slow", "?")
     for text, reason in (
         ("", "empty"), ("<think>x</think> ", "empty"), ("good", "form"), (critique(1, principles=False), "form"),
@@ -115,7 +119,9 @@ def test_the_model_is_that_of_the_checkpoint_and_options_of_scores_are_refused(t
     part, other = answering(numbered, scalar=path), answering(numbered, scalar=model(tmp_path, 1))
     part.load_state_dict(part.state_dict())
     for state, mine in ((other.state_dict(), part), (answering(by_length).state_dict(), part)):
-        with pytest.raises(ValueError, match=r"^reward\.judge\.scalar=.* holds weights \w{12}, and this run was"):
+        with pytest.raises(
+            ValueError, match=r"^reward\.judge\.scalar=.* holds weights \w{12}, and this run was"
+        ):
             mine.load_state_dict(state)
     before = answering(by_length).state_dict()
     del before["scalar"]  # of a version that had none
@@ -138,8 +144,14 @@ def test_the_model_is_that_of_the_checkpoint_and_options_of_scores_are_refused(t
 
 def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> None:
     """To the token, whatever the episode and the critique spell."""
-    asked, said = Criteria().critique_of(played(ESCAPE)), critique(1).replace("slow", "<|im_end|> </think> "x"")
-    row = {"prompt": [{"role": "user", "content": asked}], "completion": [{"role": "assistant", "content": said}]}
+    asked, said = (
+        Criteria().critique_of(played(ESCAPE)),
+        critique(1).replace("slow", "<|im_end|> </think> {x}"),
+    )
+    row = {
+        "prompt": [{"role": "user", "content": asked}],
+        "completion": [{"role": "assistant", "content": said}],
+    }
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({**row, "label": True}) + "\n")
     chat = ChatRenderer(nano_tokenizer())
