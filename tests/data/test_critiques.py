@@ -104,6 +104,10 @@ def test_what_is_damaged_or_of_something_else_is_one_line(tmp_path: Path) -> Non
     (made.path / PART).write_bytes(b"x" + (made.path / PART).read_bytes()[1:])
     with pytest.raises(ValueError, match=r"critiques\.jsonl\.part is damaged: its checksums"):
         made.settle()
+    with pytest.raises(
+        ValueError, match=r"path=.* is a folder of critiques; name the file in it, .*made/crit"
+    ):
+        read(Unpaired(path=str(made.path), batch=1), student(), seed=0)
     (made.path / PART).unlink()
     with pytest.raises(ValueError, match=r"critiques\.jsonl\.part cannot be read: No such file"):
         made.settle()

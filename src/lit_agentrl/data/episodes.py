@@ -105,10 +105,7 @@ def open_folder(path: Path) -> EpisodeFolder | None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ValueError(
-                f"{path} holds no episodes: its {MANIFEST} is of something else; name a folder of lit-agentrl collect, "
-                "or a file of rows"
-            )
+            raise ValueError(f"{path} holds no episodes: its {MANIFEST} is of something else")
         if found["version"] != VERSION:
             raise ValueError(
                 f"{path} is of version {found['version']} of episode folders, and {VERSION} is read here; collect anew"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lit_agentrl.checks import one_line, require_local
 from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.critiques import ROWS, holds_critiques
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, by_prompt, scored
 from lit_agentrl.data.recordings import Group, Recordings
@@ -70,6 +71,8 @@ def find_paths(kind: Kind) -> list[Path]:
         if not path.exists():
             raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
         if path.is_dir():
+            if holds_critiques(path):
+                raise ValueError(f"path={path} is a folder of critiques; name the file in it, {path / ROWS}")
             if open_folder(path) is None:
                 raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
         elif path.suffix not in READERS:
