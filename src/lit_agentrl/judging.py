@@ -61,6 +61,10 @@ class Criteria:
         form = f"<score>a number from {self.low:g} to {self.high:g}</score>"
         return self._question("how well an assistant has done what it was asked", [episode], form)
 
+    def critique_of(self, episode: Episode) -> str:
+        """Asks for a critique of one episode in words, and for no number (CLoud, arXiv 2408.11791)."""
+        return self._question("how well an assistant has done what it was asked", [episode], "")
+
     def scores_of(self, episodes: Sequence[Episode]) -> str:
         """Asks for a score of each of several episodes of one prompt."""
         what = f"how well each of {len(episodes)} assistants has done what it was asked"
@@ -85,7 +89,7 @@ class Criteria:
             f"{fence}{n} begins\n{text}\n{fence}{n} ends" for n, text in zip(numbers, texts, strict=True)
         ]
         rules = [f"{number}. {text.strip()}" for number, text in enumerate(self.principles, 1)]
-        first = "" if rules else "<principles>two to five principles that matter here</principles>\n"
+        first = "" if rules else "<principles>two to five principles that matter here</principles>"
         return "\n".join(
             [
                 f"Judge {what}. "
@@ -98,7 +102,7 @@ class Criteria:
                 *fenced,
                 "",
                 "Reply in this form, and write nothing else:",
-                f"{first}<critique>what was good and what was bad</critique>\n{form}",
+                *filter(None, (first, "<critique>what was good and what was bad</critique>", form)),
             ]
         )
 
@@ -115,6 +119,8 @@ class Criteria:
             text = f"{text[:half]}\n[{surplus} characters left out]\n{text[-half:]}"
         if self.shows_end:
             text += f"\n[end]\n{'solved' if episode.success else 'not solved'}: {episode.end.name.lower()}"
+        # half a character, which no file and no tokenizer takes, is a question mark
+        text = text.encode("utf-8", "replace").decode()
         return "\n".join(f"| {line}" for line in text.splitlines())
 
     # ------------------------------------------------------------------ replies
@@ -125,6 +131,17 @@ class Criteria:
             Unreadable: it is not of the form that was asked for, or the score is out of range.
         """
         return self._share(self._read(reply, "score", _NUMBER))
+
+    def read_critique(self, reply: str) -> str:
+        """The words of a reply without a think block, as a reward model reads them.
+
+        Raises:
+            Unreadable: it is not of the form that was asked for.
+        """
+        text = self._said(reply)
+        if re.fullmatch(rf"{self._words()}\s*", text, re.DOTALL) is None:
+            raise Unreadable("form")
+        return text.strip()
 
     def read_scores(self, reply: str, count: int) -> list[float]:
         """The scores of ``count`` episodes, each as `read_score` gives it.
@@ -160,15 +177,23 @@ class Criteria:
         return (score - self.low) / (self.high - self.low)
 
     def _read(self, reply: str, tag: str, value: str) -> str:
-        text = _THOUGHT.sub("", reply)
-        if not text.strip():
-            raise Unreadable("empty")
-        blocks = ([] if self.principles else ["principles"]) + ["critique"]
-        form = "".join(rf"\s*<{block}>\s*(?:(?!</?{block}>).)+?</{block}>" for block in blocks)
-        found = re.fullmatch(rf"{form}\s*<{tag}>\s*({value})\s*</{tag}>\s*", text, re.DOTALL)
+        text = self._said(reply)
+        found = re.fullmatch(rf"{self._words()}\s*<{tag}>\s*({value})\s*</{tag}>\s*", text, re.DOTALL)
         if found is None or text.count(f"<{tag}>") != 1:
             raise Unreadable("form")
         return found[1]
+
+    def _said(self, reply: str) -> str:
+        text = _THOUGHT.sub("", reply.encode("utf-8", "replace").decode())
+        if not text.strip():
+            raise Unreadable("empty")
+        return text
+
+    def _words(self) -> str:
+        """What matches principles, unless they are given, and a critique."""
+        blocks = ([] if self.principles else ["principles"]) + ["critique"]
+        inside = {block: rf"(?!</?{block}>)" for block in blocks}
+        return "".join(rf"\s*<{b}>\s*{no}\S(?:{no}.)*?</{b}>" for b, no in inside.items())
 
 
 def best_judged(values: Sequence[float], worth: Sequence[float], keep: int) -> list[float]:

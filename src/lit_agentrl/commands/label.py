@@ -1,4 +1,4 @@
-"""Have a judge compare recorded episodes, and rate them."""
+"""Have a judge compare recorded episodes and rate them, or criticise them."""
 
 from __future__ import annotations
 

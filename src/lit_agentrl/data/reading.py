@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lit_agentrl.checks import one_line, require_local
 from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.critiques import ROWS, holds_critiques
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, by_prompt, scored
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import longest_row
-from lit_agentrl.envs.messages import BadRow
+from lit_agentrl.envs.messages import BadRow, held_out_with
 from lit_agentrl.envs.tables import READERS, read_table, short_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
@@ -70,6 +71,8 @@ def find_paths(kind: Kind) -> list[Path]:
         if not path.exists():
             raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
         if path.is_dir():
+            if holds_critiques(path):
+                raise ValueError(f"path={path} is a folder of critiques; name the file in it, {path / ROWS}")
             if open_folder(path) is None:
                 raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
         elif path.suffix not in READERS:
@@ -98,8 +101,9 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
         if path.is_dir():
             recorded += _recorded(kind, path, student, tally)
             continue
-        for group in _with_room(_of_rows(kind, path, reader, tally), kind, student, tally):
-            prompt = repr(group[0].opening)
+        for prompt, group in _of_rows(kind, path, reader, tally):
+            if not _has_room(group, kind, student, tally):
+                continue
             if kind.side(prompt) == "train":
                 sides["train"].append(group)
             else:
@@ -109,7 +113,7 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
     for same in by_prompt(recorded):
         side = kind.side(f"{same[0].task_name}|{same[0].instance_seed}")
         made = kind.of_episodes(same) if side == "train" else kind.judged(same)
-        found = list(_with_room(made, kind, student, tally))
+        found = [group for group in made if _has_room(group, kind, student, tally)]
         tally.without_pair += not found and kind.smallest > 1
         sides[side] += found
     groups = sides.pop("train")
@@ -223,20 +227,20 @@ def _require_room(episode: Episode, student: Student) -> None:
         )
 
 
-def _with_room(groups: Iterable[Group], kind: Kind, student: Student, tally: _Tally) -> Iterator[Group]:
-    """The groups that are not too long; where something was put before them that nobody has measured."""
-    for group in groups:
-        try:
-            for episode in group if kind.is_referred else ():
-                _require_room(episode, student)
-        except BadRow as error:
-            where = f"{group[0].task_name} instance seed {group[0].instance_seed}"
-            tally.refuse(f"{kind.paths[0]} {where}", error)
-            continue
-        yield group
+def _has_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bool:
+    """Whether a group is not too long; where something was put before it that nobody has measured."""
+    try:
+        for episode in group if kind.is_referred else ():
+            _require_room(episode, student)
+    except BadRow as error:
+        where = f"{group[0].task_name} instance seed {group[0].instance_seed}"
+        tally.refuse(f"{kind.paths[0]} {where}", error)
+        return False
+    return True
 
 
-def _of_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[Group]:
+def _of_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[tuple[str, Group]]:
+    """The groups of a file, each with what it is held out by: its prompt, unless it says another text."""
     for where, row in read_table(path):
         tally.rows += 1
         try:
@@ -244,7 +248,8 @@ def _of_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[
                 raise BadRow("unreadable", str(row))
             if not isinstance(row, dict):
                 raise BadRow("unreadable", 'it is no object; write {"column": value, …}')
-            yield kind.of_row(row, reader)
+            by, group = held_out_with(row), kind.of_row(row, reader)
+            yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
             tally.refuse(f"{short_path(path)} {where}", error)
         except ValueError as error:  # of the chat template, which may know no system message, or no tool

@@ -1,27 +1,26 @@
-"""Recorded episodes compared by a judge, and rated by its verdicts: preferences without people (RLAIF)."""
+"""Recorded episodes labelled by a judge, which compares them or criticises them, without people (RLAIF, CLoud)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl import seeds
-from lit_agentrl.checks import named, require, require_number, require_whole
-from lit_agentrl.data.episodes import EpisodeFolder, open_folder
-from lit_agentrl.data.kinds import MOST, by_prompt, replies, scored
-from lit_agentrl.data.ratings import Comparison, connected, ratings
+from lit_agentrl.checks import named, require, require_number, require_one_of, require_whole
+from lit_agentrl.data.episodes import open_folder
+from lit_agentrl.data.kinds import MOST, by_prompt
 from lit_agentrl.entry import screen
 from lit_agentrl.entry.collecting import difference
+from lit_agentrl.entry.comparing import Comparing
 from lit_agentrl.entry.composition import compose_job
+from lit_agentrl.entry.criticising import Criticising
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.ownership import owned
@@ -39,8 +38,39 @@ _OF_JUDGE = {
 }  # fmt: skip
 
 
+class Way(Protocol):
+    """What a judge is asked, and what is written of its replies.
+
+    Attributes:
+        least: episodes that a prompt must have.
+        why: other options of a judge have no effect.
+        nouns: what is read of a reply, and what is asked for.
+        folder: makes a folder for labels of a path, a description and ``planned`` shards.
+        open: finds such a folder; None: there is nothing yet.
+        check: refuses a judge that makes no sense.
+        settle: repairs what a kill has left, and says in words how much there is.
+        ask: labels of some prompts, and counts of what came of the questions, ``asked`` and ``unread`` among them.
+        add: writes a shard of labels.
+        lines: what to say at the end.
+    """
+
+    least: int
+    why: str
+    nouns: tuple[str, str]
+    folder: Callable[..., Any]
+    open: Callable[[Path], Any]
+    check: Callable[[Judge], None]
+    settle: Callable[[Any], str]
+    ask: Callable[[Judge, Sequence[Sequence[Episode]], int], tuple[Sequence[Any], Counter[str]]]
+    add: Callable[[Any, Sequence[Any], int], Any]
+    lines: Callable[[Any, Mapping[str, int]], Iterator[str]]
+
+
+WAYS: Mapping[str, Callable[[DictConfig], Any]] = {"better": Comparing, "critique": Criticising}
+
+
 def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
-    """Compare the episodes of each prompt, and write them with the judge's ratings as their returns.
+    """Have a judge label recorded episodes, and write what it says: ratings as returns, or rows of critiques.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
@@ -52,39 +82,39 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     Raises:
         ValueError: an option makes no sense, a folder that is no such, or a judge that cannot be read.
     """
-    _check_options(cfg)
+    way = _way(cfg)
     with named("data"):
         source = open_folder(Path(str(cfg.data)))
     if source is None or not source.is_complete:
         raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
     out = Path(str(cfg.out))
     with named("out"):
-        is_there = open_folder(out)
-    section, judge = _judge(described)
-    prompts = [group for group in by_prompt(e for e in source.read() if not e.failed) if len(group) > 1]
+        is_there = way.open(out)
+    section, judge = _judge(described, way)
+    prompts = [
+        group for group in by_prompt(e for e in source.read() if not e.failed) if len(group) >= way.least
+    ]
     if not prompts:
-        raise UserError(f"data={cfg.data} has no prompt with two episodes; collect it with members=2 or more")
+        raise UserError(
+            f"data={cfg.data} has no prompt with {way.least} episodes that did not fail; collect it with "
+            f"members={way.least} or more"
+        )
     numbers = {name: cfg[name] for name in ("rounds", "shard", "seed")}
     told = {
         **source.described,
         "judged": {"by": section, "shards": [s.sha256 for s in source.shards], **numbers},
     }
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     starts = range(0, len(prompts), cfg.shard)
     with owned(out):
-        folder = is_there or EpisodeFolder(out, told, planned=len(starts))
+        folder = is_there or way.folder(out, told, planned=len(starts))
         if is_there is not None and (differs := difference(folder.described, told)):
             raise UserError(f"out={out} holds the labels of another command: {differs}; name another folder")
+        with named("out"):
+            settled = way.settle(folder)
         if len(folder.shards) >= len(starts):
-            yield f"{out} is complete: {sum(shard.episodes for shard in folder.shards)} episodes are rated"
+            yield f"{out} is complete: {settled}"
             return
-        with named("reward.judge"):
-            judge.setup(
-                RewardContext(
-                    device=device, tokenizer=load_remote().tokenizer, seed=cfg.seed,
-                    open_answerer=partial(Adviser, device=device),
-                )
-            )  # fmt: skip
+        _set_up(judge, cfg.seed)
         if is_there is None:
             folder.write_manifest()
         counts: Counter[str] = Counter()
@@ -92,102 +122,58 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
             for start in starts[len(folder.shards) :]:
                 here = prompts[start : start + cfg.shard]
                 screen.doing(f"judging prompts {start + 1} to {start + len(here)} of {len(prompts)}")
-                rated, counted = _rated(cfg, judge, here, start)
-                _require_readable(cfg, counted)
+                found, counted = way.ask(judge, here, start)
+                _require_readable(cfg, way, counted)
                 counts += counted
-                folder = folder.add(f"judged-{start:07d}", rated)
-            yield from _lines(cfg, counts, judge.used())
+                folder = way.add(folder, found, start)
+            yield from way.lines(folder, counts)
+            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.used().items())
 
 
-def _check_options(cfg: DictConfig) -> None:
+def _way(cfg: DictConfig) -> Way:
     for name in ("data", "out"):
         require(
             isinstance(cfg[name], str) and bool(cfg[name].strip()), name, cfg[name], "the name of a folder"
         )
+    require_one_of("asks", cfg.asks, tuple(WAYS))
     for name in ("rounds", "shard"):
         require_whole(name, cfg[name], 1, MOST)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_number("max_unread_share", cfg.max_unread_share, "in [0, 1]", lambda share: 0 <= share <= 1)
+    way: Way = WAYS[cfg.asks](cfg)
+    return way
 
 
-def _judge(described: Sequence[str]) -> tuple[dict[str, Any], Judge]:
+def _judge(described: Sequence[str], way: Way) -> tuple[dict[str, Any], Judge]:
     for each in parse(described):
         name = each.key_or_group.removeprefix("reward.judge.").partition(".")[0]
         if each.key_or_group != "reward" and name not in _OF_JUDGE:
-            raise UserError(
-                f"{each.input_line} has no effect: pairs are compared, and nothing is paid; leave it out"
-            )
+            raise UserError(f"{each.input_line} has no effect: {way.why}; leave it out")
     saved = compose_job("train", list(described))
     if list(saved.reward) != ["judge"]:
-        raise UserError("reward must be judge or judge_local: it says who compares, such as reward=judge")
+        raise UserError("reward must be judge or judge_local: it says who judges, such as reward=judge")
     section = OmegaConf.masked_copy(saved, ["reward"])
     check_targets(section)
     with named("reward.judge"):
         found = instantiate(section.reward.judge)
+    way.check(found)
     plain: Any = OmegaConf.to_container(section.reward.judge, resolve=True)
     return plain, found
 
 
-def _rated(
-    cfg: DictConfig, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
-) -> tuple[list[Episode], Counter[str]]:
-    """The episodes that verdicts connect, with their ratings; and how many comparisons came to what."""
-    asked = [
-        (number, i, j) for number, group in enumerate(prompts) for i, j in _ring(cfg, group, start + number)
-    ]
-    pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
-    verdicts = judge.compared(pairs, address=start)
-    found: list[list[Comparison]] = [[] for _ in prompts]
-    counts = Counter[str](asked=len(asked))
-    for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):
-        counts[verdict if isinstance(verdict, str) else "consistent"] += 1
-        if isinstance(verdict, str):
-            continue
-        found[number].append((i, j, verdict))
-        gap = first.total_reward - second.total_reward
-        if gap and verdict != 0.5:
-            counts["decided"] += 1
-            counts["agreed"] += (gap > 0) == (verdict == 1)
-    rated = []
-    for group, comparisons in zip(prompts, found, strict=True):
-        strengths = ratings(comparisons, len(group))
-        kept = connected(comparisons, len(group)) if comparisons else []
-        rated += [scored(group[place], strengths[place]) for place in kept]
-    counts.update(episodes=sum(map(len, prompts)), rated=len(rated))
-    return rated, counts
-
-
-def _ring(cfg: DictConfig, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
-    """The pairs of a prompt, each once; equal replies are no pair."""
-    order = np.random.default_rng(seeds.key(cfg.seed, "ring", number)).permutation(len(group)).tolist()
-    met = set()
-    for step in range(1, cfg.rounds + 1):
-        for place, one in enumerate(order):
-            other = order[(place + step) % len(order)]
-            pair = frozenset((one, other))
-            if len(pair) == 2 and pair not in met and replies(group[one]) != replies(group[other]):
-                met.add(pair)
-                yield one, other
-
-
-def _require_readable(cfg: DictConfig, counts: Mapping[str, int]) -> None:
-    if counts.get("unread", 0) > cfg.max_unread_share * max(counts["asked"], 1):
-        raise UserError(
-            f"the judge gave no readable verdict in {counts['unread']} of {counts['asked']} comparisons (more than "
-            f"max_unread_share={cfg.max_unread_share:g}); choose another judge, or raise reward.judge.retries"
+def _set_up(judge: Judge, seed: int) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    opened = partial(Adviser, device=device)
+    with named("reward.judge"):
+        judge.setup(
+            RewardContext(device=device, tokenizer=load_remote().tokenizer, seed=seed, open_answerer=opened)
         )
 
 
-def _lines(cfg: DictConfig, counts: Mapping[str, int], used: Mapping[str, float]) -> Iterator[str]:
-    share = {
-        name: counts.get(name, 0) / max(counts["asked"], 1)
-        for name in ("consistent", "inconsistent", "unread")
-    }
-    yield (
-        f"{counts['asked']} comparisons, each in both orders: {share['consistent']:.3f} consistent, "
-        f"{share['inconsistent']:.3f} inconsistent, {share['unread']:.3f} unread"
-    )
-    if decided := counts.get("decided", 0):
-        yield f"the judge agrees with the returns in {counts.get('agreed', 0) / decided:.3f} of {decided} that differ"
-    yield f"{counts['rated']} of {counts['episodes']} episodes are rated, in {cfg.out}"
-    yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in used.items())
+def _require_readable(cfg: DictConfig, way: Way, counts: Mapping[str, int]) -> None:
+    if counts.get("unread", 0) > cfg.max_unread_share * max(counts["asked"], 1):
+        read, asked = way.nouns
+        raise UserError(
+            f"the judge gave no readable {read} in {counts['unread']} of {counts['asked']} {asked} (more than "
+            f"max_unread_share={cfg.max_unread_share:g}); choose another judge, or raise reward.judge.retries"
+        )

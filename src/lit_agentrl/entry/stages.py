@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require_whole
-from lit_agentrl.data.episodes import open_folder
+from lit_agentrl.data.critiques import open_labels
 from lit_agentrl.entry import continuing, screen
 from lit_agentrl.entry.composition import compose_job, hydra_ready
 from lit_agentrl.entry.errors import UserError, did_you_mean, nearest
@@ -200,7 +200,7 @@ def _has_begun(stage: Stage) -> bool:
     return (
         continuing.has_begun(stage.folder)
         if stage.command == "train"
-        else open_folder(stage.folder) is not None
+        else open_labels(stage.folder) is not None
     )
 
 
@@ -208,7 +208,7 @@ def _is_done(stage: Stage) -> bool:
     if stage.command == "train":
         ended = continuing.ended(stage.folder)
         return ended is not None and ended["status"] != "failed"
-    folder = open_folder(stage.folder)
+    folder = open_labels(stage.folder)
     return folder is not None and folder.is_complete
 
 

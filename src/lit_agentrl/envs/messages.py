@@ -181,6 +181,20 @@ def labelled(row: Mapping[str, Any]) -> float:
     return float(label) if label is not None else number(row, "score")
 
 
+def held_out_with(row: Mapping[str, Any]) -> str | None:
+    """What names the rows that are held out together and compared with one another; None: those of its prompt.
+
+    Raises:
+        BadRow: it is no text.
+    """
+    value = row.get("held_out_with")
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or value != value.encode("utf-8", "replace").decode():
+        raise BadRow("bad_held_out", "column held_out_with must be a text, such as the name of a task")
+    return value
+
+
 def prompt_of(row: Mapping[str, Any]) -> Messages:
     """The messages of column ``prompt``, with the tools of the row.
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import pstdev
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import one_line, require, require_number, require_one_of, require_whole
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import VOTES, Criteria, Unreadable, best_judged, voted
+from lit_agentrl.judging import VOTES, Criteria, best_judged, voted
+from lit_agentrl.rewards.asking import hear
 from lit_agentrl.rewards.base import Answerer, Points, RewardContext, at_end
+from lit_agentrl.rewards.labels import Labels
 from lit_agentrl.rewards.meta import Meta, voters
 from lit_agentrl.rewards.remembered import Remembered
 from lit_agentrl.rewards.replacing import Replacing
 from lit_agentrl.rewards.watching import Watched
 
+T = TypeVar("T")
 _OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # counts that are logged
+_OF_SCORES = ("vote", "meta", "keep", "low", "high")  # options that act on scores alone
 
 
 @dataclass(kw_only=True)
@@ -30,6 +33,9 @@ class Judge(Replacing):
     times; the value is their vote.  A reply that is not exactly of that form is counted and asked for again,
     ``retries`` times.  An episode without any readable reply has no reward: it is not trained on, and is counted.
 
+    With ``scalar`` the judge writes no score: a trained reward model reads question and critique, and the value is the
+    mean of what it gives to the samples (CLoud, arXiv 2408.11791).
+
     Args:
         engine: makes the engine that answers.
         model: makes the model that judges; None: it is behind an API.
@@ -38,6 +44,7 @@ class Judge(Replacing):
         vote: of the samples: ``mean``, ``median`` or ``majority``.
         meta: folder of a run that trained a reward model on judgements: the samples that it scores highest vote alone.
         keep: so many of them; None: half, rounded up.
+        scalar: folder of a run that trained a reward model on critiques: it reads them, and no score is asked for.
         retries: how often a reply that cannot be read is asked for again.
         max_unjudged_share: of an iteration's episodes; more end the run.
         temperature, max_reply_tokens, max_context_tokens: of the judge's replies.
@@ -54,6 +61,7 @@ class Judge(Replacing):
     vote: str = "mean"
     meta: str | None = None
     keep: int | None = None
+    scalar: str | None = None
     retries: int = 2
     max_unjudged_share: float = 0.2
     temperature: float = 1.0
@@ -74,6 +82,7 @@ class Judge(Replacing):
         require(
             self.model is None or callable(self.model), "model", self.model, "null, or with _partial_: true"
         )
+        self._check_scalar()
         require_whole("samples", self.samples, 1, 1024)
         require_one_of("vote", self.vote, VOTES)
         require_whole("retries", self.retries, 0, 100)
@@ -89,6 +98,18 @@ class Judge(Replacing):
         )  # fmt: skip
         self._values = Remembered(self._asked)
 
+    def _check_scalar(self) -> None:
+        if self.scalar is None:
+            return
+        is_text = isinstance(self.scalar, str) and bool(self.scalar.strip())
+        require(is_text, "scalar", self.scalar, "the folder of a reward model, or null")
+        for each in fields(self):
+            if each.name in _OF_SCORES and (value := getattr(self, each.name)) != each.default:
+                raise ValueError(
+                    f"{each.name}={value} has no effect with scalar={self.scalar}: no score is asked for, and the mean "
+                    "of its numbers is taken; leave it out"
+                )
+
     def setup(self, context: RewardContext) -> None:
         """Makes the judge.
 
@@ -97,6 +118,7 @@ class Judge(Replacing):
         """
         self._seed = context.seed
         self._meta = None if self.meta is None else Meta(self.meta, context.device)
+        self._scalar = None if self.scalar is None else Meta(self.scalar, context.device, option="scalar")
         params = {
             "temperature": self.temperature, "max_reply_tokens": self.max_reply_tokens,
             "max_context_tokens": self.max_context_tokens,
@@ -130,63 +152,50 @@ class Judge(Replacing):
         return [episode for episode, value in zip(episodes, values, strict=True) if value is None]
 
     def _asked(self, episodes: Sequence[Episode]) -> list[float | None]:
+        found = self._scores(episodes) if self._scalar is None else self._numbers(episodes, self._scalar)
+        self._counts.update(episodes=len(episodes), unjudged=sum(not each for each in found))
+        return [voted(each, self.vote) if each else None for each in found]
+
+    def _scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
+        """Those of each episode that vote, as the judge writes them."""
         texts = [self._criteria.score_of(episode) for episode in episodes]
-        open_ = [(place, sample) for place in range(len(episodes)) for sample in range(self.samples)]
-        found: list[list[tuple[float, str]]] = [[] for _ in episodes]
-        self._first = ""
-        for attempt in range(self.retries + 1):
-            questions = [
-                (texts[place], self._key(episodes[place], sample, attempt)) for place, sample in open_
-            ]
-            replies = self._answerer.ask(questions)
-            self._counts["asked"] += len(questions)
-            unread = []
-            for (place, sample), reply in zip(open_, replies, strict=True):
-                try:
-                    found[place].append((self._criteria.read_score(reply), reply))
-                except Unreadable as error:
-                    unread.append((place, sample))
-                    self._counts[f"unread_{error}"] += 1
-                    self._first = self._first or f'; the first: "{one_line(reply[:80])}" ({error})'
-            open_ = unread
-        self._counts.update(episodes=len(episodes), unjudged=sum(not judged for judged in found))
-        self._spread += [pstdev(value for value, _ in judged) for judged in found if len(judged) > 1]
+        found = self._heard(texts, episodes, self._criteria.read_score)
         values = [[value for value, _ in judged] for judged in found]
-        if self._meta is not None:
-            judgements = [
-                (text, reply) for text, judged in zip(texts, found, strict=True) for _, reply in judged
-            ]
-            worth = iter(self._meta.values(judgements))
-            values = [best_judged(each, [next(worth) for _ in each], self._keep) for each in values]
-        return [voted(each, self.vote) if each else None for each in values]
+        self._spread += [pstdev(each) for each in values if len(each) > 1]
+        if self._meta is None:
+            return values
+        worth = self._meta.values_of_each(texts, [[reply for _, reply in judged] for judged in found])
+        return [best_judged(each, of_each, self._keep) for each, of_each in zip(values, worth, strict=True)]
+
+    def _numbers(self, episodes: Sequence[Episode], scalar: Meta) -> list[list[float]]:
+        """What a reward model gives to the critiques of each episode."""
+        texts = [self._criteria.critique_of(episode) for episode in episodes]
+        found = self._heard(texts, episodes, self._criteria.read_critique)
+        values = scalar.values_of_each(texts, [[critique for critique, _ in judged] for judged in found])
+        self._spread += [pstdev(each) for each in values if len(each) > 1]
+        return values
+
+    def _heard(
+        self, texts: Sequence[str], episodes: Sequence[Episode], read: Callable[[str], T]
+    ) -> list[list[tuple[T, str]]]:
+        heard = hear(
+            self._answerer, texts, samples=self.samples, retries=self.retries, read=read,
+            key=lambda place, sample, attempt: self._key(episodes[place], sample, attempt),
+        )  # fmt: skip
+        self._counts += heard.counts
+        self._first = heard.first
+        return heard.found
 
     def _key(self, episode: Episode, sample: int, attempt: int) -> int:
         return seeds.key(
             self._seed, "judge", episode.iteration, episode.wave, episode.group, episode.member, sample, attempt
         )  # fmt: skip
 
-    # ------------------------------------------------------------------ pairs
-    def compared(
-        self, pairs: Sequence[tuple[Episode, Episode]], *, address: int
-    ) -> list[float | Literal["inconsistent", "unread"]]:
-        """Which of two episodes is better, asked in both orders: 1 is the first, 0 the second, 0.5 a tie.
-
-        ``inconsistent``: the two orders had two answers.  ``unread``: one of them had no readable answer.
-
-        Args:
-            pairs: each of one prompt.
-            address: of the draws, with the place of the pair.
-        """
-        open_ = {(place, order) for place in range(len(pairs)) for order in (0, 1)}
-        found: dict[tuple[int, int], int] = {}
-        for attempt in range(self.retries + 1):
-            now = sorted(open_ - found.keys())
-            texts = [self._criteria.better_of(*(pairs[p][::-1] if order else pairs[p])) for p, order in now]
-            keys = [seeds.key(self._seed, "compare", address, *each, attempt) for each in now]
-            for each, reply in zip(now, self._answerer.ask(list(zip(texts, keys, strict=True))), strict=True):
-                with suppress(Unreadable):
-                    found[each] = self._criteria.read_better(reply)
-        return [_verdict(found.get((place, 0)), found.get((place, 1))) for place in range(len(pairs))]
+    # ------------------------------------------------------------------ labels
+    @property
+    def labels(self) -> Labels:
+        """What it can be asked about recorded episodes."""
+        return Labels(self._answerer, self._criteria, self._seed, self.retries)
 
     def used(self) -> dict[str, float]:
         """What the judge was asked for so far."""
@@ -226,30 +235,23 @@ class Judge(Replacing):
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """What a success was worth at first, and which model chooses among samples."""
-        return {
-            "watched": self._watched.state_dict(),
-            "meta": None if self._meta is None else self._meta.fingerprint,
-        }
+        """What a success was worth at first, and which models choose among samples, or read them."""
+        return {"watched": self._watched.state_dict(), **self._fingerprints()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of :meth:`state_dict`.
 
         Raises:
-            ValueError: another model chooses than that of the checkpoint.
+            ValueError: another model chooses or reads than that of the checkpoint.
         """
-        mine, other = (None if self._meta is None else self._meta.fingerprint), state.get("meta")
-        if mine != other:
-            raise ValueError(
-                f"reward.{self.name}.meta={self.meta} holds weights {str(mine)[:12]}, and this run was trained with "
-                f"{str(other)[:12]}; put the model back"
-            )
+        for name, mine in self._fingerprints().items():
+            if mine != (other := state.get(name)):
+                raise ValueError(
+                    f"reward.{self.name}.{name}={getattr(self, name)} holds weights {str(mine)[:12]}, and this run was "
+                    f"trained with {str(other)[:12]}; put the model back"
+                )
         self._watched.load_state_dict(state["watched"])
 
-
-def _verdict(first: int | None, swapped: int | None) -> float | Literal["inconsistent", "unread"]:
-    """Of the answers in both orders: 1, 2, 0 for a tie, or None."""
-    if first is None or swapped is None:
-        return "unread"
-    known: dict[tuple[int, int], float] = {(1, 2): 1.0, (2, 1): 0.0, (0, 0): 0.5}
-    return known.get((first, swapped), "inconsistent")
+    def _fingerprints(self) -> dict[str, str | None]:
+        models = {"meta": self._meta, "scalar": self._scalar}
+        return {name: None if model is None else model.fingerprint for name, model in models.items()}

@@ -1,4 +1,4 @@
-"""A trained reward model that scores judgements: which of a judge's samples count (SPCT's meta model)."""
+"""A trained reward model that scores judgements: which of a judge's samples count (SPCT), or what they say (CLoud)."""
 
 from __future__ import annotations
 
@@ -48,23 +48,24 @@ class Meta:
     Args:
         path: of a run that trained a reward model, or of the model itself.
         device: that it computes on.
+        option: that names it, for messages.
 
     Raises:
         ValueError: it cannot be loaded, or has another tokenizer than it was trained with.
     """
 
-    def __init__(self, path: str, device: torch.device) -> None:
+    def __init__(self, path: str, device: torch.device, *, option: str = "meta") -> None:
         try:
             self._model = load_model(path, None)
         except ValueError as error:
-            raise ValueError(f"meta={str(error).removeprefix('path=')}") from error
+            raise ValueError(f"{option}={str(error).removeprefix('path=')}") from error
         policy = self._model.policy
         if tokenizer_fingerprint(policy.tokenizer) != self._model.about.tokenizer:
-            raise ValueError(f"meta={path}: its tokenizer was exchanged; train the model again")
+            raise ValueError(f"{option}={path}: its tokenizer was exchanged; train the model again")
         network: torch.nn.Module = policy.network
         for part in (network, self._model.head):
             part.to(device)
-        self._path, self._device = path, device
+        self._said, self._device = f"{option}={path}", device
         self._longest = getattr(policy.network.config.get_text_config(), "max_position_embeddings", None)
         self._chat = ChatRenderer(policy.tokenizer, dialect=Plain(), shows_replies=False)
 
@@ -84,12 +85,20 @@ class Meta:
         episodes = [self._episode(*each) for each in judgements]
         return [float(v) for v in turn_values(self._model, episodes, _TOKENS_PER_BATCH, self._device)]
 
+    def values_of_each(self, questions: Sequence[str], replies: Sequence[Sequence[str]]) -> list[list[float]]:
+        """`values` of the replies to each question."""
+        judgements = [
+            (asked, reply) for asked, each in zip(questions, replies, strict=True) for reply in each
+        ]
+        found = iter(self.values(judgements))
+        return [[next(found) for _ in each] for each in replies]
+
     def _episode(self, question: str, reply: str) -> Episode:
         prefix = self._chat.opening([{"role": "user", "content": question}])
         written = [*self._chat.encode(reply), *self._chat.end_of_turn_ids[:1]]
         if self._longest is not None and (size := len(prefix.tokens) + len(written)) > self._longest:
             raise ValueError(
-                f"meta={self._path} has {self._longest} positions, and a judgement has {size} tokens; lower "
+                f"{self._said} has {self._longest} positions, and a judgement has {size} tokens; lower "
                 "most_characters or max_reply_tokens"
             )
         turn = Turn(
