@@ -53,7 +53,10 @@ SECOND: Methods = {
     "ipo": (METHODS["ipo"][0], (2e-5,)),
     "simpo": (METHODS["simpo"][0], (2e-5,)),
     "step_dpo": ("algo=step_dpo data.of=turn data=pairs trainer.max_epochs=132", (2e-5,)),
-    "online_dpo": ("algo=online_dpo trainer.max_epochs=20", (1e-4,)),
+    "online_dpo": (
+        "algo=online_dpo algo/pairing=all_pairs algo/nll=unit algo.nll.coef=1.0 trainer.max_epochs=20",
+        (1e-4,),
+    ),
 }
 PLAYS = "online_dpo"  # the one that has no recorded data
 
