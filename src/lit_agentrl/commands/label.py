@@ -1,4 +1,4 @@
-"""Have a judge compare recorded episodes and rate them, or criticise them."""
+"""Have a judge rate or criticise recorded episodes."""
 
 from __future__ import annotations
 
