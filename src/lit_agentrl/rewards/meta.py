@@ -58,6 +58,8 @@ class Meta:
             self._model = load_model(path, None)
         except ValueError as error:
             raise ValueError(f"meta={str(error).removeprefix('path=')}") from error
+        if heads := self._model.about.heads:
+            raise ValueError(f"meta={path} has several heads ({', '.join(heads)}); name a model with one")
         policy = self._model.policy
         if tokenizer_fingerprint(policy.tokenizer) != self._model.about.tokenizer:
             raise ValueError(f"meta={path}: its tokenizer was exchanged; train the model again")
