@@ -170,7 +170,7 @@ def _valued(episode: Episode, kind: Kind) -> Episode:
 
 def _label(episode: Episode, score: str) -> float:
     """What it is worth to a head; NaN where its game tells no costs."""
-    if score == "cost" and episode.total_cost is None:
+    if score == "cost" and all(turn.cost is None for turn in episode.turns):
         return math.nan
     worth = _worth(episode, score)
     return episode.training_return if worth is None else worth
