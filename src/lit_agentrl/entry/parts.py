@@ -18,7 +18,7 @@ from lit_agentrl.entry.making import made, made_like, made_wording
 from lit_agentrl.entry.monitors import check_monitors, metrics_of
 from lit_agentrl.entry.overlap import add_correction, add_worker
 from lit_agentrl.entry.players import check_players
-from lit_agentrl.entry.recorded import build_kind, with_heads
+from lit_agentrl.entry.recorded import build_kind
 from lit_agentrl.entry.reference import build_reference
 from lit_agentrl.entry.strategy import check_strategy, check_trainer
 from lit_agentrl.entry.structure import (
@@ -93,8 +93,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         algorithm.try_out(toy)
         metrics = try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
-    kind = build_kind(cfg, algorithm, structure, update)
-    algorithm = with_heads(algorithm, kind)
+    algorithm, kind = build_kind(cfg, algorithm, structure, update)
     check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None)
     if kind is None:
         _check_minibatches(algorithm, structure, rollout, update)

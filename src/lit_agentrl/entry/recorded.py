@@ -34,15 +34,17 @@ _PLAY = "or data=rollouts"
 
 def build_kind(
     cfg: DictConfig, algorithm: Objective, structure: Structure, update: UpdateSettings
-) -> Kind | None:
-    """The kind of data set that ``data`` names, whose files are there; None: training plays.
+) -> tuple[Objective, Kind | None]:
+    """What is trained, and the kind of data set that ``data`` names, whose files are there; None: training plays.
+
+    The objective is the one given, or one of several heads where the data set has a score for each.
 
     Raises:
         ValueError: an option that makes no sense, a file that is not there, or what only rollouts have.
     """
     if not cfg.get("data"):
         _check_judged(algorithm, None, update)
-        return None
+        return algorithm, None
     with named("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
@@ -51,7 +53,7 @@ def build_kind(
     _check_rollouts(cfg, kind, structure)
     _check_groups(kind, algorithm, update)
     _check_judged(algorithm, kind, update)
-    return kind
+    return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads else algorithm), kind
 
 
 def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:
@@ -152,17 +154,6 @@ def _check_judged(algorithm: Objective, kind: Kind | None, update: UpdateSetting
         raise ValueError(
             f"update.stop goes by log-probs, and algo={algorithm.name} trains a score; set update/stop=none"
         )
-
-
-def with_heads(algorithm: Objective, kind: Kind | None) -> Objective:
-    """The objective of several heads, where the data set has a score for each.
-
-    Raises:
-        ValueError: it cannot be repeated.
-    """
-    if kind is None or not kind.heads:
-        return algorithm
-    return SeveralHeads(one=algorithm, names=kind.heads)
 
 
 class HeldOut:
