@@ -66,6 +66,16 @@ def test_every_documented_metric_is_known() -> None:
 def test_metrics_of_a_part_and_of_the_loss_are_let_through() -> None:
     known("callbacks.best.monitor=train/approx_kl")
     known("reward=[rnd]", "callbacks.best.monitor=reward/rnd_coef")
+    of_heads = (
+        "algo=bradley_terry",
+        "data=ranked",
+        f"data.path={ROOT}/tests/envs/probes.jsonl",
+        "data.score=[a,b]",
+    )
+    for metric in ("val/head_a_success", "train/head_b_reward_accuracy"):
+        known(*of_heads, f"callbacks.best.monitor={metric}")
+    with pytest.raises(ValueError, match="monitor=val/head_c_success is measured by nothing"):
+        known(*of_heads, "callbacks.best.monitor=val/head_c_success")
     with pytest.raises(ValueError, match="rules.spread.signal=rollout/return_sd is measured by nothing"):
         known("callbacks.collapse.rules.spread.signal=rollout/return_sd")
     with pytest.raises(ValueError, match="reward/rn_coef is measured by nothing; .*reward/rnd"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from lit_agentrl.commands.evaluate import main as main_evaluate
 from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
 from lit_agentrl.modules.reward import RewardModule
+from lit_agentrl.rewards.scoring import turn_values
+from lit_agentrl.rl.several_heads import SeveralHeads
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import nano_tokenizer, tiny_policy
@@ -37,28 +40,44 @@ def objective(name: str) -> Any:
     return instantiate(section)
 
 
-def module_of(name: str, **update: Any) -> BareReward:
+def module_of(name: str | SeveralHeads, **update: Any) -> BareReward:
     sgd = OptimSettings(optimizer=partial(torch.optim.SGD), lr=1.0)
     settings = UpdateSettings(**({"tokens_per_microbatch": 10_000, "grad_clip": 1e9} | update))
-    module = BareReward(tiny_policy(), objective=objective(name), update=settings, optim=sgd)
+    made = objective(name) if isinstance(name, str) else name
+    module = BareReward(tiny_policy(), objective=made, update=settings, optim=sgd)
     module.prepare()
     return module
 
 
-def change(name: str, batch: Any = None, **update: Any) -> dict[str, Tensor]:
+def change(name: str | SeveralHeads, batch: Any = None, **update: Any) -> dict[str, Tensor]:
     module = module_of(name, **update)
     before = {key: p.detach().clone() for key, p in module.named_parameters()}
     batch = batch or recorded()[1]
-    module.training_step(StepBatch(0, [], [], [], trajectories=batch), 0)
+    columns = {} if isinstance(name, str) else labels(batch)
+    module.training_step(StepBatch(0, [], [], [], trajectories=batch, columns=columns), 0)
     assert module.row["train/loss"] > 0 and "train/logp_gap" not in module.row
     return {key: p.detach() - before[key] for key, p in module.named_parameters()}
+
+
+def two_heads() -> SeveralHeads:
+    return SeveralHeads(one=objective("bradley_terry"), names=["worth", "brief"])
+
+
+def labels(batch: Any) -> dict[str, Tensor]:
+    """The return, and an order of its own that says nothing of every fifth trajectory."""
+    brief_B = torch.where(batch.trajectory_B % 5 == 0, math.nan, -(batch.trajectory_B % 3).float())
+    return {"label_BH": torch.stack([batch.return_B, brief_B], dim=1)}
 
 
 SLOW = [pytest.mark.slow, pytest.mark.sweep]
 
 
-@pytest.mark.parametrize("name", ["bradley_terry", *(pytest.param(n, marks=SLOW) for n in REWARD_MODELS[1:])])
-def test_how_rows_are_cut_and_packed_does_not_change_the_gradient(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["bradley_terry", two_heads(), *(pytest.param(n, marks=SLOW) for n in REWARD_MODELS[1:])],
+    ids=str,
+)
+def test_how_rows_are_cut_and_packed_does_not_change_the_gradient(name: str | SeveralHeads) -> None:
     expected = change(name, packing=False)
     assert float(expected["head.linear.weight"].abs().max()) > 1e-4
     assert sum(float(v.abs().sum()) > 0 for v in expected.values()) > 5  # the network is trained too
@@ -109,6 +128,41 @@ def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path)
             read_about(path)
 
 
+def test_heads_are_read_back_in_order_and_weighed(tmp_path: Path) -> None:
+    """The value is the weighted sum of what each head says, on the scale of its held-out episodes."""
+    module = module_of(two_heads())
+    episodes, trajectories = recorded()
+    batch = StepBatch(0, [], [], [], trajectories=trajectories, columns=labels(trajectories), given={})
+    module.log = lambda *args, **options: None  # type: ignore[method-assign]
+    module.validation_step(batch, 0)
+    pairs = {name: module.row[f"val/{name}pairs"] for name in ("", "head_worth_", "head_brief_")}
+    assert pairs[""] == pairs["head_worth_"] + pairs["head_brief_"] > pairs["head_worth_"] > 0
+    named = [outcome.task_name for outcome in batch.outcomes]
+    assert named.count("head brief") == pairs["head_brief_"] and named.count("pairs") == pairs[""]
+    (tmp_path / "hf").mkdir()
+    module.export(tmp_path / "hf")
+    about = read_about(str(tmp_path))
+    assert list(about.heads) == ["worth", "brief"]  # not by the alphabet
+    assert about.heads["brief"] == (
+        module.row["val/head_brief_score_mean"],
+        module.row["val/head_brief_score_std"],
+    )
+    model = load_model(str(tmp_path), tokenizer_fingerprint(module.policy.tokenizer))
+    rows = trajectories.tensors()
+    ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
+    with torch.no_grad():
+        score_AH = model.head(model.policy.network, **ask)[rows["is_turn_end_BT"]].double()
+        assert torch.equal(
+            score_AH, module.head(module.policy.network, **ask)[rows["is_turn_end_BT"]].double()
+        )
+    told = {
+        name: (score_AH[:, k] - about.heads[name][0]) / about.heads[name][1]
+        for k, name in enumerate(about.heads)
+    }
+    found = turn_values(model, episodes, 10_000, torch.device("cpu"), {"brief": -0.5, "worth": 2.0})
+    torch.testing.assert_close(found, 2 * told["worth"] - 0.5 * told["brief"], atol=1e-5, rtol=1e-5)
+
+
 def data(folder: Path) -> str:
     """Forty prompts of one turn; the longer answer is the better one."""
     rows = [
@@ -152,6 +206,54 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert "trained a reward model, which plays nothing" in capsys.readouterr().err
 
 
+def ranked(folder: Path) -> str:
+    """Forty prompts of one turn; the longer of three answers is better to one head, and the shorter to another."""
+    words = ["Up", "Up || Down", "Up || Down || Left"]
+    rows = [
+        {"prompt": f"{'#' * (k % 8 + 1)} {'P_' * (k // 8 + 1)}",
+         "completions": [f"<answer>{word}</answer>" for word in words],
+         "scores": [{"long": n, "brief": None if k % 2 else -n} for n in range(3)]} for k in range(40)
+    ]  # fmt: skip
+    file = folder / "ranked.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        *(option for option in SMALL if option != "data=pairs"),
+        "data=ranked",
+        "algo=bradley_terry",
+        "data.score=[long,brief]",
+        f"data.path={ranked(tmp_path)}",
+    ]
+    whole, cut, paid = tmp_path / "whole", tmp_path / "cut", tmp_path / "paid"
+    main_train([*given, "trainer.max_epochs=4", f"hydra.run.dir={whole}"])
+    main_train([*given, "trainer.max_epochs=2", f"hydra.run.dir={cut}"])
+    main_train([f"resume={cut}", "trainer.max_epochs=4"])
+    one, other = (
+        torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (whole, cut)
+    )
+    assert one.keys() == other.keys() and one["head.linear.weight"].shape[0] == 2
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    found = {game["name"]: game for game in json.loads((cut / "summary.json").read_text())["games"]}
+    assert {"head long", "head brief"} <= found.keys() and found["head long"]["last"]["success"]["mean"] > 0.9
+    play = ["env=bandit", "rollout.prompts=2", "rollout.members=2", "val.episodes=2", "test.episodes=0"]
+    play += ["algo=grpo", "reward=model", f"reward.model.path={cut}", "trainer.max_epochs=1"]
+    main_train([*play, "reward.model.heads={long:1,brief:-0.5}", f"hydra.run.dir={paid}"])
+    assert "reward/model_score" in (paid / "metrics.csv").read_text()
+    with pytest.raises(SystemExit):
+        main_train([*play, f"hydra.run.dir={tmp_path / 'no'}"])
+    assert "has several heads (long, brief), and nothing says what each" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main_evaluate(["model=nano", "env=bandit", "members=2", "best_of=[2]", f"reward_model={cut}"])
+    assert "several heads (long, brief), and best_of goes by one score" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -168,6 +270,10 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
         (["algo=bradley_terry", "data=referred"], "reads no reference: set algo=polar, or data=ranked"),
         (["algo=dpo", "data=referred"], "data=referred puts the best answer before the others, and algo=dpo reads no"),
         (["algo=polar", "data=referred", "algo.zero_at=0"], "zero_at is of cost models, and referred=true scores"),
+        (["algo=bradley_terry", "data=pairs", "data.score=[a,b]"], "data.score=[a,b] ranks answers in several ways"),
+        (["algo=dpo", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes the heads of a reward model"),
+        (["algo=cost_model", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes several heads, and algo"),
+        (["algo=process_reward", "algo/label=solved", "data=unpaired", "data.score=[a,b]"], "reads none of them: set"),
         (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 is for reward models"),
         (["algo=bradley_terry", "data=pairs", "val.episodes=8"], "a reward model plays nothing"),
         (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "update.stop goes by log-probs"),

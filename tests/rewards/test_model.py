@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,80 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     about.write_text(about.read_text().replace(tokenizer_fingerprint(nano_tokenizer()), "0" * 64))
     with pytest.raises(ValueError, match="token ids of another tokenizer"):
         part(path)
+
+
+def of_heads(folder: Path, kind: str = "score") -> str:
+    """A model of two heads, ``b`` first."""
+    hf = folder / f"heads{kind}" / "hf"
+    hf.mkdir(parents=True)
+    policy = Policy(network().network, nano_tokenizer(), "tiny")
+    policy.save(hf)
+    head = ScoreHead(policy.network.config.hidden_size, seed=5, heads=2)
+    save_head(
+        hf, head,
+        About(kind, of_weights(policy.network, head), tokenizer_fingerprint(nano_tokenizer()),
+              heads={"b": (0.25, 2.0), "a": (-1.0, 0.5)}),
+    )  # fmt: skip
+    return str(hf.parent)
+
+
+def test_heads_are_summed_by_their_weights(tmp_path: Path) -> None:
+    """By hand, of chances too; each alone is what a weight of 1 beside 0 gives."""
+    path, episodes = of_heads(tmp_path), played()
+    weights = {"a": -0.5, "b": 2.0}
+    alone = {
+        name: torch.tensor(sum(part(path, heads=dict.fromkeys("ab", 0.0) | {name: 1.0}).values(episodes), []))
+        for name in "ab"
+    }
+    found = torch.tensor(sum(part(path, heads=weights).values(episodes), []))
+    torch.testing.assert_close(found, 2 * alone["b"] - 0.5 * alone["a"])
+    [model_] = part(path, heads=weights)._scorer._models
+    tokens, ends = rows_of(episodes[2])[0]
+    is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
+    is_scored[0, ends] = True
+    with torch.no_grad():
+        score_H = model_.head(
+            model_.policy.network, tokens_BT=torch.tensor([tokens]), is_scored_BT=is_scored
+        )[0, -1]
+    assert float(found[-1]) == pytest.approx(
+        2 * (float(score_H[0]) - 0.25) / 2 - 0.5 * (float(score_H[1]) + 1) / 0.5, abs=1e-5
+    )
+    chances = part(of_heads(tmp_path, "logit"), heads=weights)
+    [*_, last] = sum(chances.values(episodes), [])
+    assert last == pytest.approx(float(2 * score_H[0].sigmoid() - 0.5 * score_H[1].sigmoid()), abs=1e-5)
+    assert chances._scorer.start == 0.75  # an average episode: half of the sum of the weights
+    game = [[t.reward for t in e.turns] for e in episodes]
+    ended = part(path, heads=weights, keep_penalties=False, weight=3.0).apply(game, episodes, iteration=0)
+    assert ended[2] == [pytest.approx(3 * float(found[-1]), abs=1e-5)]
+
+
+def test_each_head_needs_a_weight_and_each_weight_a_head(tmp_path: Path) -> None:
+    several, one = of_heads(tmp_path), model(tmp_path)
+    for path, heads, said in (
+        (several, None, "has several heads (b, a), and nothing says what each of them counts"),
+        (several, {"a": 1}, "heads={a: 1} has no weight of b"),
+        (several, {"a": 1, "b": 1, "c": 0}, "has no head c; its heads are b, a"),
+        (several, {"a": "x", "b": 1}, "heads.a=x must be finite"),
+        (several, {"a": math.inf, "b": 1}, "heads.a=inf must be finite"),
+        (several, {"a": 0, "b": 0.0}, "weighs each head 0"),
+        (several, {}, "heads={} must be a table"),
+        (one, {"a": 1}, "has one head, without a name; set heads=null"),
+        ([several, one], {"a": 1, "b": 1}, "has one head, without a name"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            Learned(path=path, heads=heads)
+        assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_record_of_one_head_is_as_it_was_before_there_were_several(tmp_path: Path) -> None:
+    about = Path(model(tmp_path)) / "hf" / ABOUT
+    assert sorted(json.loads(about.read_text())) == [
+        "algo", "fingerprint", "format", "kind", "mean", "std", "tokenizer", "version",
+    ]  # fmt: skip
+    path = of_heads(tmp_path)
+    several = Path(path) / "hf" / ABOUT
+    told = json.loads(several.read_text())
+    for wrong in ([["a", 1.0]], [["a", "x", 1.0]], [["a", 0.0, 0.0]], 3, [["a", 0.0, 1.0]]):
+        several.write_text(json.dumps(told | {"heads": wrong}))
+        with pytest.raises(ValueError, match=r"cannot be (read|loaded) .*; train the model again"):
+            part(path, heads={"a": 1})

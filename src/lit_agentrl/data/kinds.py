@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from lit_agentrl.data.conversations import Reader
 
 MOST = 1_000_000
+_NAME = re.compile(r"\w{1,32}", re.ASCII)  # of a head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +35,24 @@ class Kind:
         smallest: members that every group has at least.
         needed: a column that the objective must read, or what is told here would be ignored; None: none.
         score: of recorded episodes: ``return`` (points), ``success`` (1 or 0) or ``cost`` (what it cost, for a cost
-            model: the higher, the worse; of the rows of a file, their scores).
+            model: the higher, the worse; of the rows of a file, their scores).  A list: a reward model has a head for
+            each; of the rows of a file these are names in their scores.
         scores: what `score` may be.
+        several: whether `score` may be a list.
         is_referred: answers are read behind another one, for a reward model that is told a reference.
     """
 
     path: str | Sequence[str]
     batch: int = 16
     max_bad_share: float = 0.05
-    score: str = "return"
+    score: str | Sequence[str] = "return"
     held_out: float | None = None
     cache_reference: bool | str = False
     smallest: ClassVar[int] = 1
     needed: ClassVar[str | None] = None
     is_referred: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
+    several: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Checks the options.
@@ -61,7 +66,10 @@ class Kind:
         require(is_text or is_list, "path", self.path, "a folder or a file, or a list of them")
         require_whole("batch", self.batch, 1, MOST)
         require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
-        require_one_of("score", self.score, self.scores)
+        if self.heads:
+            _check_heads(self.heads, type(self))
+        else:
+            require_one_of("score", self.score, self.scores)
         folder = self.cache_reference
         is_folder = isinstance(folder, str) and bool(folder.strip())
         require(isinstance(folder, bool) or is_folder, "cache_reference", folder, "true, false or a folder")
@@ -70,6 +78,12 @@ class Kind:
             raise ValueError(f"cache_reference={folder} is a file; name a folder, which need not be there")
         if self.held_out is not None:
             require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The scores where `score` is a list, each of a head; else empty."""
+        is_list = isinstance(self.score, Sequence) and not isinstance(self.score, str)
+        return tuple(map(str, self.score)) if is_list else ()
 
     @property
     def paths(self) -> list[str]:
@@ -98,6 +112,21 @@ class Kind:
             BadRow: it cannot be trained on.
         """
         raise NotImplementedError
+
+
+def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:
+    told = f"score=[{','.join(heads)}]"
+    if not kind.several:
+        raise ValueError(
+            f"{told} ranks answers in several ways, and data={kind.__name__.lower()} in one; set data=ranked, where "
+            "each head has pairs of its own, or name one score"
+        )
+    if len(set(heads)) < len(heads) or len(heads) < 2:
+        raise ValueError(f"{told} must name two scores or more, each once; one is written without brackets")
+    if wrong := [name for name in heads if not _NAME.fullmatch(name)]:
+        raise ValueError(
+            f"{told}: {wrong[0][:40]!r} names metrics too; write letters, digits and _ alone, 32 at most"
+        )
 
 
 def side_of(prompt: str, held_out: float) -> str:

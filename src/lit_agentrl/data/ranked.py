@@ -8,26 +8,42 @@ from typing import Any, ClassVar
 
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, replies, scored
+from lit_agentrl.data.labels import differ, labelled, labels_of
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.messages import BadRow, ranked_of
+from lit_agentrl.envs.messages import BadRow, answers_of, ranked_of
 from lit_agentrl.episode import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked(Kind):
-    """Rows: ``prompt``, ``completions`` and ``scores``, lists of one length; points, the more the better."""
+    """Rows: ``prompt``, ``completions`` and ``scores``, lists of one length; points, the more the better.
+
+    Where ``score`` is a list, each of ``scores`` holds a number for each name of it; one may be missing.
+    """
 
     smallest: ClassVar[int] = 2
+    several: ClassVar[bool] = True
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        if len({episode.training_return for episode in episodes}) > 1:
+        if differ(episodes):
             yield episodes
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        opening, given, points = ranked_of(row)
-        group = [
-            scored(read.episode(opening, each), value) for each, value in zip(given, points, strict=True)
-        ]
+        group = self._several(row, read) if self.heads else self._one(row, read)
         if len({replies(episode) for episode in group}) < 2:
             raise BadRow("identical", "all completions are the same")
+        return group
+
+    def _one(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
+        opening, answers, points = ranked_of(row)
+        return [scored(read.episode(opening, each), p) for each, p in zip(answers, points, strict=True)]
+
+    def _several(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
+        opening, answers, scores = answers_of(row)
+        worth = [labels_of(each, self.heads, "scores") for each in scores]
+        group: list[Episode] = [
+            labelled(read.episode(opening, each), own) for each, own in zip(answers, worth, strict=True)
+        ]
+        if not differ(group):
+            raise BadRow("tie", "to each head all scores are equal, so that none is better")
         return group

@@ -13,6 +13,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.critiques import ROWS, holds_critiques
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, by_prompt, scored
+from lit_agentrl.data.labels import labelled
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import longest_row
 from lit_agentrl.envs.messages import BadRow, held_out_with
@@ -144,6 +145,11 @@ def _recorded(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterat
         )
     _require_same_ids(folder, student)
     _require_labels(kind, folder)
+    if unknown := [score for score in kind.heads if score not in kind.scores]:
+        raise ValueError(
+            f"score={unknown[0]} is known of no recorded episode (path={path}); its scores are "
+            f"{', '.join(kind.scores)}"
+        )
     of_policy, temperature = folder.described.get("policy", {}), folder.described.get("temperature")
     is_same = of_policy.get("fingerprint") == student.fingerprint is not None
     tally.is_reference = tally.is_reference and is_same and temperature == student.temperature
@@ -151,11 +157,27 @@ def _recorded(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterat
         tally.rows += 1
         try:
             _check(episode, student)
-            worth = _worth(episode, kind.score)
+            found = _valued(episode, kind)
         except BadRow as error:
             tally.refuse(f"{path} episode {number}", error)
             continue
-        yield episode if worth is None else scored(episode, worth)
+        yield found
+
+
+def _valued(episode: Episode, kind: Kind) -> Episode:
+    """The episode, worth what `Kind.score` says."""
+    if kind.heads:
+        return labelled(episode, [_label(episode, score) for score in kind.heads])
+    worth = _worth(episode, str(kind.score))
+    return episode if worth is None else scored(episode, worth)
+
+
+def _label(episode: Episode, score: str) -> float:
+    """What it is worth to a head; NaN where its game tells no costs."""
+    if score == "cost" and all(turn.cost is None for turn in episode.turns):
+        return math.nan
+    worth = _worth(episode, score)
+    return episode.training_return if worth is None else worth
 
 
 def _worth(episode: Episode, score: str) -> float | None:
@@ -176,7 +198,7 @@ def _worth(episode: Episode, score: str) -> float | None:
 def _require_labels(kind: Kind, folder: EpisodeFolder) -> None:
     """Labels of turns stand where points do: neither is taken for the other."""
     has_labels = "continuations" in folder.described
-    if has_labels and kind.score == "return":
+    if has_labels and (kind.score == "return" or "return" in kind.heads):
         raise ValueError(
             f"score=return: path={folder.path} has labels of turns, and no points; set data.score=success"
         )

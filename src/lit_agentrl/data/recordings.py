@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lit_agentrl import seeds
-from lit_agentrl.batch import StepBatch
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.data.labels import Labelled
 from lit_agentrl.episode import Episode, Source
-from lit_agentrl.rollout.pack import pack
+from lit_agentrl.rollout.pack import pack, trajectory_id
 
 Group = Sequence[Episode]
 _PIECE = 256  # groups that are scored together by `pieces`
@@ -56,6 +58,7 @@ class Recordings:
         mine = [episode for group in chosen[rank::world_size] for episode in group]
         found = StepBatch(iteration, [], [], [group[0].group for group in chosen[rank::world_size]])
         found.trajectories, found.episodes = pack(mine) if mine else None, mine
+        found.columns |= self._labels(found, mine)
         found.num_groups = found.num_kept_groups = self.batch
         if self.is_reference and found.trajectories is not None:
             found.columns["ref_logp_BT"] = found.trajectories.sampler_logp_BT
@@ -76,7 +79,17 @@ class Recordings:
         mine = [episode for number, group in groups for episode in _as_group(group, number)]
         found = StepBatch(iteration, [], [], [number for number, _ in groups])
         found.trajectories, found.given = pack(mine) if mine else None, {}
+        found.columns |= self._labels(found, mine)
         return found
+
+    def _labels(self, batch: StepBatch, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """What the rows are worth to each head, where there are several."""
+        if not isinstance(self.groups[0][0], Labelled):
+            return {}
+        ids = (batch.trajectories or TrajectoryBatch.empty()).trajectory_B.tolist()
+        worth = {trajectory_id(each): each.labels for each in episodes if isinstance(each, Labelled)}
+        heads = len(self.groups[0][0].labels)
+        return {"label_BH": torch.tensor([worth[k] for k in ids], dtype=torch.float32).view(-1, heads)}
 
     def _numbered(self, position: int) -> list[Episode]:
         """The group at a position of the endless stream, under a number that no other use of it has."""

@@ -20,6 +20,7 @@ class Referred(Ranked):
     """As of `Ranked`, with three answers or more, of which the best one is the reference of all others."""
 
     is_referred: ClassVar[bool] = True
+    several: ClassVar[bool] = False
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from (group for found in super().of_episodes(episodes) if (group := behind_best(found)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from lit_agentrl.data import labels
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
@@ -15,13 +16,21 @@ from lit_agentrl.episode import Episode
 
 @dataclass(frozen=True, kw_only=True)
 class Unpaired(Kind):
-    """Rows: ``prompt`` and ``completion``, or ``messages``, with ``label`` (true or false) or ``score``."""
+    """Rows: ``prompt`` and ``completion``, or ``messages``, with ``label`` (true or false) or ``score``.
 
-    score: str = "success"
+    Where ``score`` is a list: with ``scores``, numbers by name, or a column of each name; one may be missing.
+    """
+
+    several: ClassVar[bool] = True
+    score: str | Sequence[str] = "success"
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in episodes)
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         opening, replies = dialogue(row, "completion")
-        return [scored(read.episode(opening, replies), labelled(row))]
+        if not self.heads:
+            return [scored(read.episode(opening, replies), labelled(row))]
+        given = row.get("scores")
+        worth = labels.labels_of(row if given is None else given, self.heads, "scores")
+        return [labels.labelled(read.episode(opening, replies), worth)]

@@ -114,7 +114,7 @@ def build(
     parts.worker.check(rules)
     recorded = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
     is_judged = parts.algorithm.reads == SCORES
-    held_out = HeldOut(recorded) if is_judged and recorded is not None else None
+    held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),

@@ -48,7 +48,11 @@ def check_options(cfg: DictConfig) -> None:
             "reward_model has no effect without best_of; set best_of=8 members=8, or leave it out"
         )
     with _told():
-        read_about(path)
+        if heads := read_about(path).heads:
+            raise ValueError(
+                f"path={path} has several heads ({', '.join(heads)}), and best_of goes by one score; name a model "
+                "with one"
+            )
 
 
 @contextmanager

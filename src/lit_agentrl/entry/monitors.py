@@ -124,6 +124,9 @@ def metrics_of(
     names += [f"train/{name}" for name in (*of_loss, *(term.measure for term in algorithm.terms()))]
     if algorithm.reads == SCORES:
         names += [f"val/{name}" for name in OF_PAIRS]
+        of_heads = [*(f"train/{name}" for name in (*of_loss, "pairless_share", "good_share"))]
+        of_heads += [f"val/{name}" for name in OF_PAIRS]
+        names += [each.replace("/", f"/head_{head}_") for head in algorithm.heads for each in of_heads]
     names += [f"critic/{name}" for name in _OF_CRITIC] if has_critic else []
     names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
     names += ["reward/total"] if rewards.parts else []

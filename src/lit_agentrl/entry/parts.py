@@ -93,7 +93,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         algorithm.try_out(toy)
         metrics = try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
-    kind = build_kind(cfg, algorithm, structure, update)
+    algorithm, kind = build_kind(cfg, algorithm, structure, update)
     check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None)
     if kind is None:
         _check_minibatches(algorithm, structure, rollout, update)

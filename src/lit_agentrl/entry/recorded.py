@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
@@ -15,9 +17,10 @@ from lit_agentrl.entry.making import made
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.report.verdicts import NEAR, PAIRS
+from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named
 from lit_agentrl.rl.judging import Verdicts, judge
 from lit_agentrl.rl.objective import SCORES, Objective
+from lit_agentrl.rl.several_heads import SeveralHeads, of_head
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, WHOLE_CONTEXT, Structure
 from lit_agentrl.text.chat import ChatRenderer
@@ -31,15 +34,17 @@ _PLAY = "or data=rollouts"
 
 def build_kind(
     cfg: DictConfig, algorithm: Objective, structure: Structure, update: UpdateSettings
-) -> Kind | None:
-    """The kind of data set that ``data`` names, whose files are there; None: training plays.
+) -> tuple[Objective, Kind | None]:
+    """What is trained, and the kind of data set that ``data`` names, whose files are there; None: training plays.
+
+    The objective is the one given, or one of several heads where the data set has a score for each.
 
     Raises:
         ValueError: an option that makes no sense, a file that is not there, or what only rollouts have.
     """
     if not cfg.get("data"):
         _check_judged(algorithm, None, update)
-        return None
+        return algorithm, None
     with named("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
@@ -48,7 +53,7 @@ def build_kind(
     _check_rollouts(cfg, kind, structure)
     _check_groups(kind, algorithm, update)
     _check_judged(algorithm, kind, update)
-    return kind
+    return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads else algorithm), kind
 
 
 def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:
@@ -90,7 +95,12 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
             "algo=process_reward algo/label=so_far, or data=demonstrations"
         )
     is_of_costs = algorithm.reads == SCORES and algorithm.score_kind == "cost"
-    if is_of_costs and kind.score != "cost":
+    if kind.heads and algorithm.reads != SCORES:
+        raise ValueError(
+            f"data.score=[{','.join(kind.heads)}] makes the heads of a reward model, and algo={algorithm.name} trains "
+            "a policy; name one score"
+        )
+    if is_of_costs and kind.score != "cost" and not kind.heads:
         raise ValueError(
             f"data.score={kind.score} ranks by what is good, and algo={algorithm.name} learns what costs; set "
             "data.score=cost"
@@ -151,23 +161,31 @@ class HeldOut:
 
     Args:
         recorded: with what is held out of it.
+        heads: of the model, where it has several.
 
     Raises:
-        ValueError: there is no pair of unequal returns to validate on.
+        ValueError: there is no pair of unequal returns to validate on, or none for one of the heads.
     """
 
-    def __init__(self, recorded: Recordings) -> None:
-        self._verdicts = {split: _pairs_of(recorded, split) for split in ("val", "test")}
-        if not len(self._verdicts["val"]):
+    def __init__(self, recorded: Recordings, heads: Sequence[str] = ()) -> None:
+        found = {split: _pairs_of(recorded, split, len(heads)) for split in ("val", "test")}
+        self._verdicts = {
+            split: Verdicts(torch.cat([v.table_PC for v in each])) for split, each in found.items()
+        }
+        self._of_heads = {split: dict(zip(heads, each, strict=False)) for split, each in found.items()}
+        empty = [name for name, verdicts in self._of_heads["val"].items() if not len(verdicts)]
+        if empty or not len(self._verdicts["val"]):
+            worth = f"{empty[0]} of data.score" if empty else "worth"
             raise ValueError(
-                "data.held_out leaves no two answers to one prompt of unequal worth to validate on; raise it, or name "
-                "more data"
+                f"data.held_out leaves no two answers to one prompt of unequal {worth} to validate on; raise it, or "
+                "name more data"
             )
 
     def levels(self, split: str) -> dict[str, Levels]:
         """Chance and oracle, as of games."""
         found = self._verdicts[split]
         numbers = {PAIRS: len(found), NEAR: int(found.is_near_P.sum())}
+        numbers |= {of_head_named(name): len(each) for name, each in self._of_heads[split].items()}
         return {name: Levels(0.5, None, 1.0, None, n) for name, n in numbers.items() if n}
 
     def told(self, split: str) -> str:
@@ -188,9 +206,13 @@ class HeldOut:
         )
 
 
-def _pairs_of(recorded: Recordings, split: str) -> Verdicts:
-    batch = recorded.judged(split, 0).trajectories or TrajectoryBatch.empty()
-    return judge(batch.tensors(), batch.reward_BT)
+def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
+    """The pairs of each head, or of the only one."""
+    batch = recorded.judged(split, 0)
+    trajectories = batch.trajectories or TrajectoryBatch.empty()
+    rows = trajectories.tensors() | batch.columns
+    views = [of_head(rows, number) for number in range(heads)] or [rows]
+    return [judge(view, trajectories.reward_BT) for view in views]
 
 
 def recordings(

@@ -148,11 +148,11 @@ def pair_worth(row: Mapping[str, Any]) -> list[float]:
     return worth
 
 
-def ranked_of(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[float]]:
-    """The prompt of a row, the answers in column ``completions``, and their ``scores``.
+def answers_of(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[Any]]:
+    """The prompt of a row, the answers in column ``completions``, and as many ``scores``, whatever these are.
 
     Raises:
-        BadRow: it lacks one of them, or no score is above another.
+        BadRow: it lacks one of them.
     """
     given = row.get("completions")
     if not isinstance(given, list) or len(given) < 2:
@@ -161,6 +161,16 @@ def ranked_of(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[fl
     worth = row.get("scores")
     if not isinstance(worth, list) or len(worth) != len(given):
         raise BadRow("no_scores", "column scores must be a list with a number for each of completions")
+    return opening, answers, worth
+
+
+def ranked_of(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[float]]:
+    """The prompt of a row, the answers in column ``completions``, and their ``scores``.
+
+    Raises:
+        BadRow: it lacks one of them, or no score is above another.
+    """
+    opening, answers, worth = answers_of(row)
     points = [number({"scores": each}, "scores") for each in worth]
     if len(set(points)) < 2:
         raise BadRow("tie", "all scores are equal, so that none is better")

@@ -13,25 +13,27 @@ from lit_agentrl.models.packing import Packing
 
 
 class ScoreHead(nn.Module):
-    """``r = w h + b``, h the last hidden state after a token.
+    """``r = w h + b``, h the last hidden state after a token; several are rows of one matrix.
 
     Args:
         hidden: width of the network.
         seed: the first weights are drawn with it; the first bias is 0.
+        heads: how many scores it gives; None: one, without an axis of its own.
     """
 
-    def __init__(self, hidden: int, seed: int = 0) -> None:
+    def __init__(self, hidden: int, seed: int = 0, heads: int | None = None) -> None:
         super().__init__()
-        self.linear = nn.Linear(hidden, 1)
+        self.is_single = heads is None
+        self.linear = nn.Linear(hidden, heads or 1)
         draw = torch.Generator().manual_seed(seeds.key(seed, "score head"))
         with torch.no_grad():
-            self.linear.weight.copy_(torch.randn(1, hidden, generator=draw) / (hidden + 1) ** 0.5)
+            self.linear.weight.copy_(torch.randn(heads or 1, hidden, generator=draw) / (hidden + 1) ** 0.5)
         nn.init.zeros_(self.linear.bias)
 
     def forward(
         self, network: nn.Module, *, tokens_BT: Tensor, is_scored_BT: Tensor, packing: Packing | None = None
     ) -> Tensor:
-        """``score_BT``, 0 where not asked for; gradient into head and network.
+        """``score_BT``, or ``score_BTH`` of several, 0 where not asked for; gradient into head and network.
 
         Args:
             network: causal LM.
@@ -40,9 +42,16 @@ class ScoreHead(nn.Module):
             packing: of the rows, where they are to be packed.
         """
         hidden_AD = hidden_at(network, tokens_BT=tokens_BT, is_read_BT=is_scored_BT, packing=packing)
-        score_A = at_least_float32(self.linear(hidden_AD.to(self.linear.weight.dtype)).squeeze(-1))
-        score_BT = torch.zeros(tokens_BT.shape, dtype=score_A.dtype, device=tokens_BT.device)
+        out_AH = self.linear(hidden_AD.to(self.linear.weight.dtype))
+        score_A = at_least_float32(out_AH.squeeze(-1) if self.is_single else out_AH)
+        shape = (*tokens_BT.shape, *score_A.shape[1:])
+        score_BT = torch.zeros(shape, dtype=score_A.dtype, device=tokens_BT.device)
         return score_BT.index_put(torch.nonzero(is_scored_BT, as_tuple=True), score_A)
+
+    @property
+    def column(self) -> str:
+        """Name of what it gives."""
+        return "score_BT" if self.is_single else "score_BTH"
 
 
 class ValueHead(Protocol):

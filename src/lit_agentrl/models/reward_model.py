@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from lit_agentrl.checks import shown
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy, load_pretrained
@@ -38,6 +40,7 @@ class About:
         tokenizer: fingerprint of what maps texts to ids.
         mean, std: of the scores of held-out episodes.
         algo: what it was trained by.
+        heads: of several heads each name, in order, with mean and std of its scores; empty: one head, without a name.
     """
 
     kind: str
@@ -46,6 +49,40 @@ class About:
     mean: float = 0.0
     std: float = 1.0
     algo: str = ""
+    heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def weights(self, given: Mapping[str, float] | None, path: str) -> list[float] | None:
+        """What each head counts, in order; None: it has one.
+
+        Args:
+            given: weights by name, or None.
+            path: for messages.
+
+        Raises:
+            ValueError: a head without a weight, or a weight without a head.
+        """
+        names = ", ".join(self.heads)
+        if not self.heads:
+            if given is not None:
+                raise ValueError(
+                    f"heads={shown(given)}: path={path} has one head, without a name; set heads=null"
+                )
+            return None
+        if given is None:
+            told = ",".join(f"{name}:1" for name in self.heads)
+            raise ValueError(
+                f"path={path} has several heads ({names}), and nothing says what each of them counts: set "
+                f"'reward.model.heads={{{told}}}'"
+            )
+        if unknown := [name for name in given if name not in self.heads]:
+            raise ValueError(
+                f"heads={shown(given)}: path={path} has no head {unknown[0]}; its heads are {names}"
+            )
+        if lacking := [name for name in self.heads if name not in given]:
+            raise ValueError(
+                f"heads={shown(given)} has no weight of {lacking[0]}, a head of path={path}; 0 leaves it out"
+            )
+        return [float(given[name]) for name in self.heads]
 
 
 @dataclass
@@ -71,6 +108,9 @@ def save_head(folder: str | Path, head: ScoreHead, about: About) -> None:
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     save_file(state, Path(folder) / WEIGHTS)
     told = {"format": FORMAT, "version": VERSION, **asdict(about)}
+    del told["heads"]  # a record of one head is as it was before there were several
+    if about.heads:
+        told["heads"] = [[name, *numbers] for name, numbers in about.heads.items()]  # in order
     (Path(folder) / ABOUT).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -116,12 +156,15 @@ def read_about(path: str, *, use: str = "reward=model") -> About:
         told: Any = json.loads(file.read_text(encoding="utf-8"))
         if told.pop("format") != FORMAT or told.pop("version") != VERSION:
             raise ValueError("it is of another format")
-        about = About(**told)
+        heads = {name: (float(mean), float(std)) for name, mean, std in told.pop("heads", ())}
+        about = About(**told, heads=heads)
         texts = (about.kind, about.fingerprint, about.tokenizer, about.algo)
         if not all(isinstance(each, str) for each in texts) or about.kind not in USES:
             raise ValueError("a field is of the wrong type")
         if not (isinstance(about.mean, float | int) and isinstance(about.std, float | int) and about.std > 0):
             raise ValueError("mean and std must be numbers, std > 0")
+        if not all(std > 0 for _, std in about.heads.values()):
+            raise ValueError("the std of a head must be > 0")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"path={path}: {file.name} cannot be read ({error}); train the model again"
@@ -151,7 +194,7 @@ def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -
             f"path={path} reads token ids of another tokenizer than the policy's; train a reward model of the same one"
         )
     policy = load_pretrained(str(folder))
-    head = ScoreHead(policy.network.config.get_text_config().hidden_size)
+    head = ScoreHead(policy.network.config.get_text_config().hidden_size, heads=len(about.heads) or None)
     try:
         head.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:

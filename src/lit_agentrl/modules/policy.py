@@ -18,7 +18,8 @@ class PolicyModule(AgentModule):
             raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
         trajectories = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed()
         width = trajectories.tokens_BT.shape[1]
-        beside = {name: column.to(self.device)[:, :width] for name, column in batch.columns.items()}
+        columns = {name: column.to(self.device) for name, column in batch.columns.items()}
+        beside = {n: column[:, :width] if n.endswith("_BT") else column for n, column in columns.items()}
         with quick_linears(self.updater.networks.modules()):
             row = self.updater.update(
                 trajectories.tensors() | beside, self.lent(), iteration=batch.iteration,

@@ -16,11 +16,12 @@ from lit_agentrl.models.lora import merged
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.reward_model import About, of_weights, save_head
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.report.verdicts import NEAR, PAIRS, outcomes
+from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named, outcomes
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.judging import Verdicts, judge, sign_metrics
-from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.objective import Objective, Tensors
 from lit_agentrl.rl.reward_losses import is_end
+from lit_agentrl.rl.several_heads import of_head
 from lit_agentrl.rl.step_labels import step_metrics
 from lit_agentrl.rl.units import trajectory_units
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
@@ -43,15 +44,17 @@ class RewardModule(PolicyModule):
     score_std: Tensor
 
     def __init__(self, policy: Policy, *, objective: Objective, seed: int = 0, **options: Any) -> None:
-        head = ScoreHead(policy.network.config.get_text_config().hidden_size, seed=seed)
+        count = len(objective.heads)
+        head = ScoreHead(policy.network.config.get_text_config().hidden_size, seed=seed, heads=count or None)
         head.to(policy.network.dtype)
         output: Any = policy.network.get_output_embeddings()  # type: ignore[no-untyped-call]
         tied: Any = policy.network.get_input_embeddings()
         if output is not None and output.weight is not tied.weight:
             output.weight.requires_grad_(False)  # no score depends on it
         super().__init__(policy, objective=objective, seed=seed, head=head, **options)
-        self.register_buffer("score_mean", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("score_std", torch.ones((), dtype=torch.float64))
+        shape = (count,) if count else ()
+        self.register_buffer("score_mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("score_std", torch.ones(shape, dtype=torch.float64))
 
     def setup(self, stage: str) -> None:
         """As of `AgentModule`.
@@ -73,30 +76,37 @@ class RewardModule(PolicyModule):
     @torch.no_grad()
     def _judge(self, split: str, batch: StepBatch) -> None:
         rows = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed().tensors()
+        rows |= {name: column.to(self.device) for name, column in batch.columns.items()}
         units = bind(trajectory_units, rows)
         found = self.objective.prepare(rows)
         is_end_BT = is_end(units, rows["is_action_BT"])
-        is_scored_BT = found["is_scored_BT"] | is_end_BT
-        score_BT = self.updater.networks.head_scores(rows | {"is_scored_BT": is_scored_BT})
-        table, _ = gather_rows({"table": judge(rows, score_BT).table_PC})
-        verdicts = Verdicts(table["table"].cpu())
-        of_all, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
-        scores_S = of_all["scores"]
-        metrics = verdicts.metrics()
-        metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
-        if "is_costly_BT" in found:
-            signs = {"score": score_BT[is_end_BT].double(), "is_costly": found["is_costly_BT"][is_end_BT]}
-            metrics |= sign_metrics(gather_rows(signs)[0])
-        if "good_BT" in found:
-            columns = {"score": score_BT, "turn": rows["turn_BT"], "good": found["good_BT"]}
-            steps = {name: column[is_scored_BT].double() for name, column in columns.items()}
-            metrics |= step_metrics(gather_rows(steps)[0])
-        self.row |= {f"{split}/{name}": value for name, value in metrics.items()}
-        self.log(f"{split}/success", metrics.get("success", 0.0), logger=False, batch_size=1, sync_dist=False)
+        score_BT = self.updater.networks.head_scores(
+            rows | {"is_scored_BT": found["is_scored_BT"] | is_end_BT}
+        )
+        if heads := self.objective.heads:
+            told = {
+                f"head_{name}_": of_head(rows | {"score_BTH": score_BT}, k) for k, name in enumerate(heads)
+            }
+            columns = [of_head(rows | found, k) for k in range(len(heads))]
+        else:
+            told, columns = {"": rows | {"score_BT": score_BT}}, [found]
+        tables, means, stds = [], [], []
+        for (prefix, own), made in zip(told.items(), columns, strict=True):
+            verdicts, scores_S, metrics = _judged(own, made, is_end_BT)
+            self.row |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
+            tables.append(verdicts.table_PC)
+            means.append(scores_S.mean())
+            stds.append(scores_S.std().clamp(min=1e-6))
+        verdicts = Verdicts(torch.cat(tables))
+        overall = verdicts.metrics()
+        self.row |= {f"{split}/{name}": value for name, value in overall.items()}
+        self.log(f"{split}/success", overall.get("success", 0.0), logger=False, batch_size=1, sync_dist=False)
         batch.outcomes = [*outcomes(verdicts, PAIRS), *outcomes(verdicts, NEAR)]
+        for name, table_PC in zip(heads, tables, strict=False):
+            batch.outcomes += outcomes(Verdicts(table_PC), of_head_named(name))
         if split == "val":
-            self.score_mean.copy_(scores_S.mean())
-            self.score_std.copy_(scores_S.std().clamp(min=1e-6))
+            self.score_mean.copy_(torch.stack(means).view_as(self.score_mean))
+            self.score_std.copy_(torch.stack(stds).view_as(self.score_std))
 
     def on_validation_epoch_end(self) -> None:
         """All is in the row already."""
@@ -116,6 +126,39 @@ class RewardModule(PolicyModule):
         about = About(
             kind=self.objective.score_kind,
             fingerprint=of_weights(plain, head), tokenizer=tokenizer_fingerprint(self.policy.tokenizer),
-            mean=float(self.score_mean), std=float(self.score_std), algo=self.objective.name,
+            algo=self.objective.name, **self._scale(),
         )  # fmt: skip
         save_head(folder, head, about)
+
+    def _scale(self) -> dict[str, Any]:
+        """Mean and std of the scores, of each head where there are several."""
+        if not self.objective.heads:
+            return {"mean": float(self.score_mean), "std": float(self.score_std)}
+        numbers = zip(self.score_mean.tolist(), self.score_std.tolist(), strict=True)
+        return {"heads": dict(zip(self.objective.heads, numbers, strict=True))}
+
+
+def _judged(rows: Tensors, made: Tensors, is_end_BT: Tensor) -> tuple[Verdicts, Tensor, dict[str, float]]:
+    """Verdicts, scores and metrics of one head, of all ranks.
+
+    Args:
+        rows: columns with ``score_BT``; ``return_B`` is what the head learns.
+        made: by `Objective.prepare`.
+        is_end_BT: the last sampled token of each trajectory.
+    """
+    score_BT = rows["score_BT"]
+    is_scored_BT = made["is_scored_BT"] | (is_end_BT & ~rows["return_B"].isnan()[:, None])
+    table, _ = gather_rows({"table": judge(rows, score_BT).table_PC})
+    verdicts = Verdicts(table["table"].cpu())
+    of_all, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
+    scores_S = of_all["scores"]
+    metrics = verdicts.metrics()
+    metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
+    if "is_costly_BT" in made:
+        signs = {"score": score_BT[is_end_BT].double(), "is_costly": made["is_costly_BT"][is_end_BT]}
+        metrics |= sign_metrics(gather_rows(signs)[0])
+    if "good_BT" in made:
+        columns = {"score": score_BT, "turn": rows["turn_BT"], "good": made["good_BT"]}
+        steps = {name: column[is_scored_BT].double() for name, column in columns.items()}
+        metrics |= step_metrics(gather_rows(steps)[0])
+    return verdicts, scores_S, metrics

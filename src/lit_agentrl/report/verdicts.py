@@ -11,6 +11,11 @@ from lit_agentrl.rl.judging import Verdicts
 PAIRS, NEAR = "pairs", "equal length"  # what a reward model is judged on, in place of games
 
 
+def of_head_named(head: str) -> str:
+    """What the pairs of a head are called among these, where there are several."""
+    return f"head {head}"
+
+
 def outcomes(verdicts: Verdicts, name: str) -> list[Outcome]:
     """Of each pair, or of those of equal length, as an episode of a game of that name."""
     keep_P: Tensor = verdicts.is_near_P if name == NEAR else torch.ones(len(verdicts), dtype=torch.bool)

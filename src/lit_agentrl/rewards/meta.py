@@ -59,6 +59,8 @@ class Meta:
             self._model = load_model(path, None)
         except ValueError as error:
             raise ValueError(f"{option}={str(error).removeprefix('path=')}") from error
+        if heads := self._model.about.heads:
+            raise ValueError(f"{option}={path} has several heads ({', '.join(heads)}); name a model with one")
         policy = self._model.policy
         if tokenizer_fingerprint(policy.tokenizer) != self._model.about.tokenizer:
             raise ValueError(f"{option}={path}: its tokenizer was exchanged; train the model again")

@@ -31,6 +31,8 @@ class Learned(Replacing):
             has added to the value, so that an episode earns the value of its end less that of an average one.
         combine: of several models: ``mean``, ``min``, or ``cautious``: mean less ``caution`` times their variance.
         caution: see ``combine``.
+        heads: of models with several heads, what each counts, by name: the value is the sum of theirs, each times its
+            weight.  None: models of one head.
         tokens_per_batch: that are computed together.
 
     Raises:
@@ -43,6 +45,7 @@ class Learned(Replacing):
     per: str = "episode"
     combine: str = "mean"
     caution: float = 0.5
+    heads: Mapping[str, float] | None = None
     tokens_per_batch: int = 8192
     _watched: Watched = field(default_factory=Watched, init=False, repr=False)
 
@@ -66,10 +69,25 @@ class Learned(Replacing):
         if len(self._paths) == 1 and self.combine != "mean":
             raise ValueError(f"combine={self.combine} has no effect with one model; name several in path")
         self._values = Remembered(self._scored)
+        self._check_heads()
         abouts = [read_about(each) for each in self._paths]
+        for about, each in zip(abouts, self._paths, strict=True):
+            about.weights(self.heads, each)
         if len({about.fingerprint for about in abouts}) < len(abouts):
             raise ValueError(
                 f"path=[{','.join(self._paths)}] names the same weights twice; name each model once"
+            )
+
+    def _check_heads(self) -> None:
+        if self.heads is None:
+            return
+        is_table = isinstance(self.heads, Mapping) and bool(self.heads)
+        require(is_table, "heads", self.heads, "a table of weights by name, or null")
+        for name, weight in self.heads.items():
+            require_number(f"heads.{name}", weight, "finite", math.isfinite)
+        if not any(self.heads.values()):
+            raise ValueError(
+                "heads weighs each head 0, which leaves no value at all; give one another weight"
             )
 
     @property
@@ -82,7 +100,7 @@ class Learned(Replacing):
         Raises:
             ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
         """
-        self._scorer = Scorer(self._paths, context, tokens_per_batch=self.tokens_per_batch)
+        self._scorer = Scorer(self._paths, context, tokens_per_batch=self.tokens_per_batch, heads=self.heads)
 
     # ------------------------------------------------------------------ points
     def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Scorer:
         context: of the run.
         tokens_per_batch: that are computed together.
         use: see `models.reward_model.read_about`.
+        heads: weights by name, of models with several heads.
 
     Raises:
         ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
@@ -34,6 +35,7 @@ class Scorer:
         *,
         tokens_per_batch: int,
         use: str = "reward=model",
+        heads: Mapping[str, float] | None = None,
     ) -> None:
         spoken = tokenizer_fingerprint(context.tokenizer)
         self._models = [load_model(each, spoken, use=use) for each in paths]
@@ -42,6 +44,7 @@ class Scorer:
             for part in (network, model.head):
                 part.to(context.device)
         self._device, self._tokens = context.device, tokens_per_batch
+        self._heads = heads
 
     @property
     def fingerprints(self) -> list[str]:
@@ -51,12 +54,14 @@ class Scorer:
     @property
     def start(self) -> float:
         """What an average episode is worth before its first turn, the mean over models."""
-        return sum(0.5 if model.about.kind == "logit" else 0.0 for model in self._models) / len(self._models)
+        weight = 1.0 if self._heads is None else sum(self._heads.values())
+        chances = sum(0.5 if model.about.kind == "logit" else 0.0 for model in self._models)
+        return weight * chances / len(self._models)
 
     def values(self, episodes: Sequence[Episode]) -> Tensor:
         """`turn_values` of each model, (M, A)."""
         return torch.stack(
-            [turn_values(model, episodes, self._tokens, self._device) for model in self._models]
+            [turn_values(model, episodes, self._tokens, self._device, self._heads) for model in self._models]
         )
 
     @staticmethod
@@ -80,18 +85,26 @@ class Scorer:
 
 @torch.no_grad()
 def turn_values(
-    model: RewardModel, episodes: Sequence[Episode], tokens_per_batch: int, device: torch.device
+    model: RewardModel,
+    episodes: Sequence[Episode],
+    tokens_per_batch: int,
+    device: torch.device,
+    heads: Mapping[str, float] | None = None,
 ) -> Tensor:
     """After each turn of all episodes in order, float64: ``(score - mean) / std``, the chance of a logit, or the cost.
+
+    Of several heads it is the sum of these, each times its weight.
 
     Args:
         model: on the device.
         episodes: at least one.
         tokens_per_batch: that are computed together, padding included; a longer row stands alone.
         device: of the model.
+        heads: weights by name, where there are several.
 
     Raises:
-        ValueError: an episode, or what it is read behind, is longer than the positions of the model.
+        ValueError: a head without a weight; or an episode, or what it is read behind, is longer than the positions of
+            the model.
     """
 
     def read(tokens_BT: Tensor, is_scored_BT: Tensor) -> Tensor:
@@ -104,6 +117,10 @@ def turn_values(
     _require_positions(model, max((len(tokens) for tokens, _ in rows), default=0))
     score_A = torch.cat(in_batches(rows, tokens_per_batch, read))
     about = model.about
+    if (weights := about.weights(heads, model.policy.name)) is not None:
+        mean_H, std_H = torch.tensor([*about.heads.values()], dtype=torch.float64).unbind(1)
+        value_AH = score_A.sigmoid() if about.kind == "logit" else (score_A - mean_H) / std_H
+        return value_AH @ torch.tensor(weights, dtype=torch.float64)
     if about.kind == "cost":  # its zero says what is harmless
         return score_A
     return score_A.sigmoid() if about.kind == "logit" else (score_A - about.mean) / about.std

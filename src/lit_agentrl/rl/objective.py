@@ -94,7 +94,8 @@ class Objective(Protocol):
             minibatches, micro-batches nor ranks part them.  None: a sum over rows, whose minibatches are of whole
             trajectories.
         reads: columns of a network that `loss` is given, which carry gradient: `LOGPS` of a policy, `SCORES` of a
-            reward model, whose head reads the tokens that ``is_scored_BT`` of `prepare` names.
+            reward model, whose head reads the tokens that ``is_scored_BT`` of `prepare` names (``score_BTH`` where it
+            has several `heads`).
         trains: False: nothing is trained, `loss` is never called, and no optimizer is made.
     """
 
@@ -107,6 +108,11 @@ class Objective(Protocol):
     def score_kind(self) -> ScoreKind:
         """Of a reward model: what its scores mean."""
         return "score"
+
+    @property
+    def heads(self) -> Sequence[str]:
+        """Of a reward model with several: their names.  Empty: it has one, without a name."""
+        return ()
 
     @property
     def requirements(self) -> Requirements:

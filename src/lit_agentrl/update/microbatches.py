@@ -267,5 +267,7 @@ def micro_batched(
     packing = None if form == "padded" else Packing.apart([2])
     for _ in range(most - len(parts)):  # another rank has more
         scored = score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing)
+        if scored.dim() > out_BT.dim():
+            out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
         out_BT = out_BT.to(scored.dtype)  # a rank without rows gives what the others give
     return out_BT

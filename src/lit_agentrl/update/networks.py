@@ -198,7 +198,7 @@ class Networks:
             return self.values(tensors)
 
     def head_scores(self, tensors: Tensors) -> Tensor:
-        """The head's scores of the rows where ``is_scored_BT``, (B, T)."""
+        """The head's scores of the rows where ``is_scored_BT``, (B, T), or (B, T, H) of several heads."""
         assert self.head is not None
         head = self.head
 
@@ -218,7 +218,7 @@ class Networks:
         with memory_saved(self._settings.checkpoint_activations, self.policy):
             if self.head is not None:
                 rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
-                return Found({"score_BT": self.head(self.policy, **rows, packing=packing)})
+                return Found({self.head.column: self.head(self.policy, **rows, packing=packing)})
             if not (levels := levels_of(self.policy)):
                 return self._of_policy(part, packing, entropy_grad)
             # a level without tokens here is not computed: its adapter gets no gradient, and stands still to the bit
