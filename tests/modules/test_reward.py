@@ -75,7 +75,7 @@ SLOW = [pytest.mark.slow, pytest.mark.sweep]
 @pytest.mark.parametrize(
     "name",
     ["bradley_terry", two_heads(), *(pytest.param(n, marks=SLOW) for n in REWARD_MODELS[1:])],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else "several_heads",
 )
 def test_how_rows_are_cut_and_packed_does_not_change_the_gradient(name: str | SeveralHeads) -> None:
     expected = change(name, packing=False)
