@@ -244,9 +244,8 @@ def _check(episode: Episode, student: Student) -> None:
 
 def _require_room(episode: Episode, student: Student) -> None:
     if longest_row(episode) > student.max_context_tokens:
-        raise BadRow(
-            "too_long", f"it has more than rollout.max_context_tokens={student.max_context_tokens} tokens"
-        )
+        most = student.max_context_tokens
+        raise BadRow("too_long", f"it has more than rollout.max_context_tokens={most} tokens")
 
 
 def _has_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bool:
@@ -297,6 +296,5 @@ def _notes(tally: _Tally, reader: Reader) -> Iterator[str]:
     if tally.without_pair:
         yield f"data: {tally.without_pair} prompts give no group, as where all episodes came to the same"
     if reader.num_truncated:
-        yield (
-            f"data: {reader.num_truncated} of {reader.num_read} episodes were cut off at rollout.max_context_tokens"
-        )
+        cut = f"{reader.num_truncated} of {reader.num_read}"
+        yield f"data: {cut} episodes were cut off at rollout.max_context_tokens"
