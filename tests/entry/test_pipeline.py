@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.commands.pipeline import main as main_pipeline
-from lit_agentrl.entry.recipes import read, recipes
+from lit_agentrl.entry.recipes import Stage, read, recipes
 from lit_agentrl.entry.stages import RECORD, Pipeline
 from lit_agentrl.models.policy import NANO_FOLDER
 from tests.conftest import thinned
@@ -25,9 +25,9 @@ from tests.entry.test_killed import left
 JUDGE = ["reward=judge", "reward.judge.engine.url=http://localhost:1/v1", "reward.judge.engine.model=m"]
 
 
-def words(stage: object) -> dict[str, str]:
+def words(stage: Stage) -> dict[str, str]:
     """The options of a stage by key."""
-    return dict(word.split("=", 1) for word in stage.words)  # type: ignore[attr-defined]
+    return {key: value for key, _, value in (word.partition("=") for word in stage.words)}
 
 
 @pytest.mark.parametrize("name", thinned(sorted(recipes(), key="iterated_dpo".__ne__), one_in=99))
@@ -68,6 +68,13 @@ def test_places_are_filled_and_own_words_stand_last(in_empty_folder: Path) -> No
     assert words(c)["reward.judge.model.name"] == words(c)["model.name"] == "'o=1/round_1/b/hf'"
     assert "dialect=tool_call" in c.words and "model=nano_tools" not in c.words
     assert words(b2)["data.path"] == "['o=1/round_1/a','o=1/round_2/a']"
+    said = "recipe=iterated_dpo out=o model=hf model.name=templates model.dtype=bfloat16 rounds=2"
+    *_, again = Pipeline.of(said.split()).stages
+    assert (words(again)["model.dtype"], words(again)["model.name"]) == ("bfloat16", "o/round_1/trained/hf")
+    mine = Pipeline.of(["recipe=self_rewarding", "out=o", "model=hf", "model.name=templates"]).stages[1]
+    assert (
+        words(mine)["reward.judge.model.name"] == "templates"
+    )  # the user's folder, whatever the package holds
     start = Pipeline.of(["recipe=self_rewarding", "out=o"]).stages[1]
     assert words(start)["reward.judge.model.name"] == str(NANO_FOLDER)
 
@@ -93,6 +100,8 @@ WRONG = {
     f"{OK} trianed.optim.lr=1": "unknown option trianed.optim.lr=1; did you mean trained?",
     f"{OK} trained.optim.lrr=1": "stage trained: unknown option optim.lrr; did you mean optim.lr?",
     f"{OK} trained.optim.lr=1 trained.optim.lr=2": "optim.lr is given twice",
+    f"{OK} recorded.out=x": "stage recorded: out is given twice",
+    f"{OK} trained.hydra.run.dir=x": "stage trained: hydra.run.dir is given twice",
     f"{OK} recorded.episdoes=1": "stage recorded: unknown option episdoes=1; did you mean episodes?",
     f"{OK} env=sokobn": "unknown option env=sokobn; did you mean sokoban?",
     f"{OK} model=hf": "stage recorded: model.name has no value; set it",

@@ -23,11 +23,8 @@ from lit_agentrl.entry.overrides import parse, written
 
 CONFIG = CONFIG_DIR / "pipeline.yaml"
 FOLDER = CONFIG_DIR.with_name("recipes")
-PLACE_OF = {
-    "train": "hydra.run.dir",
-    "collect": "out",
-    "label": "out",
-}  # the option that names what a stage makes
+# the option of each command that names what it makes
+PLACE_OF = {"train": "hydra.run.dir", "collect": "out", "label": "out"}
 _LISTS = ("policy", "env", "judge")  # places that a word alone may be, which are several words
 _NUMBERS = ("round", "first", "prompts", "members", "seed")
 _PLACE = re.compile(r"\{([^{}]*)\}")
@@ -186,7 +183,7 @@ def planned(recipe: Recipe, given: Given, *, rounds: int, out: Path) -> list[Sta
             made.setdefault(name, []).append(folder)
             if name in recipe.policy:
                 weights = str(folder / "hf")
-                rest = [word for word in given.policy if not word.startswith(("model=", "model."))]
+                rest = [word for word in given.policy if not word.startswith(("model=", "model.name="))]
                 policy = (*written({"model": "hf", "model.name": weights}), *rest)
     return found
 
@@ -196,11 +193,10 @@ def _start_weights(policy: Sequence[str]) -> str | None:
     words = [word for word in policy if word.startswith(("model=", "model."))]
     with hydra_ready():
         model = compose_job("train", words).model
-    name = model.get("name", "nano")
-    if OmegaConf.is_missing(model, "name") or model.get("_target_", "").endswith("load_remote"):
-        return None
-    embedded = CONFIG_DIR.parent / "models" / str(name)
-    return str(embedded if embedded.is_dir() else name)
+    target = str(model["_target_"])
+    if target.endswith("load_nano"):
+        return str(CONFIG_DIR.parent / "models" / str(model.get("name", "nano")))
+    return None if OmegaConf.is_missing(model, "name") or "name" not in model else str(model.name)
 
 
 def _words(

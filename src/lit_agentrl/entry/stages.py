@@ -42,12 +42,10 @@ class Pipeline:
     """The commands of a recipe, in one folder.
 
     Attributes:
-        recipe: its name.
         out: the folder.
         stages: in order.
     """
 
-    recipe: str
     out: Path
     stages: Sequence[Stage]
 
@@ -80,7 +78,7 @@ class Pipeline:
         stages = planned(recipe, given, rounds=rounds, out=out)
         for stage in stages[: len(recipe.stages)]:
             _compose(stage)
-        return cls(name, out, stages)
+        return cls(out, stages)
 
     def run(self) -> Iterator[str]:
         """Runs what is not done yet.
@@ -126,9 +124,12 @@ class Pipeline:
         for stage in self.stages:
             there = told.get(stage.place)
             if there is not None and there != [*stage.said] and (_is_done(stage) or _has_begun(stage)):
-                differs = next((w for w in stage.said if w not in there), "fewer words")
+                here = [*stage.said]
+                new = [f"{word} is new" for word in here if word not in there]
+                gone = [f"{word} is missing" for word in there if word not in here]
+                differs = (*new, *gone, "its words are in another order")[0]
                 raise UserError(
-                    f"out={self.out} holds {stage.place} of another command ({differs} is new); name another folder"
+                    f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
                 )
         return told
 
@@ -178,6 +179,7 @@ def _compose(stage: Stage) -> None:
     """Find what makes no sense in the words of a stage, before any stage begins."""
     words: Sequence[str] = stage.words
     try:
+        check_overrides(words, is_multirun=False)
         if stage.command == "label":
             judge = [word for word in words if _HANDED["judge"].match(word)]
             options_of("label", [word for word in words if word not in judge])
@@ -197,11 +199,9 @@ def _compose(stage: Stage) -> None:
 
 
 def _has_begun(stage: Stage) -> bool:
-    return (
-        continuing.has_begun(stage.folder)
-        if stage.command == "train"
-        else open_labels(stage.folder) is not None
-    )
+    if stage.command == "train":
+        return continuing.has_begun(stage.folder)
+    return open_labels(stage.folder) is not None
 
 
 def _is_done(stage: Stage) -> bool:
