@@ -141,7 +141,9 @@ def test_aot_is_the_slow_loop(seed, epsilon):
 @pytest.mark.parametrize("seed", range(3))
 def test_aot_unpaired_is_the_slow_loop_and_half_of_its_gradient(seed):
     tensors = batch(seed)
-    tensors["return_B"] = torch.tensor([1.0, -1.0] * 7)[torch.randperm(14, generator=torch.Generator().manual_seed(seed))]
+    tensors["return_B"] = torch.tensor([1.0, -1.0] * 7)[
+        torch.randperm(14, generator=torch.Generator().manual_seed(seed))
+    ]
     value, slope = loss_of(aot_unpaired(), tensors)
     expected, gradient = with_slope(slow_unpaired, tensors)
     assert float(value) == pytest.approx(expected, abs=1e-12)

@@ -68,10 +68,10 @@ def same_rank(reward_S: Tensor, *, is_desirable_S: Tensor) -> Tensor:
     """The reward of the same rank on the other side, one number a trajectory: AOT of unpaired data, arXiv 2406.05882.
 
     Desirable and undesirable ones are sorted apart.  With `binary`, n of both and one step, the loss is the paper's,
-    ``1/n sum over ranks of -log sigmoid(reward of the desirable one - reward of the undesirable one)``.  Its gradient is
-    half of the paper's: the mean is over 2n trajectories, and each is compared with a number that stays.  Where there
-    are not as many of both, it is the one at the same quantile, see `at_same_rank`; where there are none it is NaN, and
-    the trajectory is left out.
+    ``1/n sum over ranks of -log sigmoid(reward of the desirable one - reward of the undesirable one)``.  Its gradient
+    is half of the paper's: the mean is over 2n trajectories, and each is compared with a number that stays.  Where
+    there are not as many of both, it is the one at the same quantile, see `at_same_rank`; where there are none it is
+    NaN, and the trajectory is left out.
     """
     level_S = torch.empty_like(reward_S)
     for is_own_S in (is_desirable_S, ~is_desirable_S):
