@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shlex
 import shutil
 from pathlib import Path
@@ -45,6 +46,22 @@ def pairs(file: Path) -> str:
 def rows(folder: Path | str) -> list[dict[str, str]]:
     with (Path(folder) / "metrics.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_recorded_pairs_are_sorted_over_an_iteration(in_empty_folder: Path) -> None:
+    """The policy is the reference at first, and every loss log 2; then others are compared than those of a pair."""
+    options = pairs(Path("d.jsonl")).replace("algo=gvpo", "data.batch=6 trainer.max_epochs=4 optim.lr=1e-3")
+    curves = {}
+    for algo, label in (("dpo", ""), ("aot", ""), ("aot_unpaired", "algo/label=above_group")):
+        main_train(shlex.split(f"{SMALL} algo={algo} {label} {options} hydra.run.dir={algo}"))
+        curves[algo] = [float(row["train/loss"]) for row in rows(algo)[1:]]
+    for curve in curves.values():
+        assert curve[0] == pytest.approx(math.log(2), abs=1e-5)
+        assert sorted(curve, reverse=True) == curve
+    gaps = [abs(one - other) for one, other in zip(curves["dpo"], curves["aot"], strict=True)]
+    assert gaps[0] < 1e-5 and max(gaps) > 1e-3
 
 
 @pytest.mark.slow

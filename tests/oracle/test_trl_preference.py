@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import links, margins, pairing, scores
+from lit_agentrl.rl import links, margins, pairing, scores, unpaired
 from lit_agentrl.rl.preference import NLL, PreferenceLoss
+from lit_agentrl.rl.unpaired import PointwiseLoss
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.losses import with_gradient
 from tests.oracle.oracles import Accelerator, load
@@ -63,6 +64,9 @@ def ours(batch: dict[str, Tensor], link: Callable[..., Tensor] = links.logistic,
         "beta": BETA,
     }
     made = PreferenceLoss(link=link, **(defaults | parts))
+    if made.needs("old_logp_BT"):  # it sorts: the first step of an iteration
+        before = made.prepare(batch | {"old_logp_BT": batch["logp_BT"]})
+        batch = batch | {"reordered_BK": before["reordered_BK"]}
     counted = batch | made.count(batch)
     return with_gradient(lambda logp_BT: made.loss(counted | {"logp_BT": logp_BT})[0], batch["logp_BT"])
 
@@ -171,6 +175,37 @@ def test_conservative(agree):
         value, slope = ours(batch, smoothing=links.conservative)
         agree(value, expected, seed=seed, pair=("links.conservative", "DPOTrainer"), tolerance=TOLERANCE)
         agree(slope, gradient, seed=seed, pair=("links.conservative", "DPOTrainer"), tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_sorted(agree, smoothing):
+    parts = {"smoothing": links.conservative} if smoothing else {}
+    for seed in range(NUM_BATCHES):
+        batch = pairs(seed)
+        expected, gradient = theirs(batch, ["aot"], label_smoothing=smoothing)
+        value, slope = ours(batch, margin=margins.sorted_reference, **parts)
+        pair = ("margins.sorted_reference", "DPOTrainer")
+        agree(value, expected, seed=seed, pair=pair, tolerance=TOLERANCE)
+        agree(slope, gradient, seed=seed, pair=pair, tolerance=TOLERANCE)
+
+
+def test_sorted_unpaired(agree):
+    """The mean over n pairs in trl, over 2n replies here, each of which is compared with a number that stays."""
+    made = PointwiseLoss(
+        name="test", label=unpaired.above, score=scores.summed, reference=scores.frozen, value=unpaired.binary,
+        baseline=unpaired.same_rank, beta=BETA,
+    )  # fmt: skip
+    for seed in range(NUM_BATCHES):
+        batch = pairs(seed)
+        rows = made.prepare(batch | {"old_logp_BT": batch["logp_BT"]})
+        counted = batch | {name: t for name, t in rows.items() if t.dim()} | made.count(batch)
+        value, slope = with_gradient(
+            lambda logp_BT, counted=counted: made.loss(counted | {"logp_BT": logp_BT})[0], batch["logp_BT"]
+        )
+        expected, gradient = theirs(batch, ["aot_unpaired"])
+        pair = ("unpaired.same_rank", "DPOTrainer")
+        agree(value, expected, seed=seed, pair=pair, tolerance=TOLERANCE)
+        agree(2 * slope, gradient, seed=seed, pair=pair, tolerance=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["margins.constant", "scores.alpha_power"])

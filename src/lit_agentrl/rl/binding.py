@@ -25,9 +25,15 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
 
 
-def _name(fn: Callable[..., Any]) -> str:
+def bare(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without the constants that are set."""
     while isinstance(fn, functools.partial):
         fn = fn.func
+    return fn
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    fn = bare(fn)
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 

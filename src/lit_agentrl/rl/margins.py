@@ -2,17 +2,19 @@
 
 All take columns of pairs, (P,), by name, and return (P,): units of z.  ``gap_P`` is the difference of returns (points,
 >= 0), lengths are in sampled tokens, ``chosen_P`` and ``rejected_P`` are implicit rewards, ``beta * score``, which
-carry gradient.
+carry gradient.  A margin that takes ``reordered_P`` has it made before the first step of an iteration; see `sorting`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from lit_agentrl.checks import require
+from lit_agentrl.rl.binding import bare, tensor_names
 
 
 def none(*, z_P: Tensor) -> Tensor:
@@ -77,3 +79,26 @@ def sequence_kl(
     require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
     require(isinstance(stop_chosen, bool), "stop_chosen", stop_chosen, "true or false")
     return -alpha * (rejected_kl_P - (chosen_kl_P.detach() if stop_chosen else chosen_kl_P))
+
+
+def sorted_reference(*, reordered_P: Tensor) -> Tensor:
+    """``beta * (v_i - v_j)``, so that ``z = beta * (u_i - v_j)``: AOT of paired data, arXiv 2406.05882.
+
+    ``u`` and ``v`` are what policy and reference say of a pair: score of the chosen minus that of the rejected side.
+    Both are sorted apart over all pairs of the iteration, and j is the pair whose ``v`` has the rank of ``u_i``.  The
+    order of ``u`` is that of the policy before the first step.  So an iteration of one step is the paper's; the steps
+    behind it keep the order.  No gradient.
+    """
+    return reordered_P
+
+
+def check_heard(margin: Callable[..., Tensor], link: Callable[..., Tensor]) -> None:
+    """Refuses a margin that a link does not see.
+
+    Raises:
+        ValueError: there is a margin, and the link takes both rewards instead of z.
+    """
+    if bare(margin) is not none and "z_P" not in tensor_names(link):
+        raise ValueError(
+            "margin is added to z, and link takes both rewards instead of z: use algo/margin=none"
+        )

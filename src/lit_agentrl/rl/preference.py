@@ -17,11 +17,12 @@ from torch import Tensor
 from lit_agentrl.checks import named, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.links import certain
-from lit_agentrl.rl.margins import none
+from lit_agentrl.rl.margins import check_heard, none
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 from lit_agentrl.rl.pairing import Pairs
 from lit_agentrl.rl.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.scores import reverse_kl
+from lit_agentrl.rl.sorting import check_sorted, of_rows, reordered, to_rows
 
 _SIDES = ("chosen", "rejected")
 
@@ -91,7 +92,7 @@ class PreferenceLoss(Objective):
     over: Literal["pairs", "groups"] = "pairs"
 
     def __post_init__(self) -> None:
-        """Checks constants, and that a margin of KL has a reference."""
+        """Checks constants, and that a margin finds what it needs and is heard."""
         for option in ("beta", "weight"):
             value = getattr(self, option)
             require(0 < value < math.inf, option, value, "finite and > 0")
@@ -100,13 +101,22 @@ class PreferenceLoss(Objective):
             raise ValueError(
                 "margin takes the KL to a reference, and algo/reference=none has none: use algo/reference=frozen"
             )
+        check_heard(self.margin, self.link)
+        if self._sorts:
+            check_sorted(self.reference, self.divergence, self.link)
+
+    @property
+    def _sorts(self) -> bool:
+        return "reordered_P" in tensor_names(self.margin)
 
     @property
     def requirements(self) -> Requirements:
         return Requirements(min_members=2)
 
     def needs(self, tensor: str) -> bool:
-        """Whether the pairing or the reference takes it."""
+        """Whether the pairing or the reference takes it; log-probs before the first step where pairs are sorted."""
+        if self._sorts and tensor in ("old_logp_BT", "sampler_logp_BT"):
+            return True
         return any(tensor in tensor_names(part) for part in (self.pairing, self.reference))
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
@@ -116,14 +126,15 @@ class PreferenceLoss(Objective):
         clean = cleaned(with_computed(rows))
         with torch.no_grad():
             pairs = bind(self.pairing, clean)
-            columns = self._sides(clean, pairs)
+            columns = self._sides(clean | self._reordered(clean, pairs), pairs)
             for axis in ("margin", "link"):
                 try_out(axis, getattr(self, axis), Tensor, {**rows, **columns})
             self._losses(columns)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Keeps the rows of pairs."""
-        return kept_pairs(bind(self.pairing, tensors), tensors)
+        """Keeps the rows of pairs; where pairs are sorted, ``reordered_BK`` says what that does to each."""
+        pairs = bind(self.pairing, tensors)
+        return kept_pairs(pairs, tensors) | self._reordered(cleaned(tensors), pairs)
 
     def count(self, tensors: Tensors) -> Tensors:
         """Pairs, groups that have one, and tokens of the best of each."""
@@ -171,7 +182,18 @@ class PreferenceLoss(Objective):
                 columns[f"{side}_P"] = self.beta * self.divergence(score_P)
             columns |= {f"{side}_{name}_P": value_N[side_P] for name, value_N in summed.items()}
         columns["z_P"] = columns["chosen_P"] - columns["rejected_P"]
+        if self._sorts:
+            columns["reordered_P"] = of_rows(clean["reordered_BK"], pairs, clean["is_action_BT"])
         return columns
+
+    def _reordered(self, clean: Tensors, pairs: Pairs) -> Tensors:
+        """What sorting does to each pair, by the policy before the first step; nothing where it does not act."""
+        if not self._sorts:
+            return {}
+        before_BT, reference_BT = clean["old_logp_BT"], bind(self.reference, clean)
+        with named("score"):
+            gap_P = reordered(pairs, self.score, policy_BT=before_BT, reference_BT=reference_BT)
+        return {"reordered_BK": to_rows(self.beta * gap_P, pairs, clean["is_action_BT"])}
 
     def _losses(self, columns: Tensors) -> Tensor:
         """The loss of each pair."""

@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.links import certain
-from lit_agentrl.rl.margins import none
+from lit_agentrl.rl.margins import check_heard, none
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
 from lit_agentrl.rl.pairing import Pairs
 from lit_agentrl.rl.preference import compared_metrics, kept_pairs, link_losses
@@ -88,8 +88,9 @@ class ComparedScores(Objective):
         require(isinstance(self.referred, bool), "referred", self.referred, "true or false")
         if self.referred and self.zero_at is not None:
             raise ValueError("zero_at is of cost models, and referred=true scores likeness; set zero_at=null")
-        if "chosen_kl_P" in tensor_names(self.margin):
-            raise ValueError("margin takes the KL to a reference, and a score has none: use algo/margin=none")
+        if tensor_names(self.margin).keys() & {"chosen_kl_P", "reordered_P"}:
+            raise ValueError("margin takes what a reference says, and a score has none: use algo/margin=none")
+        check_heard(self.margin, self.link)
 
     @property
     def score_kind(self) -> ScoreKind:

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lit_agentrl.checks import named, require
-from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
+from lit_agentrl.rl.binding import bare, bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 from lit_agentrl.rl.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.scores import reverse_kl
+from lit_agentrl.rl.sorting import at_same_rank
 from lit_agentrl.rl.units import Units, trajectory_units
 
 
@@ -63,6 +64,21 @@ def mean_reward(reward_S: Tensor) -> Tensor:
     return reward_S.mean() if len(reward_S) else zero(reward_S)
 
 
+def same_rank(reward_S: Tensor, *, is_desirable_S: Tensor) -> Tensor:
+    """The reward of the same rank on the other side, one number a trajectory: AOT of unpaired data, arXiv 2406.05882.
+
+    Desirable and undesirable ones are sorted apart.  With `binary`, n of both and one step, the loss is the paper's,
+    ``1/n sum over ranks of -log sigmoid(reward of the desirable one - reward of the undesirable one)``.  Its gradient
+    is half of the paper's: the mean is over 2n trajectories, and each is compared with a number that stays.  Where
+    there are not as many of both, it is the one at the same quantile, see `at_same_rank`; where there are none it is
+    NaN, and the trajectory is left out.
+    """
+    level_S = torch.empty_like(reward_S)
+    for is_own_S in (is_desirable_S, ~is_desirable_S):
+        level_S[is_own_S] = at_same_rank(reward_S[is_own_S], reward_S[~is_own_S])
+    return level_S
+
+
 # ---------------------------------------------------------------------- values: the loss of one trajectory
 def prospect(*, advance_S: Tensor) -> Tensor:
     """``1 - sigmoid(a)``: KTO, arXiv 2402.01306, equation 8.
@@ -87,7 +103,8 @@ class PointwiseLoss(Objective):
         name: for messages.
         label: returns (B,), what is desirable.
         score, reference, divergence, beta: as of `PreferenceLoss`.
-        baseline: one number from the rewards of all trajectories under the policy before the first step.
+        baseline: from the rewards of all trajectories under the policy before the first step: one number, or one a
+            trajectory, NaN where it is left out.  It may take ``is_desirable_S`` too.
         value: returns the loss of each trajectory.
         desirable_weight, undesirable_weight: > 0; KTO asks that the first times the number of desirable ones be 1 to
             4/3 times the second times that of the others.
@@ -102,7 +119,7 @@ class PointwiseLoss(Objective):
     score: Callable[..., Tensor]
     reference: Callable[..., Tensor]
     value: Callable[..., Tensor]
-    baseline: Callable[[Tensor], Tensor] = zero
+    baseline: Callable[..., Tensor] = zero
     divergence: Callable[..., Tensor] = reverse_kl
     beta: float = 0.1
     desirable_weight: float = 1.0
@@ -121,7 +138,7 @@ class PointwiseLoss(Objective):
 
     @property
     def _reads_policy(self) -> bool:
-        return self.baseline is not zero and getattr(self.baseline, "func", None) is not zero
+        return bare(self.baseline) is not zero
 
     @property
     def requirements(self) -> Requirements:
@@ -140,8 +157,9 @@ class PointwiseLoss(Objective):
         clean = cleaned(with_computed(rows))
         with torch.no_grad():
             with named("baseline"):
-                baseline = self.baseline(torch.zeros(2))
-            require(isinstance(baseline, Tensor) and not baseline.dim(), "baseline", baseline, "a scalar")
+                baseline = self._level(torch.zeros(2), torch.tensor([True, False]))
+            is_valid = isinstance(baseline, Tensor) and baseline.shape in ((), (2,))
+            require(is_valid, "baseline", baseline, "a scalar, or a number for each trajectory")
             units = bind(trajectory_units, clean)
             reward_S = self._rewards(units, clean, "logp_BT")
             try_out("value", self.value, Tensor, {**rows, "advance_S": reward_S})
@@ -150,17 +168,24 @@ class PointwiseLoss(Objective):
         """``is_desirable_B``, the baseline, and the share of trajectories that are desirable."""
         is_desirable_B = bind(self.label, tensors)
         units = bind(trajectory_units, tensors)
-        level = torch.zeros((), dtype=torch.float64, device=is_desirable_B.device)
-        if self._reads_policy:
-            level = self.baseline(self._rewards(units, cleaned(tensors), "old_logp_BT"))
         scored_B = ~tensors["return_B"].isnan()
         check_shapes(is_desirable_B=is_desirable_B, return_B=tensors["return_B"])
+        level_B = torch.zeros(len(scored_B), dtype=torch.float64, device=scored_B.device)
+        if self._reads_policy:
+            row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
+            is_desirable_S = is_desirable_B[row_A[units.start_N]]
+            level = self._level(self._rewards(units, cleaned(tensors), "old_logp_BT"), is_desirable_S)
+            level_B[row_A] = level.expand(len(units))[units.unit_A]
         return {
-            "keep_B": scored_B,
+            "keep_B": scored_B & ~level_B.isnan(),
             "is_desirable_B": is_desirable_B,
-            "reward_level_B": level.expand(len(scored_B)).clone(),
+            "reward_level_B": level_B,
             "desirable_share": (is_desirable_B & scored_B).sum() / scored_B.sum().clamp(min=1),
         }
+
+    def _level(self, reward_S: Tensor, is_desirable_S: Tensor) -> Tensor:
+        asked = "is_desirable_S" in tensor_names(self.baseline)
+        return self.baseline(reward_S, **({"is_desirable_S": is_desirable_S} if asked else {}))
 
     def count(self, tensors: Tensors) -> Tensors:
         """Trajectories with a sampled token."""
