@@ -1,4 +1,4 @@
-"""Replies and states valued by all episodes of a group that hold them: step pairs, and what a critic beside them learns.
+"""Replies and states valued by all episodes of a group that hold them: step pairs, and what a critic learns of them.
 
 A group is read as a tree.  A state is the game's before a turn, by ``state_key_BK``, group and number of the turn; a
 reply is a state and the tokens that were sampled there.  So episodes that took turns over from each other share them,
@@ -76,7 +76,7 @@ def tree(
     state_key_BK: Tensor,
     reward_BT: Tensor,
 ) -> Targets:
-    """``V(s)`` at the first token of a turn, ``Q(s, a)`` at its last: the mean points to go of the episodes that hold it.
+    """``V(s)`` at the first token of a turn, ``Q(s, a)`` at its last: means of points to go over episodes that hold it.
 
     The values of a tree search without a discount, as SVPO has them, arXiv 2406.10858; V is what `mcts` asks a critic
     for.  A turn of one token has V alone.  Where no episode shares a state, both are the points that its own episode
@@ -171,7 +171,8 @@ def _mean(value_N: Tensor, of_N: Tensor) -> Tensor:
 
 def _numbers(one_N: Tensor, other_N: Tensor) -> Tensor:
     """Units that agree in both get the same number, 0.."""
-    return torch.unique(torch.stack([one_N, other_N], dim=1), dim=0, return_inverse=True)[1]
+    _, number_N = torch.unique(torch.stack([one_N, other_N], dim=1), dim=0, return_inverse=True)
+    return number_N
 
 
 def _last(units: Units) -> Tensor:
