@@ -171,7 +171,7 @@ def _mean(value_N: Tensor, of_N: Tensor) -> Tensor:
 
 def _numbers(one_N: Tensor, other_N: Tensor) -> Tensor:
     """Units that agree in both get the same number, 0.."""
-    _, number_N = torch.unique(torch.stack([one_N, other_N], dim=1), dim=0, return_inverse=True)
+    number_N: Tensor = torch.unique(torch.stack([one_N, other_N], dim=1), dim=0, return_inverse=True)[1]
     return number_N
 
 
