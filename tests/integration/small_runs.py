@@ -64,6 +64,7 @@ VARIANTS = {
     "tree, overlap": f"{EACH['tree']} rollout.overlap=true",
     "mcts, overlap": f"{EACH['mcts']} rollout.overlap=true",
     "mcts with a critic": f"{LAKE} algo=mcts_ppo rollout.members=6",
+    "pairs with a critic": f"{LAKE} algo=svpo rollout.members=6",
     "replay, overlap": f"{EACH['replay']} rollout.overlap=true",
     "hint, overlap": f"{HARD} rollout.overlap=true",
     "retry, overlap": f"{ONE_TURN} rollout.overlap=true",

@@ -54,7 +54,7 @@ IDLE: dict[tuple[str, str], str] = {
     **{(name, "algo.name"): "a label in logs" for name in ALGORITHMS},
     **{
         (name, "algo.over"): "each group, or state, has one pair"
-        for name in ("online_dpo", "online_ipo", "step_dpo")
+        for name in ("online_dpo", "online_ipo", "step_dpo", "svpo")
     },
     **{(name, "algo.pairing.min_gap"): "best and worst lie apart" for name in ("online_dpo", "online_ipo")},
     ("rebel", "algo.pairing.min_gap"): "it is refused beside ties",

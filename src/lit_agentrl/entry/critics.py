@@ -32,7 +32,7 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
         raise ValueError("critic has no _partial_; write _partial_: true into its YAML")
     if algorithm.needs("value_BT") and critic is None:
         raise ValueError(
-            f"algo.advantage of {algorithm.name} needs the values of a critic: critic=none has none; "
+            f"{_asking(algorithm)} of {algorithm.name} needs the values of a critic: critic=none has none; "
             "set critic=separate or critic=shared"
         )
     if critic is None:
@@ -43,8 +43,12 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
     if critic.func is separate_if_needed:
         return None
     raise ValueError(
-        f"critic: algo.advantage of {algorithm.name} asks for no values; set critic=none, or an estimator such "
-        "as algo/advantage=gae_token"
+        f"critic: {_asking(algorithm)} of {algorithm.name} asks for no values; set critic=none, or "
+        + (
+            "algo/targets=tree"
+            if hasattr(algorithm, "targets")
+            else "an estimator such as algo/advantage=gae_token"
+        )
     )
 
 
@@ -54,7 +58,7 @@ def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
     Raises:
         ValueError: naming part, need and remedy.
     """
-    given, name = critic.keywords, f"algo.advantage of {algorithm.name}"
+    given, name = critic.keywords, f"{_asking(algorithm)} of {algorithm.name}"
     columns = getattr(given.get("head"), "columns", StateValues.columns)
     for column, what, remedy in _BESIDE:
         if algorithm.needs(column) and column not in columns:
@@ -66,6 +70,11 @@ def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
         raise ValueError(
             f"critic.target_rate={rate} has no effect: targets of {name} are no temporal differences; set it to 1"
         )
+
+
+def _asking(algorithm: Objective) -> str:
+    """The axis that may ask for values."""
+    return "algo.targets" if hasattr(algorithm, "targets") else "algo.advantage"
 
 
 def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:

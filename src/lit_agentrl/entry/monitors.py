@@ -48,7 +48,10 @@ OF_PAIRS = (
     "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn", "sign_accuracy",
     "costly_share",
 )  # fmt: skip
-_OF_CRITIC = ("loss", "grad_norm", "value", "clip_share", "explained_variance", "cost_explained_variance")
+_OF_CRITIC = (
+    "loss", "grad_norm", "value", "clip_share", "explained_variance", "cost_explained_variance", "ranking",
+    "ranked_rightly",
+)  # fmt: skip
 
 
 def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:

@@ -189,7 +189,7 @@ def check_critic(structure: Structure, *, has_critic: bool, plays_here: bool) ->
     if structure.asks_critic and not has_critic:
         raise ValueError(
             f"algo.structure={name} asks a critic, and the advantage asks for no values, so there is none; set "
-            "algo/advantage=gae_turn, or algo.structure.critic_share=0"
+            "algo/advantage=gae_turn, algo/targets=tree for a loss of pairs, or algo.structure.critic_share=0"
         )
     if structure.asks_critic and not plays_here:
         raise ValueError(

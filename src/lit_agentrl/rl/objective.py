@@ -177,6 +177,16 @@ class Objective(Protocol):
         """
         ...
 
+    def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
+        """What a critic learns of a micro-batch beside ``return_BT``, and metrics, as of `loss`; None: nothing.
+
+        It is added to the loss of `prepare`'s targets, before the weight of a critic on the policy's trunk.
+
+        Args:
+            tensors: as of `loss`, and the columns of the critic, such as ``value_BT`` (points), which carry gradient.
+        """
+        return None
+
     def terms(self) -> Sequence[Term]:
         """Its coefficients that move."""
         return ()
@@ -217,6 +227,8 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
         result = _tried("loss", objective.loss, tensors | scores)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
         raise ValueError(f"loss must return a scalar and its metrics, and returned a {type(result).__name__}")
+    if objective.needs("value_BT"):
+        _tried("value_loss", objective.value_loss, tensors)
     loss, metrics = result
     if loss.dim() or not bool(torch.isfinite(loss)) or not loss.requires_grad:
         raise ValueError(

@@ -205,12 +205,17 @@ def equal_state(
     the two turns count.  Column k of ``state_key_BK`` is the state before the k-th turn of the row; ``most`` pairs of a
     state are taken, the widest gaps first (None: all); other arguments are as of `all_pairs`.
     """
-    if most is not None:
-        require_whole("most", most, 1, beside=", or null")
     units = turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, state_key_BK=state_key_BK,
     )  # fmt: skip
+    return widest_pairs(units, tokens_BT, min_gap=min_gap, most=most)
+
+
+def widest_pairs(units: Units, tokens_BT: Tensor, *, min_gap: float, most: int | None) -> Pairs:
+    """The pairs of each set of units, those ``most`` that lie widest apart first (None: all)."""
+    if most is not None:
+        require_whole("most", most, 1, beside=", or null")
     found = _candidates(units, tokens_BT, min_gap=min_gap)
     return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
 
@@ -226,7 +231,7 @@ def _candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: bool =
     place_GM = start[:, None] + torch.arange(most, device=size.device)
     is_there_GM = torch.arange(most, device=size.device) < size[:, None]
     unit_GM = order_N[place_GM.clamp(max=max(len(units) - 1, 0))] if len(units) else place_GM
-    value_GM, text_GM = units.value_N[unit_GM], _text_keys(units, tokens_BT)[unit_GM]
+    value_GM, text_GM = units.value_N[unit_GM], text_keys(units, tokens_BT)[unit_GM]
     gap_GMM = value_GM[:, :, None] - value_GM[:, None, :]
     is_wide_GMM = (gap_GMM >= min_gap) if min_gap > 0 or ties else (gap_GMM > 0)
     is_ordered_MM = torch.ones(most, most, dtype=torch.bool, device=size.device).triu(1)
@@ -236,7 +241,7 @@ def _candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: bool =
     return Pairs(units, unit_GM[group, first], unit_GM[group, second])
 
 
-def _text_keys(units: Units, tokens_BT: Tensor) -> Tensor:
+def text_keys(units: Units, tokens_BT: Tensor) -> Tensor:
     """A hash of the sampled tokens of each unit, int64: equal where they are equal, in the same order."""
     power = torch.full((int(units.length_N.max()) if len(units) else 0,), 6364136223846793005)
     power = power.to(tokens_BT.device).cumprod(0)  # wraps around, as is meant

@@ -23,6 +23,7 @@ from lit_agentrl.rl.pairing import Pairs
 from lit_agentrl.rl.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.scores import reverse_kl
 from lit_agentrl.rl.sorting import check_sorted, of_rows, reordered, to_rows
+from lit_agentrl.rl.tree_steps import Ranking, Targets
 
 _SIDES = ("chosen", "rejected")
 
@@ -68,6 +69,8 @@ class PreferenceLoss(Objective):
         link: returns the loss of each pair; see ``links.py``.
         smoothing: of labels that may be wrong; see ``links.py``.
         nll: or None.
+        targets: returns `Targets` of a critic beside the policy, or None: there is none; see ``tree_steps.py``.
+        ranking: orders the critic's values of the two sides, or None.
         beta: units of z per nat, > 0.
         weight: of the pairs beside the NLL, > 0.
         over: ``pairs``: P counts the pairs of a minibatch, on all ranks; ``groups``: the groups, or states, that have
@@ -87,6 +90,8 @@ class PreferenceLoss(Objective):
     margin: Callable[..., Tensor] = none
     smoothing: Callable[..., Tensor] = certain
     nll: NLL | None = None
+    targets: Callable[..., Targets] | None = None
+    ranking: Ranking | None = None
     beta: float = 0.1
     weight: float = 1.0
     over: Literal["pairs", "groups"] = "pairs"
@@ -104,6 +109,10 @@ class PreferenceLoss(Objective):
         check_heard(self.margin, self.link)
         if self._sorts:
             check_sorted(self.reference, self.divergence, self.link)
+        if self.ranking is not None and self.targets is None:
+            raise ValueError(
+                "ranking orders the values of a critic, and algo/targets=none has none: use algo/targets=tree"
+            )
 
     @property
     def _sorts(self) -> bool:
@@ -114,15 +123,20 @@ class PreferenceLoss(Objective):
         return Requirements(min_members=2)
 
     def needs(self, tensor: str) -> bool:
-        """Whether the pairing or the reference takes it; log-probs before the first step where pairs are sorted."""
+        """Whether a part takes it; targets take a critic's values, and sorting takes log-probs before the first step."""
+        if tensor == "value_BT":
+            return self.targets is not None
         if self._sorts and tensor in ("old_logp_BT", "sampler_logp_BT"):
             return True
-        return any(tensor in tensor_names(part) for part in (self.pairing, self.reference))
+        parts = (self.pairing, self.reference, self.targets)
+        return any(tensor in tensor_names(part) for part in parts if part is not None)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         """Runs every part once on a toy batch, each with its name in front of what it says."""
         try_out("pairing", self.pairing, Pairs, rows)
         try_out("reference", self.reference, Tensor, rows, "BT")
+        if self.targets is not None:
+            try_out("targets", self.targets, Targets, rows)
         clean = cleaned(with_computed(rows))
         with torch.no_grad():
             pairs = bind(self.pairing, clean)
@@ -132,9 +146,13 @@ class PreferenceLoss(Objective):
             self._losses(columns)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Keeps the rows of pairs; where pairs are sorted, ``reordered_BK`` says what that does to each."""
+        """Keeps the rows of pairs, or all that teach a critic; ``reordered_BK`` says what sorting does to each pair."""
         pairs = bind(self.pairing, tensors)
-        return kept_pairs(pairs, tensors) | self._reordered(cleaned(tensors), pairs)
+        found = kept_pairs(pairs, tensors) | self._reordered(cleaned(tensors), pairs)
+        if self.targets is None:
+            return found
+        taught: Targets = bind(self.targets, tensors)
+        return found | vars(taught) | {"keep_B": found["keep_B"] | taught.is_value_target_BT.any(1)}
 
     def count(self, tensors: Tensors) -> Tensors:
         """Pairs, groups that have one, and tokens of the best of each."""
@@ -160,6 +178,18 @@ class PreferenceLoss(Objective):
             loss = loss + self.nll.coef * self.nll.summed(nll_U, units.length_N[best_U]) / number.clamp(min=1)
         idle = clean["logp_BT"].sum() * 0  # where there is no pair
         return loss.to(idle.dtype) + idle, pair_metrics(columns) | policy_metrics(clean)
+
+    def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
+        """The ranking of the pairs of these groups."""
+        if self.ranking is None:
+            return None
+        value_BT = tensors["value_BT"]
+        apart_P = self.ranking.apart(bind(self.pairing, tensors), value_BT)
+        loss_P = self.ranking.losses(apart_P)
+        number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
+        metrics = {"critic_ranking": loss_P, "critic_ranked_rightly": (apart_P > 0).double()}
+        loss = self.ranking.coef * loss_P.sum() / number.clamp(min=1)
+        return loss.to(value_BT.dtype), {name: _summed(x_P.detach()) for name, x_P in metrics.items()}
 
     def _sides(self, clean: Tensors, pairs: Pairs) -> Tensors:
         """Columns of pairs, all but z; float64."""
@@ -207,6 +237,8 @@ def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
     is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
     row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
     keep_B[row_A[is_paired_N[units.unit_A]]] = True
+    if units.is_pooled:
+        keep_B = torch.isin(tensors["group_B"], tensors["group_B"][keep_B]) & ~tensors["return_B"].isnan()
     scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
     groups, paired = (len(torch.unique(g_B)) for g_B in (scored_B, tensors["group_B"][keep_B]))
     return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - paired / max(groups, 1))}

@@ -25,6 +25,7 @@ class Units:
         turn_A: its turn, counted from 0 within the unit.
         value_N: points by which units are ranked, float64; the return of the trajectory.
         set_N: units with the same number may be compared, 0..; such as those of a group.
+        is_pooled: values are of other units of the group too, so that a group is kept whole or not at all.
     """
 
     place_A: Tensor
@@ -32,6 +33,7 @@ class Units:
     turn_A: Tensor
     value_N: Tensor
     set_N: Tensor
+    is_pooled: bool = False
 
     def __len__(self) -> int:
         return len(self.value_N)

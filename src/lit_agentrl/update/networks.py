@@ -16,6 +16,7 @@ from lit_agentrl.models.lora import adapters_off, level_in_use, levels_of
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.models.routing import Pass, Routers
+from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.microbatches import Form, micro_batched
 from lit_agentrl.update.scoring import expert_rows, form_of_rows, memory_saved, score_rows, value_rows
@@ -241,12 +242,15 @@ class Networks:
         return Found({"logp_BT": found.logp_BT, "entropy_BT": found.entropy_BT}, found.hidden_AD)
 
     def value_loss(
-        self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None
+        self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None, objective: Objective
     ) -> tuple[Tensor, Tensors]:
-        """The critic's loss on a micro-batch, times its weight, and metrics."""
+        """The critic's loss on a micro-batch, with what the objective adds, times its weight; and metrics."""
         assert self.critic is not None
         rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
         with memory_saved(self._settings.checkpoint_activations, self._own_trunk):
             found_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
-        loss, metrics = self.critic.value_loss(self.critic.named(found_BT), part)
+        found = self.critic.named(found_BT)
+        loss, metrics = self.critic.value_loss(found, part)
+        if (beside := objective.value_loss(part | found)) is not None:
+            loss, metrics = loss + beside[0], metrics | beside[1]
         return self.critic.coef * loss, metrics

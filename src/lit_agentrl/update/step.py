@@ -196,7 +196,9 @@ class Stepper:
         loss, metrics = self._objective.loss(part)
         share = loss.detach()
         if self._networks.critic is not None:
-            value_loss, value_metrics = self._networks.value_loss(part, packing, found.hidden_AD)
+            value_loss, value_metrics = self._networks.value_loss(
+                part, packing, found.hidden_AD, self._objective
+            )
             loss = loss + value_loss
             metrics |= value_metrics
         if routed is not None:
