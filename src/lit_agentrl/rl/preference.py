@@ -123,7 +123,7 @@ class PreferenceLoss(Objective):
         return Requirements(min_members=2)
 
     def needs(self, tensor: str) -> bool:
-        """Whether a part takes it; targets take a critic's values, and sorting takes log-probs before the first step."""
+        """Whether a part takes it; targets take a critic's values, and sorting log-probs before the first step."""
         if tensor == "value_BT":
             return self.targets is not None
         if self._sorts and tensor in ("old_logp_BT", "sampler_logp_BT"):
