@@ -20,6 +20,7 @@ from lit_agentrl.episode import Episode, Outcome, Segment
 LEFT_OUT = (
     "is_left_out_BT"  # sampled tokens that advantages see and the loss does not; in `StepBatch.columns`
 )
+_APART = 1 << 39  # half of the numbers that a rank has for its tokens
 FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
 _TOY_SIZES = {"_B": (4,), "_BT": (4, 3), "_BK": (4, 1)}  # 4 trajectories in 2 groups, 1 turn of 2 tokens
 
@@ -142,6 +143,14 @@ class TrajectoryBatch:
         """The columns by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    def joined(self, other: Self) -> Self:
+        """These rows, then those of another batch of this rank, which shares no token with it."""
+        parts = [self.tensors(), other.tensors()]
+        parts[1] = parts[1] | {"node_BT": other.node_BT + _APART}
+        wide = {n: max(p[n].shape[1] for p in parts) for n in parts[0] if not n.endswith("_B")}
+        parts = [padded(part, wide) for part in parts]
+        return replace(self, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
     def select(self, rows: Tensor) -> Self:
         """The rows named by an index or a mask, columns unchanged."""
         return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
@@ -192,6 +201,7 @@ class StepBatch:
     )  # what the engines of all ranks were asked for, if counted
     columns: dict[str, Tensor] = field(default_factory=dict)  # of the trajectories, beside their own
     given: dict[str, float] | None = None  # what is logged of trajectories that were not played, but read
+    beside: StepBatch | None = None  # read, to be trained on beside those that are played
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,10 @@ def test_rows_of_a_file_are_trained_on_and_bad_ones_named(in_empty_folder: Path)
         ("algo=gvpo data=pairs data.path=nowhere", "data.path=nowhere is not there"),
         ("algo=gvpo data=pairs data.batch=500", "data.batch=500 exceeds the"),
         ("algo=gvpo data=pears", "unknown option data=pears"),
+        ("algo=bradley_terry data=beside", "algo=bradley_terry trains no policy by it"),
+        ("algo=grpo data=beside data.coef=0", "data.coef=0 must be finite and > 0"),
+        ("algo=grpo data=beside update/gradients=by_spread", "set update/gradients=none"),
+        ("algo=grpo data=beside data.path=d.jsonl", "d.jsonl is not there"),
         ("algo=gvpo data.batch=2", "data.batch"),
     ]),
 )  # fmt: skip
@@ -127,7 +132,9 @@ def test_what_makes_no_sense_is_one_line(
     options: str, said: str, episodes: Path, in_empty_folder: Path, refused: Refused
 ) -> None:
     given = (
-        options if "data.path" in options or "data=p" not in options else f"{options} data.path={episodes}"
+        options
+        if "data.path" in options or not {"data=pairs", "data=beside"} & {*options.split()}
+        else f"{options} data.path={episodes}"
     )
     given = f"{given} data.path={episodes}" if "demonstrations" in given else given
     small = " ".join(
@@ -173,9 +180,39 @@ def test_values_are_learnt_from_recorded_plans(algo: str, in_empty_folder: Path)
     assert float(rows("whole")[2]["critic/loss"]) > 0
 
 
+def texts(file: Path) -> str:
+    """Seven different texts, of which the longest is longer than any episode."""
+    found = [{"prompt": "P", "completion": "Up " * n} for n in (1, 2, 3, 4, 5, 6, 60)]
+    file.write_text("\n".join(map(json.dumps, found)))
+    return f"data=beside data.path={file}"
+
+
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    options = shlex.split(f"{SMALL} {pairs(tmp_path / 'd.jsonl')} data.batch=3 trainer.max_epochs=3")
+@pytest.mark.sweep
+def test_texts_are_imitated_beside_what_is_played(
+    episodes: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Continued it is the same to the bit; episodes that were recorded do as well."""
+    small = f"{SMALL} algo=ppo rollout.prompts=4 rollout.members=2 {texts(Path('d.jsonl'))} data.batch=7"
+    main_train(shlex.split(f"{small} trainer.max_epochs=4 optim.lr=1e-3 hydra.run.dir=whole"))
+    assert "data: 7 groups, 7 episodes; 7 groups an iteration" in capsys.readouterr().out
+    main_train(shlex.split(f"{small} trainer.max_epochs=2 optim.lr=1e-3 hydra.run.dir=parts"))
+    main_train(shlex.split("resume=parts trainer.max_epochs=4"))
+    found = [checkpoint_of(Path(name))["state_dict"] for name in ("whole", "parts")]
+    assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
+    _, first, *_, last = rows("whole")
+    assert float(last["train/imitation_nll"]) < float(first["train/imitation_nll"]) - 1
+    assert float(first["train/logp_gap"]) < 1e-5 and first["rollout/success"] and first["data/pass"]
+    shutil.copytree(episodes, "mine")
+    beside = "data=beside data.path=mine data.batch=4 data.coef=0.1 rollout.overlap=true trainer.max_epochs=2"
+    main_train(shlex.split(f"{SMALL} algo=grpo rollout.prompts=4 {beside} hydra.run.dir=ahead"))
+    assert rows("ahead")[2]["train/imitation_nll"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [pairs, texts])
+def test_two_processes_train_as_one(made: Callable[[Path], str], tmp_path: Path) -> None:
+    options = shlex.split(f"{SMALL} {made(tmp_path / 'd.jsonl')} data.batch=3 trainer.max_epochs=3")
     for name, layout in (("one", ["strategy=single"]), ("two", ["strategy=ddp", "trainer.devices=2"])):
         done = run(command(*options, *layout, f"hydra.run.dir={tmp_path / name}"))
         assert done.returncode == 0, done.stderr

@@ -107,7 +107,7 @@ def loss_of(objective: Objective, batch: Mapping[str, Tensor]) -> tuple[Tensor, 
     """Loss of one minibatch and its gradient in the log-probs, as a training step takes them."""
     tensors = advantages_of(objective, batch)
     keep_B = tensors["keep_B"]
-    tensors = {name: tensor[keep_B] for name, tensor in tensors.items()}
+    tensors = {name: tensor[keep_B] for name, tensor in tensors.items() if tensor.dim()}
     logp_BT = tensors["logp_BT"].detach().requires_grad_()
     loss, _ = objective.loss({**tensors, **objective.count(tensors), "logp_BT": logp_BT})
     loss.backward()

@@ -40,6 +40,7 @@ class Kind:
         scores: what `score` may be.
         several: whether `score` may be a list.
         is_referred: answers are read behind another one, for a reward model that is told a reference.
+        is_beside: training plays as well.
     """
 
     path: str | Sequence[str]
@@ -51,6 +52,7 @@ class Kind:
     smallest: ClassVar[int] = 1
     needed: ClassVar[str | None] = None
     is_referred: ClassVar[bool] = False
+    is_beside: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
     several: ClassVar[bool] = False
 

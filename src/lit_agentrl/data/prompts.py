@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +16,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.data.recordings import Recordings
 
 _GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; further waves count from multiples of it
+_FIRST_BESIDE = 1 << 42  # behind all of them
 
 
 class OneBatch:
@@ -64,6 +65,7 @@ class PromptStream(LightningDataModule):
         instances: of training, played in passes, each of which has all of them in an order of its own; None: new
             ones always.  What a filter asks for is drawn from them at random.
         recorded: what is trained on in place of rollouts.
+        beside: what is trained on beside them.
         is_judged: evaluations compare what is held out of it, instead of playing.
     """
 
@@ -77,6 +79,7 @@ class PromptStream(LightningDataModule):
         test: Sequence[EvalSpec] = (),
         instances: int | None = None,
         recorded: Recordings | None = None,
+        beside: Recordings | None = None,
         is_judged: bool = False,
     ) -> None:
         super().__init__()
@@ -85,6 +88,7 @@ class PromptStream(LightningDataModule):
         self._instances = instances
         require_whole("prompts", prompts, 1)
         self._recorded = recorded
+        self._beside = beside and replace(beside, first=_FIRST_BESIDE)
         self._is_judged = is_judged
         self._prompts = prompts
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
@@ -95,6 +99,11 @@ class PromptStream(LightningDataModule):
     @property
     def has_test(self) -> bool:
         return bool(self.test)
+
+    @property
+    def plays(self) -> bool:
+        """Whether training plays."""
+        return self._recorded is None
 
     def batch(self, iteration: int, wave: int = 0) -> StepBatch:
         """All prompts of one wave of a training iteration, before they are dealt over ranks."""
@@ -127,7 +136,10 @@ class PromptStream(LightningDataModule):
 
     def _trained(self) -> StepBatch:
         if self._recorded is None:
-            return self._dealt(self.batch(self._iteration()))
+            batch = self._dealt(self.batch(self._iteration()))
+            if self._beside is not None:
+                batch.beside = self._beside.at(self._iteration(), **self._place())
+            return batch
         return self._recorded.at(self._iteration(), **self._place())
 
     def _place(self) -> dict[str, int]:

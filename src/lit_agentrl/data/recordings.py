@@ -32,6 +32,7 @@ class Recordings:
         notes: what was left out of the files, for people.
         metrics: of every iteration.
         held_out: groups of ``val`` and of ``test`` that are never trained on.
+        first: the number of the first group of a run.
     """
 
     groups: Sequence[Group]
@@ -41,6 +42,7 @@ class Recordings:
     notes: Sequence[str] = ()
     metrics: dict[str, float] = field(default_factory=dict)
     held_out: Mapping[str, Sequence[Group]] = field(default_factory=dict)
+    first: int = 0
 
     @property
     def told(self) -> str:
@@ -95,7 +97,7 @@ class Recordings:
         """The group at a position of the endless stream, under a number that no other use of it has."""
         number, place = divmod(position, len(self.groups))
         order = _order(self.seed, number, len(self.groups))
-        return _as_group(self.groups[order[place]], position)
+        return _as_group(self.groups[order[place]], self.first + position)
 
     def _row(self, iteration: int, episodes: Sequence[Episode]) -> dict[str, float]:
         count = len(episodes)

@@ -67,7 +67,7 @@ class Run:
     trainer: pl.Trainer
     loggers: list[Logger]
     folder: Path
-    recorded: Recordings | None = None
+    recorded: Recordings | None = None  # trained on in place of rollouts, or beside them
     held_out: HeldOut | None = None  # pairs that evaluations compare in place of playing
 
 
@@ -112,14 +112,16 @@ def build(
     )  # fmt: skip
     check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), needs=parts.algorithm.needs)
     parts.worker.check(rules)
-    recorded = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
+    found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
+    recorded, beside = (None, found) if parts.plays else (found, None)
     is_judged = parts.algorithm.reads == SCORES
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with named("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (), recorded=recorded, is_judged=is_judged,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, beside=beside,
+            is_judged=is_judged,
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
@@ -136,9 +138,9 @@ def build(
     )  # fmt: skip
     measured = held_out or games
     levels = {
-        name: (found.chance_success, found.oracle_success)
-        for name, found in measured.levels("val").items()
-        if found.chance_success is not None and found.oracle_success is not None
+        name: (level.chance_success, level.oracle_success)
+        for name, level in measured.levels("val").items()
+        if level.chance_success is not None and level.oracle_success is not None
     }
     is_given = recorded is not None and recorded.is_reference and parts.reference.is_start
     module = (RewardModule if is_judged else PolicyModule)(
@@ -159,7 +161,7 @@ def build(
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(
-        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, recorded, held_out
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, found, held_out
     )  # fmt: skip
 
 

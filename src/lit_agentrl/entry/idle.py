@@ -30,7 +30,7 @@ def _has_test(cfg: DictConfig, parts: Parts) -> bool:
 
 
 def _is_played(cfg: DictConfig, parts: Parts) -> bool:
-    return parts.data is None
+    return parts.plays
 
 
 def _plays(cfg: DictConfig, parts: Parts) -> bool:
@@ -52,7 +52,7 @@ def _trains(cfg: DictConfig, parts: Parts) -> bool:
 
 def _narrows(cfg: DictConfig, parts: Parts) -> bool:
     """Whether the monitor's action leaves the filter alone, or can turn it."""
-    return parts.data is None or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
+    return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
 
 _NOT_TRAINED = "the algorithm takes no step; leave it out"

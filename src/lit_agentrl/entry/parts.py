@@ -71,6 +71,11 @@ class Parts:
     rewards: RewardPipeline
     data: Kind | None = None
 
+    @property
+    def plays(self) -> bool:
+        """Whether training plays."""
+        return self.data is None or self.data.is_beside
+
 
 def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     """Make them, checking every value.
@@ -89,13 +94,13 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
     toy = TrajectoryBatch.toy().tensors()
-    with named("algo"):
-        algorithm.try_out(toy)
-        metrics = try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
+    metrics = _tried(algorithm)
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm, structure, update)
-    check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None)
-    if kind is None:
+    if kind is not None and kind.is_beside:
+        metrics = _tried(algorithm)
+    check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None or kind.is_beside)
+    if kind is None or kind.is_beside:
         _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
@@ -132,6 +137,14 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         rewards=rewards,
         data=kind,
     )
+
+
+def _tried(algorithm: Objective) -> list[str]:
+    """Names of the metrics of its loss, which is tried on a toy batch."""
+    toy = TrajectoryBatch.toy().tensors()
+    with named("algo"):
+        algorithm.try_out(toy)
+        return try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
 
 
 def _check_minibatches(

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import named
+from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.reading import Student, find_paths, read
 from lit_agentrl.data.recordings import Recordings
@@ -18,6 +19,7 @@ from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named
+from lit_agentrl.rl.imitation import Imitating
 from lit_agentrl.rl.judging import Verdicts, judge
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rl.several_heads import SeveralHeads, of_head
@@ -48,12 +50,29 @@ def build_kind(
     with named("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
+    if isinstance(kind, Beside):
+        _check_beside(algorithm, update)
+        return Imitating(of_played=algorithm, coef=kind.coef), kind
     if kind.held_out is None:
         kind = replace(kind, held_out=_HELD_OUT if algorithm.reads == SCORES else 0.0)
     _check_rollouts(cfg, kind, structure)
     _check_groups(kind, algorithm, update)
     _check_judged(algorithm, kind, update)
     return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads else algorithm), kind
+
+
+def _check_beside(algorithm: Objective, update: UpdateSettings) -> None:
+    """Refuse what imitates nothing, and what would measure the rows that are imitated."""
+    if algorithm.reads == SCORES or not algorithm.trains:
+        raise ValueError(
+            f"data=beside imitates beside what is played, and algo={algorithm.name} trains no policy by it: set "
+            "data=pairs, or algo=grpo"
+        )
+    if update.gradients is not None:
+        raise ValueError(
+            "update.gradients measures what advantages teach, and data=beside teaches without; set "
+            f"update/gradients=none, {_PLAY}"
+        )
 
 
 def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:

@@ -71,7 +71,7 @@ def train(
     bounds = bounds_that_never_act(run.module, is_ahead=is_older)
     left_out = run.recorded.notes if run.recorded else ()
     repeated = never_repeated(run.structure, run.games, cfg.rollout.get("instances"))
-    processes = 1 if run.recorded else run.trainer.world_size
+    processes = run.trainer.world_size if run.stream.plays else 1
     idle = processes_without_prompts(cfg.rollout.prompts, processes)
     last = folder / "checkpoints" / "last.ckpt"
     can_continue = is_resume and checkpoint_exists(last)  # then with the threads of before

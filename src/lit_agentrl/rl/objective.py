@@ -191,6 +191,10 @@ class Objective(Protocol):
         """Its coefficients that move."""
         return ()
 
+    def measured(self, tensors: Tensors) -> Tensors:
+        """The rows as its terms, and the limits of an update, measure them: all, with all of their tokens."""
+        return tensors
+
 
 def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     """Runs `Objective.prepare`, `Objective.count` and `Objective.loss` once on small rows, before anything is played.

@@ -213,7 +213,7 @@ class Stepper:
                 metrics["logp_gap_max"] = gap_BT.max()
             metrics["loss"] = torch.stack([share, torch.zeros_like(share)])
             if self._settings.stop is not None:
-                metrics["moved"] = bind(old_kl, part).sum()
+                metrics["moved"] = bind(old_kl, self._objective.measured(part)).sum()
         return loss, metrics
 
 

@@ -270,6 +270,7 @@ class Updater:
         self, term: Term, tensors: Tensors, totals: Tensors, row: dict[str, float]
     ) -> dict[str, float]:
         """Tells a term what it goes by; returns what it says of itself."""
+        tensors = self.objective.measured(tensors)
         is_action_BT = tensors["is_action_BT"]
         if term.measured_by is None and term.is_before:
             measured = row[f"train/{term.measure}"]
