@@ -12,7 +12,6 @@ from torch import Tensor
 from lit_agentrl.checks import require_number
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors, Term, token_mean_metric
 
-
 _RECORDED = 4  # `Source.RECORDED`; this room knows tensors alone
 
 
