@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lit_agentrl.commands.collect import main as main_collect
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.envs.sokoban import Sokoban
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.ledger import check_ledger
 from tests.entry.conftest import Refused, contents
@@ -86,6 +90,15 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
             "model=nano env=bandit continuations=2 temperature=0 out=x",
             "would all be the same; set temperature=1",
         ),
+        ("model=nano env=bandit plays=worst out=x", "plays=worst must be one of policy, best"),
+        (
+            "model=nano env=bandit plays=best out=x",
+            "members=8 with plays=best would record the same episode again",
+        ),
+        (
+            "model=nano env=bandit plays=best members=1 temperature=0.5 out=x",
+            "temperature=0.5 has no effect with plays=best",
+        ),
         ("model=nano env=bandit episodes=0 out=x", "episodes=0 must be a whole number from 1"),
         ("model=nano env=bandit shard=half out=x", "shard=half must be a whole number"),
         ("model=nano env=bandit split=all out=x", "split=all must be one of train, val, test"),
@@ -105,6 +118,64 @@ def test_what_cannot_be_collected_is_one_line(
     before = contents(in_empty_folder)
     assert said in refused(options.format(collected), main_collect)
     assert contents(in_empty_folder) == before and not Path("x").exists()
+
+
+BEST = "model=nano plays=best members=1 episodes=4 shard=3"
+
+
+def test_best_play_is_recorded_and_nobody_knows_its_log_probs(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_collect(shlex.split(f"{BEST} env=[sokoban,bandit] out=there"))
+    assert "sokoban: success 1.000" in (said := capsys.readouterr().out) and "left out" not in said
+    found = folder("there")
+    assert found.described["plays"] == "best" and found.described["policy"]["fingerprint"] is None
+    episodes = list(found.read())
+    assert [(e.task_name, e.group, e.member) for e in episodes[:4]] == [("sokoban", k, 0) for k in range(4)]
+    assert len({e.instance_seed for e in episodes[:4]}) == 4 and all(e.success for e in episodes)
+    for episode in episodes:
+        assert all(np.isnan(turn.reply_logps).all() and turn.policy_version == -1 for turn in episode.turns)
+        for turn in episode.turns:
+            turn.reply_logps = turn.reply_entropies = np.zeros(len(turn.reply_tokens))
+        check_ledger(episode)
+    assert episodes[0].turns[0].reply_text.startswith("<think> P ")  # the thought of the game
+
+
+def test_what_best_play_does_not_know_is_left_out_and_told(
+    in_empty_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Refused,
+) -> None:
+    plan = Sokoban.optimal_actions
+
+    def forgetful(game: Sokoban, *, horizon: int) -> list[str] | None:
+        """Knows the rooms in which the player is not at the bottom."""
+        return plan(game, horizon=horizon) if game._player[0] < 4 else None
+
+    monkeypatch.setattr(Sokoban, "optimal_actions", forgetful)
+    main_collect(shlex.split(f"{BEST} env=sokoban out=there"))
+    kept = list(folder("there").read())
+    assert 0 < len(kept) < 4
+    assert f"{4 - len(kept)} instances left out, of which best play is not known" in capsys.readouterr().out
+    monkeypatch.setattr(Sokoban, "optimal_actions", lambda self, horizon: None)
+    said = refused(f"{BEST} env=sokoban out=none", main_collect)
+    assert "plays=best: sokoban does not know best play of its instances" in said
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_best_play_is_imitated(in_empty_folder: Path) -> None:
+    main_collect(shlex.split(f"{BEST} env=bandit out=there"))
+    small = "env=bandit val.every=3 val.episodes=1 test.episodes=0 ~callbacks.progress data.batch=4"
+    main_train(
+        shlex.split(
+            f"{small} algo=sft data=demonstrations data.path=there trainer.max_epochs=3 hydra.run.dir=run"
+        )
+    )
+    with Path("run/metrics.csv").open() as file:
+        losses = [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    assert losses[2] < losses[0]
 
 
 def test_the_policy_of_a_run_is_recorded(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

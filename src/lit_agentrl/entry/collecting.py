@@ -11,17 +11,18 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import __version__
-from lit_agentrl.checks import named, require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.checks import named, require_whole, shown
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.data.stepwise import labelled
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry import screen
 from lit_agentrl.entry.again import require_shared
+from lit_agentrl.entry.collect_options import BEST, check_options
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
 from lit_agentrl.entry.games import Games, TaskLoader
-from lit_agentrl.entry.model_evaluation import described_model, opened_model
+from lit_agentrl.entry.model_evaluation import OpenedModel, described_model, opened_model
 from lit_agentrl.entry.overrides import VARIANT
 from lit_agentrl.entry.ownership import owned, require_idle
 from lit_agentrl.entry.parts import eval_params
@@ -29,12 +30,13 @@ from lit_agentrl.entry.playing import Keep, load_weights
 from lit_agentrl.entry.scores import record_of
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, lookup
-from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.rollout.best import demonstrations
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.settings import MOST, RolloutSettings
+from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
+from lit_agentrl.rollout.worlds import Desk
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 # sections of a config that say what was played, and how
@@ -111,40 +113,24 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
             found = _evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
             return _kept(cfg, model.play(found, [spec]))
 
+        if cfg.plays == BEST:
+            return _collect_best(cfg, model)
         policy = {"name": model.name, "stage": "start", **_identity(model.policy)}
         if model.policy.network is None:
             policy["described"] = described_model(model.saved)
         return _collect(cfg, _described(cfg, model.saved, policy), model.games, record)
 
 
-def check_options(cfg: DictConfig) -> None:
-    """Refuse options of ``conf/collect.yaml`` that are out of range.
+def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
+    """Record best play, as the model's prompts, tokenizer and dialect write it."""
+    tokenizer = tokenizer_fingerprint(model.policy.tokenizer)
+    player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
+    with closing(Desk(model.rules.tasks, {})) as desk, named("plays=best"):
 
-    Raises:
-        ValueError: naming the option.
-    """
-    require_one_of("split", cfg.split, SPLITS)
-    require_whole("seed", cfg.seed, 0, 2**32 - 1)
-    require_whole("first", cfg.first, 0)
-    for name in ("episodes", "members", "shard"):
-        require_whole(name, cfg[name], 1, MOST)
-    require_whole("continuations", cfg.continuations, 0, MOST)
-    if cfg.trained_in is not None:
-        require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, beside=", or null")
-        if cfg.split != "train":
-            raise UserError(
-                f"trained_in names training instances, and split={cfg.split}; leave one of them out"
-            )
-    require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
-    require(isinstance(cfg.out, str) and bool(cfg.out.strip()), "out", cfg.out, "the name of a folder")
-    if cfg.continuations and cfg.temperature == 0:
-        raise UserError(
-            f"continuations={cfg.continuations} with temperature=0 would all be the same; set temperature=1"
-        )
-    if cfg.members > 1 and cfg.temperature == 0:
-        raise UserError(
-            f"members={cfg.members} with temperature=0 would record the same episode again; use members=1"
-        )
+        def record(spec: EvalSpec) -> list[Episode]:
+            return demonstrations(desk, model.rules, model.prompts(spec), split=cfg.split)
+
+        return _collect(cfg, _described(cfg, model.saved, player), model.games, record)
 
 
 def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
@@ -196,6 +182,7 @@ def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) ->
         "variant": list(cfg.get(VARIANT) or ()),
         **{name: cfg[name] for name in _OPTIONS},
         **({"continuations": cfg.continuations} if cfg.continuations else {}),
+        **({} if cfg.plays != BEST else {"plays": BEST}),
         **({} if cfg.trained_in is None else {"trained_in": cfg.trained_in}),
     }
 
@@ -262,6 +249,8 @@ def _line(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome
     told = ["–" if value is None else f"{value:.3f}" for value in known.values()]
     interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
     failed = f", {record['failed']} failed" if record["failed"] else ""
+    if missing := (cfg.episodes - len(mine)) * (cfg.plays == BEST):
+        failed = f", {missing} instances left out, of which best play is not known"
     return (
         f"{game}: success {score['mean']:.3f}{interval} (chance {told[0]}, oracle {told[1]}), "
         f"n = {score['n']} instances, {len(mine)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "

@@ -1,0 +1,90 @@
+"""Episodes of best play: what shows a policy, or teaches it, how a game is solved."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Episode, Message
+from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.rehearsal import say
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.worlds import Desk
+
+
+def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
+    """What best play thinks and does next, at most so many actions, as JSON; None where it is not known.
+
+    A game without a thought of its own is thought about in the actions of the whole plan.
+    """
+    plan = env.optimal_actions(horizon=horizon)
+    if not plan:
+        return None
+    actions = plan[: most if env.action_format() == "names" else 1]
+    thought = env.best_thought()
+    return json.dumps([" ".join(plan) if thought is None else thought, actions])
+
+
+def play_best(desk: Desk, rules: Rules, episode: Episode, *, split: str = "train") -> list[Message] | None:
+    """Fill an episode with best play; its dialogue, or None where at a turn no best play is known.
+
+    Args:
+        desk: of the games of the rules.
+        rules: how episodes are played.
+        episode: says which instance of which game.
+        split: of the instance.
+
+    Raises:
+        ValueError: the game fails.
+    """
+    game, dialect = rules.tasks[episode.task], rules.chat.dialect
+    play = EpisodeInPlay(episode, rules)
+    desk.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=episode.instance_seed)
+    play.begin(desk.take(0))
+    asks = partial(best_play, horizon=game.action_budget, most=game.max_actions_per_turn)
+    dialogue: list[Message] = []
+    is_known = True
+    while is_known and not play.is_over:
+        desk.look(0, asks)
+        found = desk.take(0).found
+        is_known = found is not None
+        if found is not None:
+            thought, actions = json.loads(found)
+            text = dialect.write(actions, thought=thought if rules.prompt.think else None)
+            asked = episode.turns[-1].message or episode.opening[-1]["content"]
+            dialogue += [{"role": "user", "content": asked}, {"role": "assistant", "content": text}]
+            say(desk, play, text)
+    desk.release(0, is_broken=episode.failed)
+    if is_known and episode.failed:
+        raise ValueError(f"{game.name}: {episode.error}")
+    return dialogue if is_known else None
+
+
+def demonstrations(desk: Desk, rules: Rules, batch: StepBatch, *, split: str) -> list[Episode]:
+    """Best play of each instance of a batch that it knows; nobody knows the log-probs of its tokens.
+
+    Raises:
+        ValueError: the game fails, or does not know best play of any of them.
+    """
+    episodes: list[Episode] = []
+    for group, task, seed in zip(batch.group_P, batch.task_P, batch.seed_P, strict=True):
+        episode = Episode(batch.iteration, group, 0, task, rules.tasks[task].name, seed)
+        if play_best(desk, rules, episode, split=split) is not None:
+            episodes.append(_unscored(episode))
+    if not episodes:
+        raise ValueError(f"{rules.tasks[batch.task_P[0]].name} does not know best play of its instances")
+    return episodes
+
+
+def _unscored(episode: Episode) -> Episode:
+    for turn in episode.turns:
+        unknown: Sequence[float] = np.full(len(turn.reply_tokens), math.nan)  # type: ignore[assignment]
+        turn.reply_logps = turn.reply_entropies = unknown  # type: ignore[assignment]
+        turn.policy_version = -1
+    return episode
