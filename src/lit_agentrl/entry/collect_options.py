@@ -55,7 +55,7 @@ def _check_best(cfg: DictConfig) -> None:
         raise UserError(
             f"members={cfg.members} with plays=best would record the same episode again; use members=1"
         )
-    for name, plain in (("temperature", 1), ("continuations", 0), ("seed", 0)):
+    for name, plain in (("temperature", 1), ("continuations", 0)):
         if cfg[name] != plain:
             raise UserError(
                 f"{name}={cfg[name]} has no effect with plays=best, which samples nothing; leave it out"

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Message
@@ -31,7 +32,9 @@ def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
     return json.dumps([" ".join(plan) if thought is None else thought, actions])
 
 
-def play_best(desk: Desk, rules: Rules, episode: Episode, *, split: str = "train") -> list[Message] | None:
+def play_best(
+    desk: Desk, rules: Rules, episode: Episode, *, split: str, noise_seed: int
+) -> list[Message] | None:
     """Fill an episode with best play; its dialogue, or None where at a turn no best play is known.
 
     Args:
@@ -39,13 +42,14 @@ def play_best(desk: Desk, rules: Rules, episode: Episode, *, split: str = "train
         rules: how episodes are played.
         episode: says which instance of which game.
         split: of the instance.
+        noise_seed: of the game.
 
     Raises:
         ValueError: the game fails.
     """
     game, dialect = rules.tasks[episode.task], rules.chat.dialect
     play = EpisodeInPlay(episode, rules)
-    desk.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=episode.instance_seed)
+    desk.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=noise_seed)
     play.begin(desk.take(0))
     asks = partial(best_play, horizon=game.action_budget, most=game.max_actions_per_turn)
     dialogue: list[Message] = []
@@ -75,7 +79,8 @@ def demonstrations(desk: Desk, rules: Rules, batch: StepBatch, *, split: str) ->
     episodes: list[Episode] = []
     for group, task, seed in zip(batch.group_P, batch.task_P, batch.seed_P, strict=True):
         episode = Episode(batch.iteration, group, 0, task, rules.tasks[task].name, seed)
-        if play_best(desk, rules, episode, split=split) is not None:
+        noise = seeds.key(rules.seed, f"{split}/noise", group)
+        if play_best(desk, rules, episode, split=split, noise_seed=noise) is not None:
             episodes.append(_unscored(episode))
     if not episodes:
         raise ValueError(f"{rules.tasks[batch.task_P[0]].name} does not know best play of its instances")

@@ -57,7 +57,7 @@ def _solved(desk: Desk, rules: Rules, task: int, seed: int) -> tuple[Episode, li
     name = rules.tasks[task].name
     episode = Episode(0, 0, 0, task, name, seed)
     with named("shots"):
-        dialogue = play_best(desk, rules, episode)
+        dialogue = play_best(desk, rules, episode, split="train", noise_seed=seed)
     if dialogue is None and not seed and len(episode.turns) < 2:
         raise ValueError(f"shots: {name} does not know best play, which writes the episodes; leave shots out")
     return episode, dialogue if dialogue and episode.success else []
