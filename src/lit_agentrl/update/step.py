@@ -193,6 +193,10 @@ class Stepper:
         """Loss of a micro-batch and its metrics."""
         found = self._networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
         part |= found.columns
+        if "logp_BT" in part:  # NaN: nobody knows, and nothing has asked before this step
+            own_BT = part["logp_BT"].detach()
+            names = ("old_logp_BT", "sampler_logp_BT")
+            part |= {name: torch.where(part[name].isnan(), own_BT, part[name]) for name in names}
         loss, metrics = self._objective.loss(part)
         share = loss.detach()
         if self._networks.critic is not None:
@@ -233,3 +237,9 @@ def _rows_of(minibatch: Tensors, part: MicroBatch) -> Tensors:
         return tensor[index, : part.width] if name.endswith("_BT") else tensor[index]
 
     return {name: cut(name, tensor) for name, tensor in minibatch.items()}
+
+
+def asks_old(objective: Objective, settings: UpdateSettings) -> bool:
+    """Whether anything asks for log-probs of before the first step; those of an only step are its own."""
+    asked = any(objective.needs(name) for name in ("old_logp_BT", "sampler_logp_BT"))
+    return asked or bool(objective.terms()) or settings.epochs * settings.minibatches > 1

@@ -28,7 +28,7 @@ from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.progress import Loop, Progress
 from lit_agentrl.update.reference import Reference, Start
 from lit_agentrl.update.settings import UpdateSettings
-from lit_agentrl.update.step import Stepper
+from lit_agentrl.update.step import Stepper, asks_old
 
 Tensors = dict[str, Tensor]
 
@@ -155,6 +155,7 @@ class Updater:
             tensors["experts_BK"] = self.networks.experts(tensors)
         is_unknown_BT = tensors["sampler_logp_BT"].isnan()  # in data sets of texts
         is_unknown = bool(max_over_ranks(is_unknown_BT.any().float()))
+        is_unknown = is_unknown and asks_old(self.objective, self.settings)
         if is_unknown or self.objective.needs("sampler_logp_BT"):
             tensors["old_logp_BT"] = self.networks.logp(tensors)
         if is_unknown:
