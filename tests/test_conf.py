@@ -35,6 +35,8 @@ from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.clipping import Clipped
 from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rl.preference import NLL
+from lit_agentrl.rl.tree_steps import Ranking
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.text.chat import ChatRenderer
@@ -104,6 +106,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         choices["env"] = "bandit"  # beside an option of another group
     if choices.get("strategy") == "fsdp":  # which takes no adapters
         choices |= {"strategy": "single"} if adapters else {"model/lora": "none"}
+    if choices.get("experiment") == "sokoban_strong":  # which sets an option of its own data alone
+        choices["experiment"] = "none" if choices["data"] != "demonstrations" else "sokoban_strong"
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if of_axes:
         overrides.append(f"algo={of_axes}")
@@ -164,7 +168,7 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
     elif axis == "structure":
         assert len(part.plan(StepBatch(0, seed_P=[7], task_P=[0], group_P=[0]), 8)) >= 4
     elif host_of(axis) != "grpo":  # of pairs: `test_algo_configs` tries all parts of such a loss together
-        assert part is None or callable(part) or hasattr(part, "summed")
+        assert part is None or callable(part) or isinstance(part, NLL | Ranking)
     elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
         try_out(f"algo.{axis}", part, results.get(axis, Tensor), TrajectoryBatch.toy().tensors())
