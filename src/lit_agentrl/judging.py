@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
@@ -64,6 +64,20 @@ class Criteria:
     def critique_of(self, episode: Episode) -> str:
         """Asks for a critique of one episode in words, and for no number (CLoud, arXiv 2408.11791)."""
         return self._question("how well an assistant has done what it was asked", [episode], "")
+
+    def revision_of(self, episode: Episode, place: int) -> str:
+        """Asks for a critique of the reply of one turn, and for a better one (Constitutional AI, arXiv 2212.08073).
+
+        Args:
+            episode: of which what came after that turn is not shown.
+            place: of the turn.
+        """
+        form = (
+            "<revision>the whole reply that should stand in place of the assistant's last one; where a tag is broken "
+            "up by a space above, write it without the space</revision>"
+        )
+        until = replace(episode, turns=episode.turns[: place + 1])
+        return self._question("the last reply of an assistant, and write a better one", [until], form)
 
     def scores_of(self, episodes: Sequence[Episode]) -> str:
         """Asks for a score of each of several episodes of one prompt."""
@@ -142,6 +156,15 @@ class Criteria:
         if re.fullmatch(rf"{self._words()}\s*", text, re.DOTALL) is None:
             raise Unreadable("form")
         return text.strip()
+
+    def read_revision(self, reply: str) -> str:
+        """The reply that a judge writes in place of another.
+
+        Raises:
+            Unreadable: it is not of the form that was asked for.
+        """
+        no = "(?!</?revision>)"
+        return self._read(reply, "revision", rf"{no}\S(?:{no}.)*").strip()
 
     def read_scores(self, reply: str, count: int) -> list[float]:
         """The scores of ``count`` episodes, each as `read_score` gives it.

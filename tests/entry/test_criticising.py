@@ -11,13 +11,15 @@ import pytest
 
 from lit_agentrl.commands.label import main as main_label
 from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.data.critiques import ROWS, CritiqueFolder, open_critiques
 from lit_agentrl.data.episodes import EpisodeFolder
+from lit_agentrl.data.row_folder import RowFolder, open_rows
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import Criteria
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import SMALL, Refused, contents
 from tests.rewards.conftest import episode, turn
+
+ROWS = "critiques.jsonl"
 
 
 def recorded(folder: Path, instances: int = 3) -> list[Episode]:
@@ -81,7 +83,7 @@ def test_a_judge_criticises_what_was_recorded(
         )
         # killed at the second of three prompts
         with monkeypatch.context() as patched:
-            patched.setattr(CritiqueFolder, "add", once(CritiqueFolder.add))
+            patched.setattr(RowFolder, "add", once(RowFolder.add))
             with pytest.raises(SystemExit):
                 main_label(shlex.split(command(url, rounds=2, out="again")))
         assert len(asked) == 20
@@ -126,11 +128,11 @@ def once(add: Any) -> Any:
     """The first call is as ever, and a second one is where the user loses patience."""
     calls: list[int] = []
 
-    def counted(*given: Any) -> Any:
+    def counted(*given: Any, **named: Any) -> Any:
         calls.append(1)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return add(*given)
+        return add(*given, **named)
 
     return counted
 
@@ -143,7 +145,7 @@ def test_a_reward_model_of_critiques_pays_a_run(
     recorded(Path("episodes"), instances=24)
     with serving(judge, None, []) as url:
         main_label(shlex.split(command(url)))
-        found = open_critiques(Path("said"))
+        found = open_rows(Path("said"), "critiques")
         assert found is not None and found.is_complete
         main_train(
             shlex.split(

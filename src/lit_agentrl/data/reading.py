@@ -10,12 +10,12 @@ from pathlib import Path
 
 from lit_agentrl.checks import one_line, require_local
 from lit_agentrl.data.conversations import Reader
-from lit_agentrl.data.critiques import ROWS, holds_critiques
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, by_prompt, scored
 from lit_agentrl.data.labels import labelled
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import longest_row
+from lit_agentrl.data.row_folder import kind_of
 from lit_agentrl.envs.messages import BadRow, held_out_with
 from lit_agentrl.envs.tables import READERS, read_table, short_path
 from lit_agentrl.episode import Episode
@@ -72,8 +72,8 @@ def find_paths(kind: Kind) -> list[Path]:
         if not path.exists():
             raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
         if path.is_dir():
-            if holds_critiques(path):
-                raise ValueError(f"path={path} is a folder of critiques; name the file in it, {path / ROWS}")
+            if rows := kind_of(path):
+                raise ValueError(f"path={path} is a folder of {rows}; name its file, {path / rows}.jsonl")
             if open_folder(path) is None:
                 raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
         elif path.suffix not in READERS:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
 
-from lit_agentrl.data.critiques import CritiqueFolder, open_critiques, row_of
+from lit_agentrl.data.row_folder import RowFolder, open_rows
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.judge import Judge
@@ -26,8 +27,8 @@ class Criticising:
     least = 1
     why = "critiques are asked for, and nothing is paid"
     nouns = ("reply", "critiques")
-    folder = CritiqueFolder
-    open = staticmethod(open_critiques)
+    folder = partial(RowFolder, kind="critiques")
+    open = staticmethod(partial(open_rows, kind="critiques"))
 
     def __init__(self, cfg: DictConfig) -> None:
         self._cfg = cfg
@@ -48,7 +49,7 @@ class Criticising:
                 "reward.judge.shows_end=true tells the label that a reward model is to learn; leave it out"
             )
 
-    def settle(self, folder: CritiqueFolder) -> str:
+    def settle(self, folder: RowFolder) -> str:
         """How many rows there are, after what a kill left half done is done."""
         folder.settle()
         return f"{sum(piece.rows for piece in folder.shards)} critiques are in {folder.rows}"
@@ -70,11 +71,11 @@ class Criticising:
         )
         return rows, counts + heard.counts
 
-    def add(self, folder: CritiqueFolder, found: Sequence[Row], start: int) -> CritiqueFolder:
+    def add(self, folder: RowFolder, found: Sequence[Row], start: int) -> RowFolder:
         """A further piece."""
-        return folder.add(found)
+        return folder.add(found, good=sum(row["label"] for row in found))
 
-    def lines(self, folder: CritiqueFolder, counts: Mapping[str, int]) -> Iterator[str]:
+    def lines(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
         """What came of the questions of this process, and what is in the folder."""
         read = counts["asked"] - counts["unread"]
         reasons = [f"{name} {counts[name]}" for name in sorted(counts) if name.startswith("unread_")]
@@ -86,3 +87,17 @@ class Criticising:
         yield f"{rows} rows, {good} of them of successes, in {folder.rows}"
         if good in (0, rows):
             yield "all rows have the same label, so no reward model can learn from them; record other episodes"
+
+
+def row_of(question: str, critique: str, episode: Episode) -> dict[str, Any]:
+    """A row of ``data=unpaired``: the critique answers the question, and is as good as the episode.
+
+    A question belongs to one episode, so rows are held out and compared with those of the same instance: those of an
+    instance are on the side on which its recorded episodes are.
+    """
+    return {
+        "prompt": [{"role": "user", "content": question}],
+        "completion": [{"role": "assistant", "content": critique}],
+        "label": bool(episode.success),
+        "held_out_with": f"{episode.task_name}|{episode.instance_seed}",
+    }

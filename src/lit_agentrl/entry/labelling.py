@@ -1,4 +1,4 @@
-"""Recorded episodes labelled by a judge, which compares them or criticises them, without people (RLAIF, CLoud)."""
+"""Recorded episodes labelled by a judge, which compares, criticises or revises, without people (RLAIF, CLoud, CAI)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from lit_agentrl.entry.criticising import Criticising
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.ownership import owned
+from lit_agentrl.entry.revising import Revising
 from lit_agentrl.entry.signatures import check_targets
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.remote import load_remote
@@ -66,11 +67,15 @@ class Way(Protocol):
     lines: Callable[[Any, Mapping[str, int]], Iterator[str]]
 
 
-WAYS: Mapping[str, Callable[[DictConfig], Any]] = {"better": Comparing, "critique": Criticising}
+WAYS: Mapping[str, Callable[[DictConfig], Any]] = {
+    "better": Comparing,
+    "critique": Criticising,
+    "revision": Revising,
+}
 
 
 def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
-    """Have a judge label recorded episodes, and write what it says: ratings as returns, or rows of critiques.
+    """Have a judge label recorded episodes, and write what it says: ratings as returns, critiques, or revisions.
 
     Args:
         cfg: the options of ``conf/label.yaml``.

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require_whole
-from lit_agentrl.data.critiques import open_labels
+from lit_agentrl.data.row_folder import open_labels
 from lit_agentrl.entry import continuing, screen
 from lit_agentrl.entry.composition import compose_job, hydra_ready
 from lit_agentrl.entry.errors import UserError, did_you_mean, nearest

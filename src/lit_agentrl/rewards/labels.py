@@ -1,4 +1,4 @@
-"""What a judge says of recorded episodes: which of two is better, and what is good and bad in one."""
+"""What a judge says of recorded episodes: which of two is better, what is good and bad in one, what was better said."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ class Labels:
         return texts, hear(
             self.answerer, texts, samples=rounds, retries=self.retries, read=self.criteria.read_critique,
             key=lambda *place: seeds.key(self.seed, "criticise", address, *place),
+        )  # fmt: skip
+
+    def revised(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Heard[str]:
+        """A better reply for each of these turns of episodes, none where the judge's could not be read.
+
+        Args:
+            turns: an episode, and the place of a turn in it.
+            address: of the draws, with the place among these.
+        """
+        texts = [self.criteria.revision_of(episode, place) for episode, place in turns]
+        return hear(
+            self.answerer, texts, samples=1, retries=self.retries, read=self.criteria.read_revision,
+            key=lambda *place: seeds.key(self.seed, "revise", address, *place),
         )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Folders of critiques: rows of text that train a reward model, whole only when all of them are there.
+"""Folders of rows that a judge wrote, critiques or revisions: whole only when all of them are there.
 
 ``manifest.json`` says what the rows are of (``described``) and lists the pieces that are written, each with its
-checksum.  They stand one after another in ``critiques.jsonl.part``, which is renamed when the last one is there.
+checksum.  They stand one after another in ``KIND.jsonl.part``, which is renamed when the last one is there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lit_agentrl.data.episodes import MANIFEST, EpisodeFolder, open_folder
-from lit_agentrl.episode import Episode
 from lit_agentrl.files import append_durable, fsync_folder, write_atomic
 
-FORMAT, VERSION = "lit_agentrl critiques", 1
-ROWS = "critiques.jsonl"
+KINDS = ("critiques", "revisions")
+VERSION = 1
 _ANEW = "name another folder, or remove this one"
 
 
@@ -29,7 +28,7 @@ class Piece:
 
     Attributes:
         rows: how many.
-        good: those of them that are of successes.
+        good: those of them that whoever wrote them counts apart.
         size: bytes.
         sha256: of these.
     """
@@ -41,13 +40,18 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class CritiqueFolder:
-    """What a folder holds; attributes as of `EpisodeFolder`, with ``shards`` that are pieces of one file."""
+class RowFolder:
+    """What a folder holds; attributes as of `EpisodeFolder`, with ``shards`` that are pieces of one file.
+
+    Attributes:
+        kind: of `KINDS`: what the rows are.
+    """
 
     path: Path
     described: Mapping[str, Any]
     shards: tuple[Piece, ...] = ()
     planned: int = 0
+    kind: str = "critiques"
 
     @property
     def is_complete(self) -> bool:
@@ -56,17 +60,21 @@ class CritiqueFolder:
     @property
     def rows(self) -> Path:
         """The file of all rows, which is there when the folder is complete."""
-        return self.path / ROWS
+        return self.path / f"{self.kind}.jsonl"
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> CritiqueFolder:
+    def add(self, rows: Sequence[Mapping[str, Any]], *, good: int) -> RowFolder:
         """Write further rows, and then that they are there: a kill leaves all of them or nothing.
+
+        Args:
+            rows: what `data.reading` reads.
+            good: how many of them are counted apart.
 
         Raises:
             OSError: the folder cannot be written.
         """
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         append_durable(self._part, lines)
-        content, good = lines.encode(), sum(bool(row["label"]) for row in rows)
+        content = lines.encode()
         piece = Piece(len(rows), good, len(content), hashlib.sha256(content).hexdigest())
         grown = replace(self, shards=(*self.shards, piece))
         grown.write_manifest()
@@ -76,7 +84,7 @@ class CritiqueFolder:
     def write_manifest(self) -> None:
         """Say what is there."""
         content = {
-            "format": FORMAT, "version": VERSION, "described": self.described, "planned": self.planned,
+            "format": _format(self.kind), "version": VERSION, "described": self.described, "planned": self.planned,
             "pieces": [vars(piece) for piece in self.shards],
         }  # fmt: skip
         write_atomic(self.path / MANIFEST, json.dumps(content, indent=2, sort_keys=True) + "\n")
@@ -102,7 +110,7 @@ class CritiqueFolder:
 
     @property
     def _part(self) -> Path:
-        return self.path / f"{ROWS}.part"
+        return self.rows.with_name(f"{self.rows.name}.part")
 
     def _require_whole(self, file: Path) -> None:
         try:
@@ -116,40 +124,45 @@ class CritiqueFolder:
             raise ValueError(f"{file} is damaged: its checksums are not those of {MANIFEST}; {_ANEW}")
 
 
-def holds_critiques(path: Path) -> bool:
-    """Whether this is such a folder, damaged or not."""
+def kind_of(path: Path) -> str | None:
+    """What rows a folder is of, damaged or not; None: it is no such folder."""
     try:
         found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.get("format") == FORMAT
+        return None
+    told = found.get("format") if isinstance(found, dict) else None
+    return next((kind for kind in KINDS if told == _format(kind)), None)
 
 
-def open_critiques(path: Path) -> CritiqueFolder | None:
-    """What is in a folder of critiques; None where there is no such folder, or an empty one.
+def open_rows(path: Path, kind: str) -> RowFolder | None:
+    """What is in a folder of such rows; None where there is no such folder, or an empty one.
 
     Raises:
         ValueError: it is something else, or of another version, or its manifest is damaged.
     """
     if not path.exists() or (path.is_dir() and not any(p for p in path.iterdir() if p.name[0] != ".")):
         return None
-    if not holds_critiques(path):
-        raise ValueError(f"{path} holds no critiques, and something else; name another folder")
+    if kind_of(path) != kind:
+        raise ValueError(f"{path} holds no {kind}, and something else; name another folder")
     try:
         found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if found["version"] != VERSION:
             raise ValueError(f"it is of version {found['version']}, and {VERSION} is read here")
         pieces = tuple(_piece(entry) for entry in found["pieces"])
-        return CritiqueFolder(path, dict(found["described"]), pieces, int(found["planned"]))
+        return RowFolder(path, dict(found["described"]), pieces, int(found["planned"]), kind)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}); {_ANEW}"
         ) from error
 
 
-def open_labels(path: Path) -> EpisodeFolder | CritiqueFolder | None:
-    """What `label` or `collect` wrote into a folder; see `open_folder` and `open_critiques`."""
-    return open_critiques(path) if holds_critiques(path) else open_folder(path)
+def open_labels(path: Path) -> EpisodeFolder | RowFolder | None:
+    """What `label` or `collect` wrote into a folder; see `open_folder` and `open_rows`."""
+    return open_folder(path) if (kind := kind_of(path)) is None else open_rows(path, kind)
+
+
+def _format(kind: str) -> str:
+    return f"lit_agentrl {kind}"
 
 
 def _piece(entry: Mapping[str, Any]) -> Piece:
@@ -157,17 +170,3 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
     if min(numbers.values()) < 0:
         raise ValueError("a piece has less than nothing")
     return Piece(**numbers, sha256=str(entry["sha256"]))
-
-
-def row_of(question: str, critique: str, episode: Episode) -> dict[str, Any]:
-    """A row of ``data=unpaired``: the critique answers the question, and is as good as the episode.
-
-    A question belongs to one episode, so rows are held out and compared with those of the same instance: those of an
-    instance are on the side on which its recorded episodes are.
-    """
-    return {
-        "prompt": [{"role": "user", "content": question}],
-        "completion": [{"role": "assistant", "content": critique}],
-        "label": bool(episode.success),
-        "held_out_with": f"{episode.task_name}|{episode.instance_seed}",
-    }

@@ -1,4 +1,4 @@
-"""Folders of critiques: whole after any kill, damage is one line, and rows of one instance are held out together."""
+"""Folders of rows: whole after any kill, damage is one line, and rows of one instance are held out together."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.data.critiques import ROWS, CritiqueFolder, open_critiques, open_labels, row_of
 from lit_agentrl.data.episodes import EpisodeFolder
 from lit_agentrl.data.kinds import side_of
 from lit_agentrl.data.reading import read
+from lit_agentrl.data.row_folder import RowFolder, open_labels, open_rows
 from lit_agentrl.data.unpaired import Unpaired
+from lit_agentrl.entry.criticising import row_of
 from lit_agentrl.episode import Episode
 from tests.data.test_reading import file, reply, student
 from tests.rewards.conftest import episode, turn
 
-PART = f"{ROWS}.part"
+ROWS, PART = "critiques.jsonl", "critiques.jsonl.part"
 
 
 def played(seed: int, success: bool = False) -> Episode:
@@ -32,15 +33,15 @@ def rows(*numbers: int) -> list[dict[str, Any]]:
     ]
 
 
-def begun(folder: Path) -> CritiqueFolder:
+def begun(folder: Path) -> RowFolder:
     folder.mkdir()
-    made = CritiqueFolder(folder, {"of": "x"}, planned=2)
+    made = RowFolder(folder, {"of": "x"}, planned=2)
     made.write_manifest()
-    return made.add(rows(0, 1))
+    return made.add(rows(0, 1), good=1)
 
 
-def reopened(folder: Path) -> CritiqueFolder:
-    found = open_critiques(folder)
+def reopened(folder: Path) -> RowFolder:
+    found = open_rows(folder, "critiques")
     assert found is not None
     return found
 
@@ -50,10 +51,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_is_whole_after_any_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert open_critiques(tmp_path / "none") is None
+    assert open_rows(tmp_path / "none", "critiques") is None
     once = begun(tmp_path / "once")
     assert not once.is_complete and not once.rows.exists()
-    once = once.add(rows(2))
+    once = once.add(rows(2), good=1)
     expected = contents(once.path)
     assert once.is_complete and set(expected) == {ROWS, "manifest.json"}
     lines = expected[ROWS].splitlines()
@@ -63,22 +64,22 @@ def test_a_folder_is_whole_after_any_kill(tmp_path: Path, monkeypatch: pytest.Mo
     for number, name in enumerate(("write_manifest", "settle")):
         again = begun(tmp_path / f"killed{number}")
         with monkeypatch.context() as patched:
-            patched.setattr(CritiqueFolder, name, lambda _: 1 / 0)
+            patched.setattr(RowFolder, name, lambda _: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                again.add(rows(2))
+                again.add(rows(2), good=1)
         found = reopened(again.path)
         assert len(found.shards) == 1 + number and not found.is_complete and (again.path / PART).exists()
         found.settle()
         found = reopened(again.path)
         if not number:
-            found = found.add(rows(2))
+            found = found.add(rows(2), good=1)
         assert found.is_complete and contents(again.path) == expected
     # a torn line
     torn = begun(tmp_path / "torn")
     with open(torn.path / PART, "ab") as opened:
         opened.write(b'{"prompt": [{"role": "us')
     torn.settle()
-    torn.add(rows(2))
+    torn.add(rows(2), good=1)
     assert contents(torn.path) == expected
     assert open_labels(torn.path) == reopened(torn.path)
 
@@ -97,15 +98,18 @@ def test_what_is_damaged_or_of_something_else_is_one_line(tmp_path: Path) -> Non
     ):  # fmt: skip
         (made.path / "manifest.json").write_text(json.dumps({**manifest, **wrong}))
         with pytest.raises(ValueError, match=rf"manifest.json is damaged \(.*{said}") as raised:
-            open_critiques(made.path)
+            open_rows(made.path, "critiques")
         assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="episodes holds no critiques, and something else; name another"):
-        open_critiques(other)
+        open_rows(other, "critiques")
+    RowFolder(made.path.with_name("revised"), {}, kind="revisions").add([], good=0)
+    with pytest.raises(ValueError, match="made holds no revisions, and something else"):
+        open_rows(made.path, "revisions")
     (made.path / PART).write_bytes(b"x" + (made.path / PART).read_bytes()[1:])
     with pytest.raises(ValueError, match=r"critiques\.jsonl\.part is damaged: its checksums"):
         made.settle()
     with pytest.raises(
-        ValueError, match=r"path=.* is a folder of critiques; name the file in it, .*made/crit"
+        ValueError, match=r"path=.* is a folder of critiques; name its file, .*made/critiques.jsonl"
     ):
         read(Unpaired(path=str(made.path), batch=1), student(), seed=0)
     (made.path / PART).unlink()
