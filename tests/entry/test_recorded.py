@@ -145,6 +145,13 @@ def test_what_makes_no_sense_is_one_line(
     assert said in refused(f"env=bandit {small} trainer.max_epochs=1 {given}")
 
 
+def test_options_of_an_experiment_for_other_data_are_one_line(
+    in_empty_folder: Path, refused: Refused
+) -> None:
+    said = refused("experiment=sokoban_strong data=rollouts")
+    assert "data=rollouts has no option batch, which the experiment sets; leave out data=rollouts" in said
+
+
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_a_run_that_is_continued_is_the_same_to_the_bit(in_empty_folder: Path) -> None:

@@ -47,6 +47,11 @@ def build_kind(
     if not cfg.get("data"):
         _check_judged(algorithm, None, update)
         return algorithm, None
+    if "_target_" not in cfg.data:  # an experiment of another data set has set it
+        raise ValueError(
+            f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, or "
+            "the experiment"
+        )
     with named("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
