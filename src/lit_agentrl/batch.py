@@ -109,6 +109,9 @@ class TrajectoryBatch:
     )
     success_B: Tensor = column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
     source_B: Tensor = column(torch.int8, says="`Source`")
+    is_opponent_B: Tensor = column(
+        torch.bool, toy=[0, 1, 0, 1], says="played by the opponent, see `opponent`"
+    )
     end_B: Tensor = column(torch.int8, says="`EndReason`")
     is_truncated_B: Tensor = column(
         torch.bool, says="a limit cut off a reply of the trajectory, or left no room for the next message"

@@ -20,7 +20,7 @@ from lit_agentrl.distributed import (
     rank,
     sum_over_ranks,
 )
-from lit_agentrl.episode import EndReason, Episode, Outcome
+from lit_agentrl.episode import EndReason, Episode, Outcome, Source
 from lit_agentrl.report.episodes import EpisodeMetrics
 
 
@@ -105,7 +105,7 @@ def rollout_row(
         playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
     """
     metrics = EpisodeMetrics().to(device)
-    unaided = [episode for episode in batch.episodes if not episode.hint]
+    unaided = [e for e in batch.episodes if not e.hint and e.source is not Source.OPPONENT]
     metrics.update([episode.outcome for episode in unaided])
     metrics.update_texts(unaided)
     result = metrics.compute()
