@@ -123,7 +123,7 @@ class OpponentEngine:
             reader: Reader = Mixture(network, reference, mix)
             if reason := why_not(reference, given["max_context_tokens"], forward_context):
                 raise ValueError(
-                    f"slots cannot hold the state of the reference: it {reason}; use another reference"
+                    f"slots cannot hold the state of the reference ({reason}); use another reference"
                 )
             self._engines.append(make(**given, reader=reader))
         self.capabilities = replace(self._engines[0].capabilities, fork=False)

@@ -50,7 +50,7 @@ class Opponent(Refill):
         """
         require(
             1 <= self._number(members) < members, "opponents", self._opponents,
-            f"at least 1 and fewer than rollout.members={members}, since both play; raise rollout.members to 2 or more",
+            f"at least 1 and fewer than rollout.members={members}, since both play; set rollout.members=2 or more",
         )  # fmt: skip
         return None
 

@@ -1,0 +1,90 @@
+"""Opponent: which members it plays, what rows and means hold of it, and what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.engines.base import Capabilities
+from lit_agentrl.engines.needs import require_promised
+from lit_agentrl.episode import Source
+from lit_agentrl.rl import filters
+from lit_agentrl.rollout.structures.opponent import Opponent
+from lit_agentrl.rollout.structures.refill import Refill
+from tests.entry.test_structure import built
+from tests.rollout.test_collector import LOSE, WIN, collect
+
+PROMPTS = StepBatch(0, seed_P=[7, 8], task_P=[0, 0], group_P=[0, 1])
+
+
+def players(structure: Refill, members: int) -> list[bool]:
+    return [spec.opponent for spec in structure.plan(PROMPTS, members)]
+
+
+def test_the_last_members_of_each_group_are_the_opponents() -> None:
+    assert players(Opponent(), 5) == 2 * [False, False, False, True, True]
+    assert players(Opponent(opponents=3), 4) == 2 * [False, True, True, True]
+    assert players(Refill(), 2) == [False] * 4
+    plain = Refill().plan(PROMPTS, 4)
+    assert [(s.group, s.member, s.instance_seed) for s in Opponent().plan(PROMPTS, 4)] == [
+        (s.group, s.member, s.instance_seed) for s in plain
+    ]
+    assert Opponent().evaluated(plain) == plain, "evaluations are of the policy alone"
+
+
+def test_rows_say_who_played_and_means_are_of_the_policy() -> None:
+    script = lambda spec, k: WIN if spec.opponent or (spec.group == 31 and not spec.member) else LOSE  # noqa: E731
+    batch, row, waves = collect(Opponent(), script=script, members=4)
+    rows = batch.trajectories
+    assert rows is not None and len(waves) == 1
+    assert rows.is_opponent_B.tolist() == 2 * [False, False, True, True]
+    assert rows.source_B.tolist() == 2 * ([Source.ROLLOUT] * 2 + [Source.OPPONENT] * 2)
+    assert (row["rollout/success"], row["rollout/episodes"]) == (0.25, 4.0)
+    assert row["structure/opponent_success"] == 1.0 and row["structure/win_rate"] == 0.125
+    tokens = sum(episode.num_sampled for episode in batch.episodes)
+    assert row["rollout/action_tokens"] == tokens, "all that was sampled is counted"
+
+
+def test_further_waves_have_opponents_too() -> None:
+    script = lambda spec, k: WIN if spec.group != 30 and spec.opponent else LOSE  # noqa: E731
+    select = partial(filters.dynamic_sampling, target=3)
+    batch, _, waves = collect(Opponent(), select, script)
+    assert len(waves) == 2 and all(s.opponent == (s.member == 1) for wave in waves for s in wave.specs)
+    assert batch.num_kept_groups >= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("algo=xpo", "worker=process"), "plays with the reference, and workers have none; set worker=none"),
+        (("algo=nash_md", "rollout.overlap=true"), "workers have none; set worker=none and rollout.overlap=false"),
+        (
+            ("algo=xpo", "engine=openai", "engine.url=http://localhost:1", "engine.weights_folder=/tmp/w", "engine.model=m"),
+            "engine=OpenAIEngine cannot play with the reference, .* use engine=native",
+        ),
+        (("algo=xpo", "algo.structure.opponents=8"), r"opponents=8 must be .* fewer than rollout\.members=8"),
+        (("algo=xpo", "algo.structure.opponents=0"), "opponents=0 must be a whole number >= 1"),
+        (("algo=xpo", "algo.structure.mix=1.1"), r"mix=1\.1 must be from 0"),
+        (("algo=xpo", "algo/reference=none"), "plays with the reference, and xpo asks for none"),
+        (("algo=nash_md", "algo/kl=none"), "and nash_md asks for none; set algo/reference=frozen, or a KL term"),
+        (("algo=xpo", "algo/structure=refill"), "xpo compares the policy with an opponent, and .* plays none"),
+        (("algo=nash_md", "algo/structure=refill"), "set algo/structure=opponent"),
+        (("algo=grpo", "algo/structure=opponent"), "whose episodes algo=grpo would take for the policy's"),
+        (("algo=xpo", "algo.alpha=-1"), "alpha=-1 must be finite"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        built(*options)
+
+
+def test_a_group_of_one_has_no_opponent() -> None:
+    with pytest.raises(
+        ValueError, match=r"opponents=None must be at least 1 and fewer than rollout\.members=1"
+    ):
+        Opponent().branching(1)
+    vllm = Capabilities(exact_log_probs=True, fork=True, weights="given", is_alone=True)
+    with pytest.raises(ValueError, match="engine=VLLMEngine cannot play with the reference"):
+        require_promised("VLLMEngine", vllm, structure=Opponent.needs, trusts_log_probs=False)
