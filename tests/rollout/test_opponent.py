@@ -60,10 +60,6 @@ def test_further_waves_have_opponents_too() -> None:
     [
         (("algo=xpo", "worker=process"), "plays with the reference, and workers have none; set worker=none"),
         (("algo=nash_md", "rollout.overlap=true"), "workers have none; set worker=none and rollout.overlap=false"),
-        (
-            ("algo=xpo", "engine=openai", "engine.url=http://localhost:1", "engine.weights_folder=/tmp/w", "engine.model=m"),
-            "engine=OpenAIEngine cannot play with the reference, .* use engine=native",
-        ),
         (("algo=xpo", "algo.structure.opponents=8"), r"opponents=8 must be .* fewer than rollout\.members=8"),
         (("algo=xpo", "algo.structure.opponents=0"), "opponents=0 must be a whole number >= 1"),
         (("algo=xpo", "algo.structure.mix=1.1"), r"mix=1\.1 must be from 0"),
@@ -82,9 +78,13 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
 
 def test_a_group_of_one_has_no_opponent() -> None:
     with pytest.raises(
-        ValueError, match=r"opponents=None must be at least 1 and fewer than rollout\.members=1"
+        ValueError, match=r"opponents=null must be at least 1 and fewer than rollout\.members=1"
     ):
         Opponent().branching(1)
-    vllm = Capabilities(exact_log_probs=True, fork=True, weights="given", is_alone=True)
-    with pytest.raises(ValueError, match="engine=VLLMEngine cannot play with the reference"):
-        require_promised("VLLMEngine", vllm, structure=Opponent.needs, trusts_log_probs=False)
+
+
+def test_an_engine_of_one_network_has_no_opponent() -> None:
+    for given in ({"weights": "given", "is_alone": True}, {"weights": "given", "is_server": True}):
+        promised = Capabilities(exact_log_probs=True, fork=True, **given)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="engine=E cannot play with the reference, .* use engine=native"):
+            require_promised("E", promised, structure=Opponent.needs, trusts_log_probs=False)
