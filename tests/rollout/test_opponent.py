@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
+import torch
+from transformers import PreTrainedModel
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.engines.base import Capabilities
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.base import Capabilities, SamplingParams
+from lit_agentrl.engines.native import NativeEngine
 from lit_agentrl.engines.needs import require_promised
-from lit_agentrl.episode import Source
+from lit_agentrl.engines.opponent import OpponentEngine
+from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rl import filters
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.opponent import Opponent
 from lit_agentrl.rollout.structures.refill import Refill
+from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.prompts import Prompt
+from tests.conftest import load_task_yaml, nano_tokenizer
+from tests.engines.test_opponent import two
 from tests.entry.test_structure import built
 from tests.rollout.test_collector import LOSE, WIN, collect
 
@@ -88,3 +103,38 @@ def test_an_engine_of_one_network_has_no_opponent() -> None:
         promised = Capabilities(exact_log_probs=True, fork=True, **given)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="engine=E cannot play with the reference, .* use engine=native"):
             require_promised("E", promised, structure=Opponent.needs, trusts_log_probs=False)
+
+
+def replies(episodes: list[Episode]) -> dict[int, list[list[int]]]:
+    return {e.member: [turn.reply_tokens.tolist() for turn in e.turns] for e in episodes}
+
+
+@pytest.mark.parametrize("share", [None, 1])
+def test_episodes_of_opponents_are_those_of_the_reference_whatever_the_policy_is(share: int | None) -> None:
+    policy, reference = two()
+    make = partial(NativeEngine, num_slots=4)
+    rules = Rules(
+        tasks=[load_task_yaml("bandit")], prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()),
+        engine=partial(OpponentEngine, make, mix=1.0), max_context_tokens=300,
+    )  # fmt: skip
+    params = SamplingParams(max_reply_tokens=8, max_context_tokens=300)
+    wave = Wave(
+        "train", 0, params, tuple(Opponent().plan(replace(PROMPTS, task_P=[0], seed_P=[7], group_P=[0]), 4))
+    )
+
+    def played(network: PreTrainedModel, **more: Any) -> dict[int, list[list[int]]]:
+        here = Inline(
+            replace(rules, **more), network, nullcontext, StrategyDoors(), reference if not more else None
+        )
+        found = here.play(wave, 0) if share is None or more else here.play_shares(wave, 0, share, 1)
+        here.stop()
+        assert more or [e.source for e in found.episodes] == [Source.ROLLOUT] * 2 + [Source.OPPONENT] * 2
+        return replies(found.episodes)
+
+    by_policy, by_reference = (played(network, engine=make) for network in (policy, reference))
+    assert all(by_policy[member] != by_reference[member] for member in range(4))
+    assert played(policy) == {m: (by_policy if m < 2 else by_reference)[m] for m in range(4)}
+    with torch.no_grad():
+        policy.lm_head.weight.mul_(-1)
+    again = played(policy)
+    assert again[0] != by_policy[0] and {m: again[m] for m in (2, 3)} == {m: by_reference[m] for m in (2, 3)}
