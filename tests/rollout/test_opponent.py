@@ -57,6 +57,7 @@ def test_rows_say_who_played_and_means_are_of_the_policy() -> None:
     assert rows.is_opponent_B.tolist() == 2 * [False, False, True, True]
     assert rows.source_B.tolist() == 2 * ([Source.ROLLOUT] * 2 + [Source.OPPONENT] * 2)
     assert (row["rollout/success"], row["rollout/episodes"]) == (0.25, 4.0)
+    assert [(e.group, e.member) for e in batch.own_episodes] == [(30, 0), (30, 1), (31, 0), (31, 1)]
     assert row["structure/opponent_success"] == 1.0 and row["structure/win_rate"] == 0.125
     tokens = sum(episode.num_sampled for episode in batch.episodes)
     assert row["rollout/action_tokens"] == tokens, "all that was sampled is counted"
