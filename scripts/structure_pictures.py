@@ -205,12 +205,10 @@ def of_forget(batches: Sequence[StepBatch]) -> list[Line]:
 def of_opponent(batches: Sequence[StepBatch]) -> list[Line]:
     group = _groups(batches[0].episodes)[0]
     others = [e for e in group if e.source == Source.OPPONENT]
+    note = "by the reference"
     return [
-        line(
-            e, colour="other" if e in others else "own", note="by the reference" if e is others[0] else ""
-        )
-        for e in group
-    ]  # fmt: skip
+        line(e, colour="other" if e in others else "own", note=note if e is others[0] else "") for e in group
+    ]
 
 
 def of_memory(batches: Sequence[StepBatch]) -> list[Line]:
@@ -286,7 +284,8 @@ def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, s
 
 DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
     "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
-    "forget": of_forget, "opponent": of_opponent, "memory": of_memory, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
+    "forget": of_forget, "opponent": of_opponent,
+    "memory": of_memory, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
 }  # fmt: skip
 
 
