@@ -35,6 +35,7 @@ RUNS = {
     "hint": f"{HARD} algo=ghpo",
     "retry": "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.prompts=16 rollout.members=8",
     "forget": f"{LAKE} algo=eepo algo.structure.threshold=9",
+    "opponent": f"{LAKE} algo=xpo",
     "memory": f"{LAKE} algo=archer rollout.members=4 trainer.max_epochs=2",
     "two_level": f"{LAKE} algo=hrl_tar rollout.members=4",
     "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
@@ -201,6 +202,15 @@ def of_forget(batches: Sequence[StepBatch]) -> list[Line]:
     ]
 
 
+def of_opponent(batches: Sequence[StepBatch]) -> list[Line]:
+    group = _groups(batches[0].episodes)[0]
+    others = [e for e in group if e.source == Source.OPPONENT]
+    note = "by the reference"
+    return [
+        line(e, colour="other" if e in others else "own", note=note if e is others[0] else "") for e in group
+    ]
+
+
 def of_memory(batches: Sequence[StepBatch]) -> list[Line]:
     """A group of the second iteration, and the episodes of the first that stand beside it."""
     first, batch = batches
@@ -274,7 +284,8 @@ def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, s
 
 DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
     "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
-    "forget": of_forget, "memory": of_memory, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
+    "forget": of_forget, "opponent": of_opponent,
+    "memory": of_memory, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lit_agentrl.episode import Episode, Outcome, Segment
+from lit_agentrl.episode import Episode, Outcome, Segment, Source
 
 LEFT_OUT = (
     "is_left_out_BT"  # sampled tokens that advantages see and the loss does not; in `StepBatch.columns`
@@ -109,6 +109,9 @@ class TrajectoryBatch:
     )
     success_B: Tensor = column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
     source_B: Tensor = column(torch.int8, says="`Source`")
+    is_opponent_B: Tensor = column(
+        torch.bool, toy=[0, 1, 0, 1], says="played by the opponent, see `opponent`"
+    )
     end_B: Tensor = column(torch.int8, says="`EndReason`")
     is_truncated_B: Tensor = column(
         torch.bool, says="a limit cut off a reply of the trajectory, or left no room for the next message"
@@ -202,6 +205,11 @@ class StepBatch:
     columns: dict[str, Tensor] = field(default_factory=dict)  # of the trajectories, beside their own
     given: dict[str, float] | None = None  # what is logged of trajectories that were not played, but read
     beside: StepBatch | None = None  # read, to be trained on beside those that are played
+
+    @property
+    def own_episodes(self) -> list[Episode]:
+        """Those of the policy, told no part of a solution; what is reported of a policy is of these."""
+        return [e for e in self.episodes if not e.hint and e.source is not Source.OPPONENT]
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
         """Lightning moves batches before the rollout fills them: nothing to move yet."""

@@ -61,6 +61,7 @@ class Source(IntEnum):
     HINT = 2  # told the beginning of a solution
     TRIAL = 3  # by the policy after a step that was taken back
     RECORDED = 4  # read from a data set, whoever wrote it
+    OPPONENT = 5  # by the reference, or a mixture of policy and reference
 
 
 _DTYPES: dict[str, type] = {  # of what a turn holds for each token

@@ -46,7 +46,7 @@ def test_every_documented_metric_is_known() -> None:
         "ref_kl",
         "correction",
     }
-    of_loss |= {"correction_max", "old_kl", "imitation_nll"}
+    of_loss |= {"correction_max", "old_kl", "imitation_nll", "opponent_logp"}
     of_pairs = {f"{name}_{side}" for name in ("reward", "logp", "moved") for side in ("chosen", "rejected")}
     of_loss |= of_pairs | {"reward_margin", "reward_accuracy", "shorter_wins", "desirable_share"}
     of_loss |= {"step_accuracy", "step_chance", "step_brier", "good_share"}

@@ -49,6 +49,7 @@ ACT = {  # what has a structure act in every iteration: trees, a filled buffer, 
     "hint": HARD,
     "mcts": f"{LAKE} algo/structure=mcts rollout.members=6",
     "memory": f"{LAKE} {OFF_POLICY}",
+    "opponent": f"{LAKE} algo=nash_md algo.structure.mix=0.5",
     "refill": WAVES,
     "replay": f"{LAKE} algo=arpo_replay rollout.instances=2 filter=none",
     "retry": ONE_TURN,
@@ -75,6 +76,7 @@ VARIANTS = {
     "two adapters, overlap": f"{EACH['two_level']} {OF_LEVELS} rollout.overlap=true",
     "values, iql": f"{LAKE} algo=iql update.minibatches=2",
     "values, cql": f"{LAKE} algo=cql update.minibatches=2",
+    "opponent, pairs": f"{LAKE} algo=xpo algo.alpha=0.01 update.minibatches=2",
     "costs, safe_rlhf": f"{LAKE} env.game.thin_share=0.5 algo=safe_rlhf update.minibatches=2",
 }
 STRUCTURES = {**EACH, **VARIANTS}

@@ -21,8 +21,8 @@ SMALL = [
 
 # one of each structure, critic and kind of comparison; every algorithm's loss is pinned in tests/golden
 OFTEN = (
-    "arpo", "arpo_replay", "dapo", "delta", "eepo", "ghpo", "gigpo", "grpo", "kto", "mcts_ppo", "online_dpo", "ppo",
-    "ppo_turn", "remax", "safe_rlhf", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo",
+    "arpo", "arpo_replay", "dapo", "delta", "eepo", "ghpo", "gigpo", "grpo", "kto", "mcts_ppo", "nash_md", "online_dpo",
+    "ppo", "ppo_turn", "remax", "safe_rlhf", "spin", "step_dpo", "training_free_grpo", "tree_grpo", "ufo", "xpo",
 )  # fmt: skip
 OPTIONS = {
     "ufo": ["env=sokoban", "env.max_turns=1", "env.max_actions_per_turn=10"],

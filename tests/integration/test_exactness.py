@@ -12,7 +12,14 @@ from tests.integration.conftest import TINY, assert_equal_runs, command, outcome
 @pytest.mark.slow
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "option", ["algo=starpo", "algo=svpo", pytest.param("algo=dapo", marks=pytest.mark.long)]
+    "option",
+    [
+        "algo=starpo",
+        "algo=svpo",
+        "algo=xpo",
+        "algo=nash_md",
+        pytest.param("algo=dapo", marks=pytest.mark.long),
+    ],
 )
 def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_path: Path) -> None:
     """Two iterations straight equal one, then a longer target through resume=.

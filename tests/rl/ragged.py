@@ -88,6 +88,7 @@ def ragged(
         "return_B": torch.where(is_end_BT, reward_BT, 0.0).sum(1),
         "success_B": torch.rand(B, generator=draw) < 0.5,
         "source_B": torch.where(torch.arange(B) % 3 == 0, 2, 0).to(torch.int8),  # some were told a hint
+        "is_opponent_B": torch.arange(B) % 2 == 1,
         "end_B": torch.zeros(B, dtype=torch.int8),
         "is_truncated_B": torch.arange(B) % 5 == 4,
         "state_key_BK": torch.randint(0, 3, (B, K), generator=draw),

@@ -103,7 +103,7 @@ class CollapseMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
     ) -> None:
         """Look at the replies, which the batch alone holds."""
-        self._replies = of_replies([episode for episode in batch.episodes if not episode.hint])
+        self._replies = of_replies(batch.own_episodes)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the entropy of each game's validation, which shows the weights after the update; and the start."""

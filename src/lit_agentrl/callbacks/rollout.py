@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
-from lit_agentrl.modules.contract import as_agent, as_trained
+from lit_agentrl.modules.contract import Trained, as_agent, as_trained
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
@@ -64,7 +64,14 @@ class RolloutCallback(Callback):
                     return turn_values(networks.values, pack([episode]).to(pl_module.device).tensors())
 
             self.collector.structure.take_critic(values)
-        self._players.open(network, context, doors)
+        reference = None
+        if self.collector.structure.opponent is not None and isinstance(pl_module, Trained):
+            if doors.is_sharded:
+                raise ValueError(
+                    "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
+                )
+            reference = pl_module.updater.networks.reference
+        self._players.open(network, context, doors, reference)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs

@@ -62,6 +62,7 @@ class TurnRequest:
         tools: what the reply may call, as chat APIs take them; as before.
         is_plan: of `two_level`, where each level may have an adapter of its own.
         found: what the game was asked for this reply; no engine that samples reads it.
+        is_opponent: the reply is the opponent's, see `OpponentEngine`.
     """
 
     episode: int
@@ -72,6 +73,7 @@ class TurnRequest:
     tools: Sequence[Mapping[str, Any]] = ()
     is_plan: bool = False
     found: str | None = None
+    is_opponent: bool = False
 
 
 @dataclass
@@ -106,6 +108,9 @@ class Capabilities:
     weights: Literal["shared", "given", "none"] = "shared"
     is_server: bool = False  # one for all processes of a run, with the weights of one version at a time
     is_alone: bool = False  # cannot be in one of several training processes
+    opponent: bool = (
+        False  # it takes a `reader` of two networks, so that an opponent can play beside the policy
+    )
 
 
 class Engine(Protocol):

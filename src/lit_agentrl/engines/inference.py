@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,18 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from lit_agentrl.engines.cache import SlotCache
 from lit_agentrl.engines.ragged import Packed
 from lit_agentrl.models.onednn import quick_linears
+
+
+class Reader(Protocol):
+    """What gives the next-token logits of an engine's slots; called, it is the context of its reads."""
+
+    def __call__(self) -> AbstractContextManager[None]: ...
+
+    def cache(self, num_slots: int, max_length: int) -> Any:
+        """The state of so many slots, which can ``move`` from one to another."""
+
+    def read(self, cache: Any, packed: Packed) -> Tensor:
+        """See `Inference.read`."""
 
 
 class Inference:
@@ -45,6 +58,10 @@ class Inference:
                 config._attn_implementation_internal = name
             for module in training:
                 module.__dict__["training"] = True
+
+    def cache(self, num_slots: int, max_length: int) -> SlotCache:
+        """See `Reader`."""
+        return SlotCache(num_slots, max_length)
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
         """Read packed tokens into the slots of ``cache``; the logits (num_last, V) of each slot's last token.

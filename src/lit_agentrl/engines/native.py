@@ -16,8 +16,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
-from lit_agentrl.engines.cache import SlotCache
-from lit_agentrl.engines.inference import Inference
+from lit_agentrl.engines.inference import Inference, Reader
 from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
@@ -46,15 +45,17 @@ class NativeEngine:
         num_slots: episodes decoded together; memory is slots x context.
         max_context_tokens: length of a slot.
         forward_context: the strategy's precision context.
+        reader: gives the logits; None: the network alone.
 
     A network whose state slots cannot hold is served by :class:`ReencodingEngine` behind the same methods,
     which the log says once.
 
     Raises:
-        ValueError: the network has fewer positions than ``max_context_tokens``.
+        ValueError: the network has fewer positions than ``max_context_tokens``, or slots cannot hold the state of one
+            that a ``reader`` reads.
     """
 
-    capabilities = Capabilities(exact_log_probs=True, fork=True)
+    capabilities = Capabilities(exact_log_probs=True, fork=True, opponent=True)
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class NativeEngine:
         num_slots: int = 128,
         max_context_tokens: int = 1024,
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
+        reader: Reader | None = None,
     ) -> None:
         if network is None:  # of a model behind an API
             raise ValueError(
@@ -77,15 +79,19 @@ class NativeEngine:
         self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
         self._is_end_V[list(end_of_turn_ids)] = True
         self._context = forward_context
-        self._inference = Inference(network, NAME)
+        self._inference: Reader = Inference(network, NAME) if reader is None else reader
         self._slower: ReencodingEngine | None = None
         if reason := why_not(network, max_context_tokens, forward_context):
+            if reader is not None:
+                raise ValueError(
+                    f"slots cannot hold the state of the model ({reason}), and an opponent needs them"
+                )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
             self._slower = ReencodingEngine(
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
                 max_context_tokens=max_context_tokens, forward_context=forward_context,
             )  # fmt: skip
-        self._cache = SlotCache(num_slots, max_context_tokens)
+        self._cache = self._inference.cache(num_slots, max_context_tokens)
         self._rows = Rows(num_slots, max_context_tokens)
         self._waiting: deque[TurnRequest] = deque()
         self._refused: list[TurnResult] = []

@@ -101,6 +101,11 @@ def require_promised(
             f"engine={name} cannot fork episodes, which algo/structure needs; use engine=native, or "
             "algo/structure=independent"
         )
+    if "opponent" in structure and not promised.opponent:
+        raise ValueError(
+            f"engine={name} cannot play with the reference, whose episodes algo/structure=opponent asks for; use "
+            "engine=native"
+        )
     _require_together(name, promised, processes=processes, has_workers=has_workers, is_ahead=is_ahead)
     if trusts_log_probs and not promised.exact_log_probs:
         raise ValueError(

@@ -24,6 +24,7 @@ from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.needs import open_engine, reach
+from lit_agentrl.engines.opponent import OpponentEngine
 from lit_agentrl.engines.support import require_positions
 from lit_agentrl.entry.games import Games, TaskLoader
 from lit_agentrl.entry.making import engine_of, made, made_policy
@@ -174,6 +175,8 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     reach(make)
     if levels_of(policy.network):
         make = partial(LevelEngine, make)
+    if (mix := parts.structure.opponent) is not None:
+        make = partial(OpponentEngine, make, mix=mix)
     return partial(open_engine, make, asked=asked)
 
 

@@ -97,7 +97,7 @@ def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:
         structure.needs - {WHOLE_CONTEXT}
         or structure.gives & {BASELINE, BRANCHES}
         or structure.wants_repeats
-        or (structure.is_off_policy or structure.takes_trials)
+        or (structure.is_off_policy or structure.takes_trials or structure.opponent is not None)
     ):
         raise ValueError(
             f"algo.structure={type(structure).__name__} plays groups of its own, and data={name} has those of "

@@ -57,12 +57,13 @@ def check_structure(
     """
     name = type(structure).__name__
     _check_learning(name, structure, algorithm)
+    _check_opponent(name, structure, algorithm)
     if structure.is_off_policy and not algorithm.needs("old_logp_BT"):
         raise ValueError(
             f"algo.structure={name} trains on rows of other weights, and {algorithm.name} compares none with those of "
             "now; set algo/ratio=token and a clip rule, or algo/structure=refill"
         )
-    known = {"fork", "entropies", WHOLE_CONTEXT}
+    known = {"fork", "entropies", "opponent", WHOLE_CONTEXT}
     if unknown := sorted(structure.needs - known):
         valid = ", ".join(sorted(known))
         raise ValueError(f"algo.structure={name} needs {unknown[0]}, which is unknown; valid: {valid}")
@@ -154,6 +155,27 @@ def _check_learning(name: str, structure: Structure, algorithm: Objective) -> No
         )
 
 
+def _check_opponent(name: str, structure: Structure, algorithm: Objective) -> None:
+    """Refuse an opponent whose episodes would be taken for the policy's, one without a network, and none at all."""
+    if structure.opponent is None:
+        if algorithm.needs("is_opponent_B"):
+            raise ValueError(
+                f"algo={algorithm.name} compares the policy with an opponent, and algo.structure={name} plays none; "
+                "set algo/structure=opponent"
+            )
+        return
+    if not algorithm.needs("is_opponent_B"):
+        raise ValueError(
+            f"algo.structure={name} plays an opponent, whose episodes algo={algorithm.name} would take for the "
+            "policy's; use algo=xpo, algo=nash_md, or algo/structure=refill"
+        )
+    if not algorithm.needs("ref_logp_BT"):
+        raise ValueError(
+            f"algo.structure={name} plays with the reference, and {algorithm.name} asks for none; set "
+            "algo/reference=frozen, or a KL term such as algo/kl=loss_k1_plus"
+        )
+
+
 def check_trained(structure: Structure, games: Games) -> None:
     """Refuse games to train on that the structure cannot play.
 
@@ -180,7 +202,7 @@ def never_repeated(structure: Structure, games: Games, instances: int | None) ->
 
 
 def check_critic(structure: Structure, *, has_critic: bool, plays_here: bool) -> None:
-    """Refuse a structure that asks a critic where there is none, or where others play.
+    """Refuse a structure that asks a critic where there is none, or asks one or a reference where others play.
 
     Raises:
         ValueError: naming the remedy.
@@ -195,6 +217,11 @@ def check_critic(structure: Structure, *, has_critic: bool, plays_here: bool) ->
         raise ValueError(
             f"algo.structure={name} asks the critic while episodes are played, and workers have none; set worker=none "
             "and rollout.overlap=false, or algo.structure.critic_share=0"
+        )
+    if structure.opponent is not None and not plays_here:
+        raise ValueError(
+            f"algo.structure={name} plays with the reference, and workers have none; set worker=none and "
+            "rollout.overlap=false"
         )
 
 

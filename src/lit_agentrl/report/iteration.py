@@ -105,13 +105,13 @@ def rollout_row(
         playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
     """
     metrics = EpisodeMetrics().to(device)
-    unaided = [episode for episode in batch.episodes if not episode.hint]
-    metrics.update([episode.outcome for episode in unaided])
-    metrics.update_texts(unaided)
+    own = batch.own_episodes
+    metrics.update([episode.outcome for episode in own])
+    metrics.update_texts(own)
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     row = {f"rollout/{name}": value for name, value in result.items()}
-    row |= _by_task(unaided, task_names, device) | _of_branches(batch.episodes)
+    row |= _by_task(own, task_names, device) | _of_branches(batch.episodes)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [

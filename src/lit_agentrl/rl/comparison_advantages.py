@@ -27,6 +27,30 @@ def win_rate(
     return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
 
 
+def against_opponent(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    is_opponent_B: Tensor,
+    baseline: float = 0.5,
+) -> Advantage:
+    """``1/M sum_j P(i > j) - baseline`` over the M opponents j of the group: Nash-MD, arXiv 2312.00886.
+
+    A tie counts a half.  Opponents (``is_opponent_B``) and groups without one get 0.  ``baseline`` is in [0, 1].
+    """
+    require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
+    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_opponent_S = torch.zeros_like(found.return_S)
+    is_scored_B = found.index_B >= 0
+    is_opponent_S[found.index_B[is_scored_B]] = is_opponent_B[is_scored_B].to(is_opponent_S)
+    below_S, equal_S, size_S = _compared(found, is_opponent_S)
+    rate_S = (below_S + 0.5 * equal_S) / size_S.clamp(min=1)
+    value_S = torch.where((size_S > 0) & (is_opponent_S == 0), rate_S - baseline, torch.zeros_like(rate_S))
+    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+
+
 def quantile(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
     """``1/N sum_j 1[R_j <= R_i]``, itself included: the quantile reward of QRPO, arXiv 2507.08068."""
     found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
@@ -51,12 +75,16 @@ def above(*, return_B: Tensor, is_action_BT: Tensor, threshold: float = 0.0) -> 
     return Advantage(broadcast_to_actions((return_B > threshold).to(return_B.dtype), is_action_BT))
 
 
-def _compared(found: Trajectories) -> tuple[Tensor, Tensor, Tensor]:
-    """For each trajectory: those of its group that earned less, as much (itself included), and all; float64."""
+def _compared(found: Trajectories, counted_S: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """For each trajectory: those of its group that earned less, as much (itself included), and all; float64.
+
+    Those with a 1 in ``counted_S`` are counted, and the others not; None: all are.
+    """
+    counted_S = torch.ones_like(found.return_S) if counted_S is None else counted_S
     key = torch.stack([found.group_S.double(), found.return_S], dim=1)
     ids, place_S = torch.unique(key, dim=0, return_inverse=True)
-    equal = torch.bincount(place_S, minlength=len(ids)).double()
-    size = segment_sum(torch.ones_like(found.return_S), found.group_S, found.num_groups)
+    equal = segment_sum(counted_S, place_S, len(ids))
+    size = segment_sum(counted_S, found.group_S, found.num_groups)
     before = size.cumsum(0) - size  # of the groups before
     below = (equal.cumsum(0) - equal) - before[ids[:, 0].long()]
     return below[place_S], equal[place_S], size[found.group_S]

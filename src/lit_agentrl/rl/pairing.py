@@ -154,6 +154,32 @@ def demonstrated(
     return _picked(found, source_B[row_N[found.chosen_P]] != 0)
 
 
+def opposed(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    is_opponent_B: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """Each trajectory of the policy with each of the opponent in its group, whichever is better: XPO's pairs.
+
+    ``is_opponent_B`` says who has played a row; other arguments are as of `all_pairs`.
+    """
+    found = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    units = found.units
+    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
+    is_opponent_N = is_opponent_B[row_N]
+    return _picked(found, is_opponent_N[found.chosen_P] != is_opponent_N[found.rejected_P])
+
+
 def equal_length(
     *,
     return_B: Tensor,

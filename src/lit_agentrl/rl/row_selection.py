@@ -24,6 +24,11 @@ def keep_all(*, trajectory_B: Tensor) -> Tensor:
     return torch.ones_like(trajectory_B, dtype=torch.bool)
 
 
+def own(*, is_opponent_B: Tensor) -> Tensor:
+    """Drops what the opponent has played: it is there to be compared with."""
+    return ~is_opponent_B
+
+
 def abs_advantage(
     *, advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, threshold: float = 0.01
 ) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch, columns
 from lit_agentrl.distributed import rank
-from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.episode import Episode, Source, Turn
 
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
 _RANK_BITS = 40  # of a node's number, above those of the tokens of one rank
@@ -90,6 +90,7 @@ def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
         "return_B": episode.training_return,
         "success_B": episode.success,
         "source_B": int(episode.source),
+        "is_opponent_B": episode.source is Source.OPPONENT,
         "end_B": int(episode.end),
         "is_truncated_B": episode.is_truncated,
         "state_key_BK": [turn.state_key for turn in turns],

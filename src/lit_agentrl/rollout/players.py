@@ -44,8 +44,14 @@ class Players:
         self._now: PlayNow | None = None
         self._ahead: PlayAhead | None = None
 
-    def open(self, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors) -> None:
-        """Make the engine of this process around the trainer's network.
+    def open(
+        self,
+        network: PreTrainedModel,
+        forward_context: ForwardContext,
+        doors: StrategyDoors,
+        reference: Any = None,
+    ) -> None:
+        """Make the engine of this process around the trainer's network, and the reference that an opponent plays with.
 
         Raises:
             ValueError: a worker is to play without weights.
@@ -57,7 +63,7 @@ class Players:
                 "engine.concurrency for more requests at a time"
             )
         self._network, self._context, self._doors = network, forward_context, doors
-        self._here = Inline(self._rules, network, forward_context, doors)
+        self._here = Inline(self._rules, network, forward_context, doors, reference)
 
     def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
         """Open the worker.

@@ -53,9 +53,11 @@ class Rules:
     shots: Mapping[str, Sequence[Message]] = field(default_factory=dict)
     asks: Look | None = None
 
-    def open_engine(self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext) -> Engine:
-        """The engine around this network."""
-        return self.engine(**self.engine_options(network, forward_context))
+    def open_engine(
+        self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext, **more: Any
+    ) -> Engine:
+        """The engine around this network, and what ``more`` it is made of."""
+        return self.engine(**self.engine_options(network, forward_context), **more)
 
     def engine_options(
         self, network: PreTrainedModel | None, forward_context: ForwardContext = nullcontext

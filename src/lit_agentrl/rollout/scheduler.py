@@ -23,7 +23,8 @@ class EpisodeSpec:
     A ``greedy`` episode takes the most likely token everywhere.  ``hint`` is the share of the game's solution that its
     opening tells.  Of a game of one turn an episode may hold several ``tries``: after each that does not solve it the
     same instance begins anew, and ``feedback`` is all that the policy is told.  ``lessons`` stand in the opening.  A
-    reply that is a plan stands before each ``plan_every`` that act; 0: none.
+    reply that is a plan stands before each ``plan_every`` that act; 0: none.  Who plays may be
+    the structure's ``opponent``.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class EpisodeSpec:
     feedback: str = ""
     lessons: str = ""
     plan_every: int = 0
+    opponent: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Scheduler:
             task=spec.task,
             task_name=self._rules.tasks[spec.task].name,
             instance_seed=spec.instance_seed,
-            source=Source.HINT if spec.hint else Source.ROLLOUT,
+            source=Source.OPPONENT if spec.opponent else Source.HINT if spec.hint else Source.ROLLOUT,
             hint=spec.hint,
             tree=branch.tree if parent is None else self._plays[parent].episode.tree_member,
         )
@@ -227,7 +229,10 @@ class Scheduler:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
         unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
-        request = TurnRequest(index, unread, key, wave.params, is_plan=turn.is_plan, found=play.found)
+        request = TurnRequest(
+            index, unread, key, wave.params, is_plan=turn.is_plan, found=play.found,
+            is_opponent=episode.source is Source.OPPONENT,
+        )  # fmt: skip
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)

@@ -76,7 +76,8 @@ class Structure(Protocol):
     """One way of playing groups.  A class that inherits these defaults plays independent episodes, once.
 
     Attributes:
-        needs: of the engine ``"fork"`` and ``"entropies"``, of the context `WHOLE_CONTEXT`; checked at start.
+        needs: of the engine ``"fork"``, ``"entropies"`` and ``"opponent"``, of the context `WHOLE_CONTEXT`; checked at
+            start.
         gives: what filter and algorithm may ask of it: `BASELINE`, `BRANCHES`, `PLANS`, `MORE_GROUPS`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
@@ -85,6 +86,8 @@ class Structure(Protocol):
         mixes_groups: whether rows of other instances stand in a group.
         asks_critic: whether its rule asks for values of states; :meth:`take_critic` is then called first of all.
         is_sequential: whether an iteration is planned with what the one before it has taught: it is not played ahead.
+        opponent: share of the reference in who plays the specs that say ``opponent``, from 0, the policy itself, to 1,
+            the reference; None: there are no such specs.
     """
 
     needs: frozenset[str] = frozenset()
@@ -96,6 +99,7 @@ class Structure(Protocol):
     mixes_groups: bool = False
     asks_critic: bool = False
     is_sequential: bool = False
+    opponent: float | None = None
 
     def check_game(self, task: Task) -> None:
         """Find a game that this structure cannot play, before anything is played.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -53,18 +55,25 @@ class Inline:
         network: the trainer's.
         forward_context: the strategy's precision context.
         doors: of the strategy.
+        reference: what an opponent plays with, where there is one.
 
     Attributes:
         capabilities: of the engine.
     """
 
     def __init__(
-        self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, doors: StrategyDoors
+        self,
+        rules: Rules,
+        network: PreTrainedModel,
+        forward_context: ForwardContext,
+        doors: StrategyDoors,
+        reference: Any = None,
     ) -> None:
         self._network = network
         self._seed, self._chat = rules.seed, rules.chat
-        self._gathered = doors.gathered
-        self._engine = engine = rules.open_engine(network, forward_context)
+        self._gathered, self._in_use, self._reference = doors.gathered, doors.in_use, reference
+        more = {} if reference is None else {"reference": reference}
+        self._engine = engine = rules.open_engine(network, forward_context, **more)
         self.capabilities = engine.capabilities
         self._sync = WeightSync(engine, network, rules, forward_context, barrier=doors.barrier)
         self._scheduler = Scheduler(rules, engine)
@@ -72,7 +81,7 @@ class Inline:
     def play(self, wave: Wave, version: int) -> Played:
         """The episodes, played now and together; ``version`` is that of the weights."""
         # ranks decode different numbers of steps: no collective within, once the weights are given
-        with self._gathered(self._network):
+        with self._gathered(self._network), self._opponent():
             self._sync.load(None, version)  # the weights are the trainer's own
             row = self._sync.probed(wave.params)
             episodes = self._scheduler.play(wave)
@@ -81,7 +90,7 @@ class Inline:
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
         """As `play`, in shares of ``size`` prompts, each of which begins with an empty engine."""
         shares, played = cut(wave, size, self._seed), {}
-        with self._gathered(self._network), threads_of_torch(threads):
+        with self._gathered(self._network), self._opponent(), threads_of_torch(threads):
             self._sync.load(None, version)  # also on a rank that has no share
             for share in shares:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
@@ -94,6 +103,12 @@ class Inline:
             self._sync.probed(params)
             asked = ask(self._engine, self._chat, questions, params)
             return replace(asked, used=self._sync.used())
+
+    def _opponent(self) -> AbstractContextManager[object]:
+        """Within, the reference lies where the policy does."""
+        if self._reference is None:
+            return nullcontext()
+        return self._in_use(self._reference, self._network.device)
 
     def stop(self) -> None:
         """Close the games that are kept for further episodes, and the engine."""
