@@ -49,8 +49,8 @@ def build_kind(
         return algorithm, None
     if "_target_" not in cfg.data:  # an experiment of another data set has set it
         raise ValueError(
-            f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, or "
-            "the experiment"
+            f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, "
+            "or the experiment"
         )
     with named("data"):
         kind = made(cfg, "data", Kind)
