@@ -17,6 +17,7 @@ from lit_agentrl.update.critic import Critic, separate_if_needed
 # what a critic may have beside V of states: its column, in words, and the option that has it
 _BESIDE = (
     ("q_BT", "Q of every token", "conservative"),
+    ("implicit_q_BT", "Q of every token beside V", "implicit"),
     ("cost_value_BT", "values of costs", "costs"),
 )
 
@@ -66,7 +67,7 @@ def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
         if column in columns and not algorithm.needs(column):
             raise ValueError(f"{name} asks for no {what}, which this critic has: set critic=separate")
     rate = given.get("target_rate", 1.0)
-    if rate != 1 and not algorithm.needs("target_value_BT"):
+    if rate != 1 and not any(algorithm.needs(f"target_{column}") for column in columns):
         raise ValueError(
             f"critic.target_rate={rate} has no effect: targets of {name} are no temporal differences; set it to 1"
         )

@@ -14,7 +14,7 @@ from transformers import AutoModel, PreTrainedModel
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
-from lit_agentrl.models.heads import StateValues, TokenValues, ValueHead, ValuesAndCosts
+from lit_agentrl.models.heads import StateValues, TokensAndState, TokenValues, ValueHead, ValuesAndCosts
 from lit_agentrl.models.logprobs import hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
@@ -76,7 +76,8 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
-        for critic, heads in (("conservative", TokenValues), ("costs", ValuesAndCosts)):
+        others = (("conservative", TokenValues), ("costs", ValuesAndCosts), ("implicit", TokensAndState))
+        for critic, heads in others:
             if lacking := sorted(set(tensor_names(loss)) & set(heads.columns) - set(self.reads.columns)):
                 raise ValueError(
                     f"loss asks for {lacking[0]}, which this critic does not have; set critic={critic}"
@@ -156,13 +157,14 @@ class Critic(nn.Module):
 def explained(tensors: dict[str, Tensor], kind: str = "") -> float:
     """Explained variance of what the advantages were computed from, over the rows of all ranks.
 
-    It is of the values of states, or of ``q_BT`` where the critic has values of tokens: what the targets are of.
+    It is of the values of states, or of Q of tokens where the critic has it: what the targets are of.
 
     Args:
         tensors: of this rank.
         kind: ``cost_``: of the values of costs.
     """
-    of, targets = "q_BT" if "q_BT" in tensors else f"old_{kind}value_BT", f"{kind}return_BT"
+    of = next((n for n in ("q_BT", "implicit_q_BT") if n in tensors), f"old_{kind}value_BT")
+    targets = f"{kind}return_BT"
     names = (of, targets, "is_value_target_BT")
     everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
     return float(
