@@ -84,7 +84,9 @@ def test_the_loss_worked_by_hand() -> None:
     torch.testing.assert_close(grads[1], torch.tensor([[-1.0, -4, 0, 0]]))
     torch.testing.assert_close(grads[2], torch.tensor([[2.0, 2, 2, 0]]))
     del given["target_implicit_q_BT"]
-    assert float(bind(implicit, given).loss_BT[0, 2].detach()) == pytest.approx(0.7 * 64)  # V to Q of before, 9
+    assert float(bind(implicit, given).loss_BT[0, 2].detach()) == pytest.approx(
+        0.7 * 64
+    )  # V to Q of before, 9
 
 
 def test_the_loss_is_the_sum_of_its_parts() -> None:

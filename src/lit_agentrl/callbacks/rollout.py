@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
-from lit_agentrl.modules.contract import as_agent, as_trained
+from lit_agentrl.modules.contract import Trained, as_agent, as_trained
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
@@ -21,6 +21,7 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.update.critic import played_with
 from lit_agentrl.update.scoring import turn_values
 from lit_agentrl.update.trial import unlearnt
 
@@ -64,7 +65,14 @@ class RolloutCallback(Callback):
                     return turn_values(networks.values, pack([episode]).to(pl_module.device).tensors())
 
             self.collector.structure.take_critic(values)
-        self._players.open(network, context, doors)
+        critic = pl_module.updater.networks.critic if isinstance(pl_module, Trained) else None
+        played = played_with(network, critic)
+        if played is not network and doors.is_sharded:
+            raise ValueError(
+                "critic.beta reads the critic while evaluations are played, and the strategy shards it; use "
+                "strategy=single or ddp, or critic.beta=0"
+            )
+        self._players.open(network, context, doors, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs

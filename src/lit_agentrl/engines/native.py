@@ -21,6 +21,7 @@ from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
+from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.engines.rows import Rows
 from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopRule, StopTable
@@ -51,7 +52,8 @@ class NativeEngine:
     which the log says once.
 
     Raises:
-        ValueError: the network has fewer positions than ``max_context_tokens``.
+        ValueError: the network has fewer positions than ``max_context_tokens``, or slots cannot hold it and it is
+            `Reweighted`.
     """
 
     capabilities = Capabilities(exact_log_probs=True, fork=True)
@@ -80,6 +82,10 @@ class NativeEngine:
         self._inference = Inference(network, NAME)
         self._slower: ReencodingEngine | None = None
         if reason := why_not(network, max_context_tokens, forward_context):
+            if isinstance(network, Reweighted):
+                raise ValueError(
+                    f"critic.beta={network.beta:g} reads slots, and the model {reason}; set critic.beta=0"
+                )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
             self._slower = ReencodingEngine(
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,

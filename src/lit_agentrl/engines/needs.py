@@ -64,6 +64,7 @@ def require_promised(
     processes: int = 1,
     has_workers: bool = False,
     is_ahead: bool = False,
+    beta: float = 0.0,
 ) -> None:
     """Refuse an engine that lacks what the run asks for.
 
@@ -77,6 +78,7 @@ def require_promised(
         processes: that train.
         has_workers: others play training episodes, for each of these processes.
         is_ahead: they play while it trains.
+        beta: by which the values of a critic reweigh what evaluations play.
 
     Raises:
         ValueError: naming the engine, what it lacks and the remedy.
@@ -95,6 +97,11 @@ def require_promised(
         raise ValueError(
             f"engine={name} records no entropies, which a part of algo reads; use algo/tokens=none, no adaptive "
             "algo/entropy and algo/structure=independent, or engine=native"
+        )
+    if beta and promised.weights != "shared":
+        raise ValueError(
+            f"engine={name} computes without the critic, by whose values critic.beta={beta:g} reweighs what "
+            "evaluations play; use engine=native, or critic.beta=0 (beta=0 where a run is evaluated)"
         )
     if "fork" in structure and not promised.fork:
         raise ValueError(

@@ -130,6 +130,6 @@ class TokensAndState:
         q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
         return torch.stack([value_A, q_A, all_AV.logsumexp(1) - q_A], dim=1)
 
-    def tokens(self, out_AC: Tensor) -> Tensor:
-        """Q of all tokens, (A, V)."""
-        return out_AC[:, :-1]
+    def tokens(self, out: Tensor) -> Tensor:
+        """Q of all tokens, (…, V), of what the linear head gives."""
+        return out[..., :-1]
