@@ -82,19 +82,22 @@ def test_what_is_recorded_of_it_is_another_policy(trained: Path, in_empty_folder
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_what_is_refused(trained: Path, finished_run: Path, refused: Refused) -> None:
+def test_what_is_refused(trained: Path, finished_run: Path, in_empty_folder: Path, refused: Refused) -> None:
     """In one line, naming option and remedy."""
     for options, said in (
         (f"run={trained} beta=-1", "beta=-1 must be finite and >= 0"),
         (f"run={trained} diagnostics=true", "critic.beta=3 reweighs what is played; set beta=0"),
-        (f"run={trained} engine=vllm", "computes without the critic, by whose values critic.beta=3"),
         (f"run={finished_run} beta=1", "the run has no critic that reweighs what is played"),
         ("model=nano env=sokoban beta=1", "beta would be ignored: it is of a run"),
     ):
         assert said in refused(options, main_evaluate)
     levels = "algo=ilql algo/structure=two_level model/lora=levels env=bandit"
     assert "critic.beta=1 reweighs the tokens of one adapter" in refused(levels)
-    assert "computes without the critic" in refused("algo=ilql engine=vllm env=bandit")
+    Path("weights").mkdir()
+    server = "engine=openai engine.url=http://127.0.0.1:1 engine.weights_folder=weights engine.push=[{path:/x,json:{}}]"
+    assert "computes without the critic, by whose values critic.beta=1" in refused(
+        f"algo=ilql {server} env=bandit"
+    )
 
 
 @pytest.mark.parametrize(
