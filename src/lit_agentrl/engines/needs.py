@@ -98,22 +98,26 @@ def require_promised(
             f"engine={name} records no entropies, which a part of algo reads; use algo/tokens=none, no adaptive "
             "algo/entropy and algo/structure=independent, or engine=native"
         )
-    if beta and promised.weights != "shared":
-        raise ValueError(
-            f"engine={name} computes without the critic, by whose values critic.beta={beta:g} reweighs what "
-            "evaluations play; use engine=native, or critic.beta=0 (beta=0 where a run is evaluated)"
-        )
     if "fork" in structure and not promised.fork:
         raise ValueError(
             f"engine={name} cannot fork episodes, which algo/structure needs; use engine=native, or "
             "algo/structure=independent"
         )
+    if beta and promised.weights != "shared":
+        _refuse_beta(name, beta)
     _require_together(name, promised, processes=processes, has_workers=has_workers, is_ahead=is_ahead)
     if trusts_log_probs and not promised.exact_log_probs:
         raise ValueError(
             f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
             "them for these; use algo/correction=truncated, or engine=native"
         )
+
+
+def _refuse_beta(name: str, beta: float) -> None:
+    raise ValueError(
+        f"engine={name} computes without the critic, by whose values critic.beta={beta:g} reweighs what "
+        "evaluations play; use engine=native, or critic.beta=0 (beta=0 where a run is evaluated)"
+    )
 
 
 def _require_together(
