@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 from pathlib import Path
@@ -63,6 +64,23 @@ def test_without_beta_it_is_the_policy_that_the_run_exports(trained: Path, in_em
     )
     assert plain["return"] == alone["return"] and plain["solved"] == alone["solved"]
     assert reweighed["return"] != plain["return"], "values have a say"
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_training_episodes_are_of_the_policy_alone(in_empty_folder: Path) -> None:
+    """What trains has log-probs of the weights that are trained, however much the values have moved."""
+    small = "rollout.prompts=2 rollout.members=4 update.minibatches=1 test.episodes=0 trainer.max_epochs=3"
+    main_train(
+        shlex.split(
+            f"algo=ilql env=bandit critic.beta=50 critic.optim.lr=3e-2 {small} val.every=1 val.episodes=2 "
+            "~callbacks.progress trainer.accelerator=cpu hydra.run.dir=online"
+        )
+    )
+    with Path("online/metrics.csv").open() as file:
+        found = list(csv.DictReader(file))[1:]
+    assert len(found) == 3 and all(float(row["train/logp_gap"]) < 1e-5 for row in found)
+    assert abs(float(found[-1]["critic/value"])) > 0.01
 
 
 @pytest.mark.slow
