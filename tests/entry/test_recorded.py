@@ -167,9 +167,9 @@ def test_a_run_that_is_continued_is_the_same_to_the_bit(in_empty_folder: Path) -
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("algo", ["iql algo/advantage=iql_executor algo/structure=two_level", "cql"])
+@pytest.mark.parametrize("algo", ["iql algo/advantage=iql_executor algo/structure=two_level", "cql", "ilql"])
 def test_values_are_learnt_from_recorded_plans(algo: str, in_empty_folder: Path) -> None:
-    """Of an executor by IQL, or of tokens by CQL; continued it is the same to the bit, slow weights too."""
+    """Of an executor by IQL, or of tokens by CQL and ILQL; continued it is the same to the bit, slow weights too."""
     small = f"{SMALL} env.max_turns=3 update.minibatches=2"
     main_train(
         shlex.split(

@@ -30,14 +30,20 @@ def test_no_curve_is_stale():
 
 
 def test_curves_tell_algorithms_apart():
-    """Of two that are alike one differs in what is played or paid, but for GSPO-token.
+    """Of two that are alike one differs in what is played or paid, but for GSPO-token and ILQL.
 
-    It is GSPO where advantages are equal within a trajectory.
+    The first is GSPO where advantages are equal within a trajectory, the second imitates, and learns values beside it.
     """
     curves = load()
     losses = {name: tuple(found["train/loss"]) for name, found in curves.items() if found}
     alike = {frozenset((a, b)) for a in losses for b in losses if a != b and losses[a] == losses[b]}
-    known = (("gspo", "gspo_token"), ("ppo", "ufo"), ("arpo", "ghpo"), ("eepo", "grpo_lambda"))
+    known = (
+        ("gspo", "gspo_token"),
+        ("ppo", "ufo"),
+        ("arpo", "ghpo"),
+        ("eepo", "grpo_lambda"),
+        ("ilql", "sft"),
+    )
     assert alike <= {frozenset(pair) for pair in known}
 
 

@@ -76,6 +76,7 @@ VARIANTS = {
     "two adapters, overlap": f"{EACH['two_level']} {OF_LEVELS} rollout.overlap=true",
     "values, iql": f"{LAKE} algo=iql update.minibatches=2",
     "values, cql": f"{LAKE} algo=cql update.minibatches=2",
+    "values, ilql": f"{LAKE} algo=ilql update.minibatches=2",
     "opponent, pairs": f"{LAKE} algo=xpo algo.alpha=0.01 update.minibatches=2",
     "costs, safe_rlhf": f"{LAKE} env.game.thin_share=0.5 algo=safe_rlhf update.minibatches=2",
 }

@@ -17,7 +17,7 @@ DEFAULT = 20  # iterations of 16 groups of 8 episodes
 # what learns from recorded data, whose online form stands for it, from a teacher, or from what this run does not play
 RECORDED = {
     "sft", "rft", "dpo", "ipo", "simpo", "cpo", "orpo", "step_dpo", "dmpo", "tdpo", "spin", "dno", "rpo", "rrhf",
-    "stable_alignment", "aot", "aot_unpaired", "kto", "qrpo", "iql", "cql", "distill", "safe_rlhf",
+    "stable_alignment", "aot", "aot_unpaired", "kto", "qrpo", "iql", "cql", "ilql", "distill", "safe_rlhf",
 }  # fmt: skip
 ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter of the groups
 # after plans replies are mostly invalid at first, and the safe arm is learnt; with values of turns it rises and falls

@@ -77,6 +77,7 @@ def ragged(
         "entropy_BT": at_actions(0.2, 1.0).abs(),
         "value_BT": at_actions(0.5),
         "q_BT": old_logp_BT / 2,
+        "implicit_q_BT": old_logp_BT / 2,
         "reward_BT": reward_BT,
         "node_BT": torch.arange(B * T).reshape(B, T),
         "group_B": torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)),

@@ -85,7 +85,7 @@ def build(
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None
     if critic is None:
-        beside = {"q_BT": "conservative", "cost_value_BT": "costs"}
+        beside = {"q_BT": "conservative", "implicit_q_BT": "implicit", "cost_value_BT": "costs"}
         critic = next((name for column, name in beside.items() if algorithm.needs(column)), "separate")
     if algorithm.needs("value_BT"):
         if isinstance(critic, str):

@@ -267,8 +267,10 @@ def test_every_option_of_a_critic(name):
         )
 
     assert any(leaf.path.startswith("critic.loss.") for leaf in leaves(config.critic, "critic"))
-    # slow weights are of values learnt off-policy, and refused beside PPO: tests/update/test_slow.py
-    assert {*idle_leaves(leaves(config.critic, "critic"), after, after)} <= {"critic.target_rate"}
+    # slow weights are of values learnt off-policy, and refused beside PPO: tests/update/test_slow.py; beta acts when
+    # evaluations are played: tests/engines/test_reweighted.py
+    idle = {*idle_leaves(leaves(config.critic, "critic"), after, after)}
+    assert idle <= {"critic.target_rate", "critic.beta"}
 
 
 # ---------------------------------------------------------------------- the test itself

@@ -21,6 +21,7 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.update.critic import played_with
 from lit_agentrl.update.scoring import turn_values
 from lit_agentrl.update.trial import unlearnt
 
@@ -71,7 +72,14 @@ class RolloutCallback(Callback):
                     "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
                 )
             reference = pl_module.updater.networks.reference
-        self._players.open(network, context, doors, reference)
+        critic = pl_module.updater.networks.critic if isinstance(pl_module, Trained) else None
+        played = played_with(network, critic)
+        if played is not network and doors.is_sharded:
+            raise ValueError(
+                "critic.beta reads the critic while evaluations are played, and the strategy shards it; use "
+                "strategy=single or ddp, or critic.beta=0"
+            )
+        self._players.open(network, context, doors, reference=reference, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs

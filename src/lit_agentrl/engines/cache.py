@@ -59,3 +59,23 @@ class SlotCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions are passed explicitly; models that ask anyway get the filled length."""
         return self.reading.filled if self.reading is not None else 0
+
+
+class Beside(Cache):
+    """The places of a second network in the slots of a :class:`SlotCache`: its layers come behind the first ``layers``.
+
+    The first network has read before it, so that all moves and copies of slots are of both.
+    """
+
+    def __init__(self, slots: SlotCache, layers: int) -> None:
+        super().__init__(layers=[])
+        self._slots, self._layers = slots, layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As of the slots."""
+        return self._slots.update(key_states, value_states, self._layers + layer_idx)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._slots.get_seq_length()

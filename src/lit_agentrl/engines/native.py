@@ -20,6 +20,7 @@ from lit_agentrl.engines.inference import Inference, Reader
 from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
+from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.engines.rows import Rows
 from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopRule, StopTable
@@ -51,8 +52,8 @@ class NativeEngine:
     which the log says once.
 
     Raises:
-        ValueError: the network has fewer positions than ``max_context_tokens``, or slots cannot hold the state of one
-            that a ``reader`` reads.
+        ValueError: the network has fewer positions than ``max_context_tokens``, or slots cannot hold it and it is
+            `Reweighted`, or read beside an opponent's.
     """
 
     capabilities = Capabilities(exact_log_probs=True, fork=True, opponent=True)
@@ -85,6 +86,10 @@ class NativeEngine:
             if reader is not None:
                 raise ValueError(
                     f"slots cannot hold the state of the model ({reason}), and an opponent needs them"
+                )
+            if isinstance(network, Reweighted):
+                raise ValueError(
+                    f"critic.beta={network.beta:g} reads slots, and the model {reason}; set critic.beta=0"
                 )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
             self._slower = ReencodingEngine(

@@ -64,6 +64,7 @@ def require_promised(
     processes: int = 1,
     has_workers: bool = False,
     is_ahead: bool = False,
+    beta: float = 0.0,
 ) -> None:
     """Refuse an engine that lacks what the run asks for.
 
@@ -77,6 +78,7 @@ def require_promised(
         processes: that train.
         has_workers: others play training episodes, for each of these processes.
         is_ahead: they play while it trains.
+        beta: by which the values of a critic reweigh what evaluations play.
 
     Raises:
         ValueError: naming the engine, what it lacks and the remedy.
@@ -106,12 +108,21 @@ def require_promised(
             f"engine={name} cannot play with the reference, whose episodes algo/structure=opponent asks for; use "
             "engine=native"
         )
+    if beta and promised.weights != "shared":
+        _refuse_beta(name, beta)
     _require_together(name, promised, processes=processes, has_workers=has_workers, is_ahead=is_ahead)
     if trusts_log_probs and not promised.exact_log_probs:
         raise ValueError(
             f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
             "them for these; use algo/correction=truncated, or engine=native"
         )
+
+
+def _refuse_beta(name: str, beta: float) -> None:
+    raise ValueError(
+        f"engine={name} computes without the critic, by whose values critic.beta={beta:g} reweighs what "
+        "evaluations play; use engine=native, or critic.beta=0 (beta=0 where a run is evaluated)"
+    )
 
 
 def _require_together(

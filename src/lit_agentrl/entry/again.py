@@ -19,6 +19,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.update.critic import played_with
 
 
 def require_shared(cfg: DictConfig, why: str) -> None:
@@ -45,7 +46,7 @@ def play_again(run: Run, name: str, rules: Rules, params: SamplingParams) -> Seq
     number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
     (batch,) = run.stream.test_dataloader()[number]
     evaluation = replace(run.rollouts.test, params=params)
-    network: Any = run.module.policy.network
+    network: Any = played_with(run.module.policy.network, run.module.critic)
     network.to(run.trainer.strategy.root_device)  # from which the trainer has taken it
     context = run.trainer.precision_plugin.forward_context
     play_inline(rules, network, context, evaluation, batch, run.module.version)

@@ -174,6 +174,11 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
     reach(make)
     if levels_of(policy.network):
+        if asked["beta"]:
+            raise ValueError(
+                f"critic.beta={asked['beta']:g} reweighs the tokens of one adapter, and model/lora=levels has two; set "
+                "critic.beta=0, or model/lora=default"
+            )
         make = partial(LevelEngine, make)
     if (mix := parts.structure.opponent) is not None:
         make = partial(OpponentEngine, make, mix=mix)

@@ -19,6 +19,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.entry import screen
 from lit_agentrl.entry.again import require_shared
 from lit_agentrl.entry.collect_options import BEST, check_options
+from lit_agentrl.entry.critics import beta_of
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.evaluation import find_checkpoint, rebuilt
 from lit_agentrl.entry.games import Games, TaskLoader
@@ -38,6 +39,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds import Desk
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.update.critic import played_with
 
 # sections of a config that say what was played, and how
 _DESCRIBED = (
@@ -91,6 +93,11 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
     stage = "start" if checkpoint is None else checkpoint.stem
     policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
+    if beta := beta_of(run.cfg):  # by which it is another policy than its network
+        policy |= {
+            "beta": beta,
+            "fingerprint": fingerprint(played_with(run.module.policy.network, run.module.critic)),
+        }
     return _collect(cfg, _described(cfg, saved, policy), run.games, record)
 
 

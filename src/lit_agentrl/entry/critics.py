@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import named, require_number
+from lit_agentrl.entry.errors import UserError
 from lit_agentrl.models.heads import StateValues
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.objective import Objective
@@ -17,6 +18,7 @@ from lit_agentrl.update.critic import Critic, separate_if_needed
 # what a critic may have beside V of states: its column, in words, and the option that has it
 _BESIDE = (
     ("q_BT", "Q of every token", "conservative"),
+    ("implicit_q_BT", "Q of every token beside V", "implicit"),
     ("cost_value_BT", "values of costs", "costs"),
 )
 
@@ -52,6 +54,42 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
     )
 
 
+def beta_of(cfg: DictConfig) -> float:
+    """By which the values of the critic reweigh what evaluations play; 0: they do not.
+
+    Raises:
+        ValueError: it is no number >= 0.
+    """
+    beta = OmegaConf.select(cfg, "critic.beta", default=0.0)
+    require_number("critic.beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
+    return float(beta)
+
+
+def told_of_play(cfg: DictConfig) -> str:
+    """A line about a policy that is evaluated with the values of its critic; else empty."""
+    if not (beta := beta_of(cfg)):
+        return ""
+    return (
+        f"critic.beta={beta:g}: val and test play the policy reweighed by exp({beta:g} Q), as evaluate.py run= does; "
+        "hf/ holds the policy without Q"
+    )
+
+
+def set_beta(beta: float, saved: DictConfig) -> None:
+    """Evaluate a run with another ``critic.beta``.
+
+    Raises:
+        UserError: the run has no critic that can reweigh.
+    """
+    require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
+    if OmegaConf.select(saved, "critic.beta") is None:
+        raise UserError(
+            f"beta={beta:g} would be ignored: the run has no critic that reweighs what is played, as that of "
+            "algo=ilql does; leave it out"
+        )
+    saved.critic.beta = beta
+
+
 def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
     """Refuse a critic that lacks what the advantage asks for, or has what it does not ask for.
 
@@ -63,10 +101,11 @@ def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
     for column, what, remedy in _BESIDE:
         if algorithm.needs(column) and column not in columns:
             raise ValueError(f"{name} needs {what}, and this critic has none: set critic={remedy}")
+    for column, what, _ in _BESIDE:
         if column in columns and not algorithm.needs(column):
             raise ValueError(f"{name} asks for no {what}, which this critic has: set critic=separate")
     rate = given.get("target_rate", 1.0)
-    if rate != 1 and not algorithm.needs("target_value_BT"):
+    if rate != 1 and not any(algorithm.needs(f"target_{column}") for column in columns):
         raise ValueError(
             f"critic.target_rate={rate} has no effect: targets of {name} are no temporal differences; set it to 1"
         )

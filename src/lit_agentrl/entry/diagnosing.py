@@ -16,6 +16,7 @@ from lit_agentrl.engines.rethinking import Rethinking, ThoughtOf
 from lit_agentrl.entry import screen
 from lit_agentrl.entry.again import play_again, require_shared
 from lit_agentrl.entry.assembly import Run
+from lit_agentrl.entry.critics import beta_of
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
@@ -52,6 +53,11 @@ def check_run(run: Run) -> None:
     if not run.rules.prompt.think:
         raise UserError(
             "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
+        )
+    if beta := beta_of(run.cfg):
+        raise UserError(
+            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweighs what is "
+            "played; set beta=0"
         )
     require_shared(run.cfg, "diagnostics=true reads likelihoods of the network itself")
 

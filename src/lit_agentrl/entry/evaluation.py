@@ -20,6 +20,7 @@ from lit_agentrl.entry.again import play_again, require_shared
 from lit_agentrl.entry.assembly import Run, build
 from lit_agentrl.entry.baselines import FEW_SHOT, GREEDY, START, baselines
 from lit_agentrl.entry.composition import load_option
+from lit_agentrl.entry.critics import set_beta
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.keeping import can_keep, keep
@@ -272,6 +273,8 @@ def rebuilt(
         if saved.trainer.get("accelerator") != "cpu":
             saved.trainer.accelerator = "auto"
         saved.rollout.overlap = False
+        if cfg.get("beta") is not None:
+            set_beta(cfg.beta, saved)
         if cfg.get("engine") is not None:
             saved.engine = other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)

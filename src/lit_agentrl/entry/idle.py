@@ -12,7 +12,7 @@ from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import parse
 from lit_agentrl.entry.parts import Parts
 from lit_agentrl.modules.base import AgentModule
-from lit_agentrl.rl.binding import bind, constants, with_computed
+from lit_agentrl.rl.binding import bind, constants, tensor_names, with_computed
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rl.value_loss import ValueLoss
 
@@ -186,8 +186,10 @@ def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
     names = [] if is_older else [f"algo.{name}" for name in objective.ratio_bounds(rows)]
     why = ["every ratio is 1 but for rounding"] if names else []
     if module.critic is not None:
-        result: ValueLoss = bind(module.critic.loss, with_computed(rows))  # of values that have not moved
-        if not bool(result.is_clipped_BT.any()) and (given := constants(module.critic.loss)):
+        loss = module.critic.loss
+        result: ValueLoss = bind(loss, with_computed(rows))  # of values that have not moved
+        bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
+        if bounds and (given := constants(loss)):
             names += [f"critic.loss.{name}" for name in given]
             why.append("no value has moved")
     if not names:

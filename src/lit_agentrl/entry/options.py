@@ -65,13 +65,13 @@ def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[
     if not of_model or "run" in keys:
         return None
     own = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
-    for key in ("checkpoint", TRUST_RUN):
+    for key in ("checkpoint", "beta", TRUST_RUN):
         if key in keys:
             raise UserError(
                 f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
             )
     cfg = options_of(name, [*own, "run=null"])
-    for of_run in ("run", "checkpoint", "engine", TRUST_RUN):
+    for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
         cfg.pop(of_run, None)
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
 

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lit_agentrl.engines.needs import foretell
+from lit_agentrl.entry.critics import beta_of
 from lit_agentrl.entry.making import engine_of
 from lit_agentrl.entry.strategy import is_parallel, processes_of, strategy_of
 from lit_agentrl.rl.objective import Objective
@@ -37,6 +38,7 @@ def check_players(
         "processes": processes,
         "has_workers": worker.place != "here",
         "is_ahead": cfg.rollout.overlap,
+        "beta": beta_of(cfg),
     }
     foretell(engine_of(cfg), asked)
     return asked

@@ -15,6 +15,7 @@ from lit_agentrl.callbacks.monitor import CollapseMonitor
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.entry import ranks, record, run_folder, screen, threads
 from lit_agentrl.entry.assembly import Run, build, plain
+from lit_agentrl.entry.critics import told_of_play
 from lit_agentrl.entry.eval_cache import kept_start
 from lit_agentrl.entry.games import TaskLoader
 from lit_agentrl.entry.idle import bounds_that_never_act, processes_without_prompts
@@ -102,7 +103,7 @@ def train(
         saves = _first(run, LastCheckpoint)
         record.require_not_lost(folder, saves.every if saves else 0)
     rewind(run.trainer, done)
-    for line in (*filter(None, [note]), *(f"warning: {each}" for each in at_start)):
+    for line in (*filter(None, [note, told_of_play(cfg)]), *(f"warning: {each}" for each in at_start)):
         screen.note(line)
     try:
         if can_continue:

@@ -111,3 +111,25 @@ class TokenValues:
         all_AV = at_least_float32(out_AC)
         q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
         return torch.stack([all_AV.amax(1), q_A, all_AV.logsumexp(1) - q_A], dim=1)
+
+
+class TokensAndState:
+    """The head gives ``Q(s, a)`` of every token a of the vocabulary, and behind them ``V(s)``.
+
+    ``value_BT`` is V, ``implicit_q_BT`` Q of the token that was sampled, and ``spread_BT`` as of `TokenValues`.
+    """
+
+    columns: tuple[str, ...] = ("value_BT", "implicit_q_BT", "spread_BT")
+
+    def width(self, vocabulary: int) -> int:
+        return vocabulary + 1
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        out_AC = at_least_float32(out_AC)
+        all_AV, value_A = out_AC[:, :-1], out_AC[:, -1]
+        q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
+        return torch.stack([value_A, q_A, all_AV.logsumexp(1) - q_A], dim=1)
+
+    def tokens(self, out: Tensor) -> Tensor:
+        """Q of all tokens, (…, V), of what the linear head gives."""
+        return out[..., :-1]

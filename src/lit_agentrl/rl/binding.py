@@ -142,6 +142,7 @@ def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     logps = {name: -like_BT for name in ("logp_BT", "old_logp_BT", "ref_logp_BT")}
     values = {name: -like_BT for name in ("value_BT", "target_value_BT", "old_value_BT", "return_BT")}
     values |= {"q_BT": -like_BT, "spread_BT": like_BT}
+    values |= {f"{when}implicit_q_BT": -like_BT for when in ("", "old_", "target_")}
     values |= {
         f"{when}cost_{of}_BT": like_BT for when, of in (("", "value"), ("old_", "value"), ("", "return"))
     }

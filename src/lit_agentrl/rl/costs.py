@@ -23,7 +23,7 @@ from lit_agentrl.rl.objective import Tensors
 COEF_MIN = 1e-8
 _COMPARES = ("reward_BT", "group_B")  # an advantage that takes one of these is one of rewards
 # what of an episode, or of a critic, tells of its reward alone
-_OF_REWARD = ("baseline_B", "success_B", "source_B", "q_BT", "target_value_BT")
+_OF_REWARD = ("baseline_B", "success_B", "source_B", "q_BT", "target_value_BT", "implicit_q_BT")
 
 
 def none() -> None:

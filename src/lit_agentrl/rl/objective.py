@@ -213,7 +213,7 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
         raise ValueError(f"unit={objective.unit} must be a column, such as group_B")
     asked = (
         "ref_logp_BT", "value_BT", "target_value_BT", "q_BT", "spread_BT", "old_value_BT", "cost_value_BT",
-        "old_cost_value_BT",
+        "old_cost_value_BT", "implicit_q_BT", "old_implicit_q_BT", "target_implicit_q_BT",
     )  # fmt: skip  # made for those that ask for them
     tensors = {name: t for name, t in rows.items() if name not in asked or objective.needs(name)}
     made = (

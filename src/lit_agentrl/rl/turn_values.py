@@ -49,7 +49,7 @@ def archer(
     Raises:
         ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
     """
-    _check_discount(turn_discount)
+    check_discount(turn_discount)
     require(isinstance(whiten, bool), "whiten", whiten, "true or false")
     check_shapes(value_BT=value_BT, reward_BT=reward_BT, is_action_BT=is_action_BT, source_B=source_B)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
@@ -130,7 +130,7 @@ def iql_executor(
     )  # fmt: skip
     turns = _Turns.of(is_counted_BT & ~is_plan_BT, is_turn_end_BT, trajectory_B, first_turn_B)
     goes_on_BT = 1 - turns.spread(is_before_plan_BT, turns.is_end_BT)
-    _check_discount(turn_discount)
+    check_discount(turn_discount)
     return _weighted(turns, value_BT, target_value_BT, reward_BT, turn_discount * goes_on_BT, sharpness, cap)
 
 
@@ -159,20 +159,36 @@ def cql(
     Raises:
         ValueError: a constant out of range, or shapes that disagree.
     """
-    _check_discount(turn_discount)
-    _check_weight(sharpness)
+    check_discount(turn_discount)
+    check_weight(sharpness)
     check_shapes(value_BT=value_BT, q_BT=q_BT, reward_BT=reward_BT, is_action_BT=is_action_BT)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
-    zero_BT = torch.zeros_like(reward_BT)
     slow_BT = value_BT if target_value_BT is None else target_value_BT
+    target_BT = token_targets(
+        slow_BT, reward_BT, is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B, turn_discount
+    )
+    gap_BT = (q_BT - value_BT).detach().to(reward_BT)
+    weight_BT = torch.where(is_counted_BT, torch.exp(sharpness * gap_BT), torch.zeros_like(reward_BT))
+    return Advantage(weight_BT, target_BT, is_counted_BT)
+
+
+def token_targets(
+    value_BT: Tensor,
+    reward_BT: Tensor,
+    is_counted_BT: Tensor,
+    is_turn_end_BT: Tensor,
+    trajectory_B: Tensor,
+    first_turn_B: Tensor,
+    turn_discount: float,
+) -> Tensor:
+    """``r_t + d_t V(s_t')`` where counted, else 0: ``d_t`` is ``turn_discount`` at the end of a turn, else 1."""
+    zero_BT = torch.zeros_like(reward_BT)
     following_BT = next_sampled(
-        x_BT=slow_BT.to(reward_BT), is_action_BT=is_counted_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B
+        x_BT=value_BT.detach().to(reward_BT), is_action_BT=is_counted_BT, trajectory_B=trajectory_B,
+        first_turn_B=first_turn_B,
     )  # fmt: skip
     discount_BT = torch.where(is_turn_end_BT, zero_BT + turn_discount, zero_BT + 1)
-    target_BT = torch.where(is_counted_BT, reward_BT + discount_BT * following_BT, zero_BT)
-    gap_BT = (q_BT - value_BT).detach().to(reward_BT)
-    weight_BT = torch.where(is_counted_BT, torch.exp(sharpness * gap_BT), zero_BT)
-    return Advantage(weight_BT, target_BT, is_counted_BT)
+    return torch.where(is_counted_BT, reward_BT + discount_BT * following_BT, zero_BT)
 
 
 @dataclass(frozen=True)
@@ -243,8 +259,8 @@ def _weighted(
     cap: float,
 ) -> Advantage:
     if not isinstance(discount, Tensor):
-        _check_discount(discount)
-    _check_weight(sharpness)
+        check_discount(discount)
+    check_weight(sharpness)
     require_number("cap", cap, "above 0", lambda value: value > 0)
     value_BT = value_BT.detach().to(reward_BT.dtype)
     slow_BT = value_BT if target_value_BT is None else target_value_BT.detach().to(reward_BT.dtype)
@@ -255,9 +271,11 @@ def _weighted(
     return turns.advantage(weight_BT, q_BT=q_BT, ahead_BT=ahead_BT)
 
 
-def _check_discount(turn_discount: float) -> None:
+def check_discount(turn_discount: float) -> None:
+    """Raises ValueError unless it is a share."""
     require(0 <= turn_discount <= 1, "turn_discount", turn_discount, "in [0, 1]")
 
 
-def _check_weight(sharpness: float) -> None:
+def check_weight(sharpness: float) -> None:
+    """Raises ValueError unless it is finite and at least 0."""
     require_number("sharpness", sharpness, "a finite number >= 0", lambda value: 0 <= value < float("inf"))

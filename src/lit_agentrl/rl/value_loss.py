@@ -118,6 +118,40 @@ def conservative(
     return ValueLoss(plain.loss_BT + coef * _select(spread_BT, is_target_BT), plain.is_clipped_BT)
 
 
+def implicit(
+    *,
+    value_BT: Tensor,
+    implicit_q_BT: Tensor,
+    spread_BT: Tensor,
+    old_implicit_q_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    target_implicit_q_BT: Tensor | None = None,
+    is_value_target_BT: Tensor | None = None,
+    share: float = 0.7,
+    coef: float = 1.0,
+) -> ValueLoss:
+    """``(Q(s, a) - ret)^2 + |share - 1[u < 0]| u^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``, ``u = Q_slow - V``.
+
+    ILQL, arXiv 2206.11871: Q of the sampled token goes to ``return_BT``, V to an upper expectile of Q of the slow
+    weights (``target_implicit_q_BT``, or ``old_implicit_q_BT`` of before the update where there are none), and the last
+    term, of ``spread_BT`` (points), is the cross-entropy of `conservative`.  Gradient flows through ``value_BT``,
+    ``implicit_q_BT`` and ``spread_BT``.
+
+    Raises:
+        ValueError: also if ``share`` is not between 0 and 1, or ``coef`` is negative or not finite.
+    """
+    require(0 < share < 1, "share", share, "above 0 and below 1")
+    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 is without the regulariser")
+    is_target_BT = _targets(is_action_BT, is_value_target_BT)
+    slow_BT = old_implicit_q_BT if target_implicit_q_BT is None else target_implicit_q_BT
+    q_error_BT = _select(implicit_q_BT, is_target_BT) - _select(return_BT.detach(), is_target_BT)
+    error_BT = _select(slow_BT.detach(), is_target_BT) - _select(value_BT, is_target_BT)
+    weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
+    loss_BT = q_error_BT.square() + weight_BT * error_BT.square() + coef * _select(spread_BT, is_target_BT)
+    return ValueLoss(loss_BT, torch.zeros_like(is_target_BT))
+
+
 def clipped_with_costs(
     *,
     value_BT: Tensor,

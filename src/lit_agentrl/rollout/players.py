@@ -41,6 +41,7 @@ class Players:
         self._first_wave = first_wave
         self._doors = StrategyDoors()
         self._here: Inline | None = None
+        self._judged: Inline | None = None  # plays evaluations
         self._now: PlayNow | None = None
         self._ahead: PlayAhead | None = None
 
@@ -49,9 +50,18 @@ class Players:
         network: PreTrainedModel,
         forward_context: ForwardContext,
         doors: StrategyDoors,
+        *,
         reference: Any = None,
+        evaluated: Any = None,
     ) -> None:
-        """Make the engine of this process around the trainer's network, and the reference that an opponent plays with.
+        """Make the engine of this process around the trainer's network.
+
+        Args:
+            network: plays training episodes.
+            forward_context: the strategy's precision context.
+            doors: of the strategy.
+            reference: what an opponent plays with.
+            evaluated: what evaluations are played with, by an engine of its own where it is another network.
 
         Raises:
             ValueError: a worker is to play without weights.
@@ -63,7 +73,9 @@ class Players:
                 "engine.concurrency for more requests at a time"
             )
         self._network, self._context, self._doors = network, forward_context, doors
-        self._here = Inline(self._rules, network, forward_context, doors, reference)
+        self._here = self._judged = Inline(self._rules, network, forward_context, doors, reference)
+        if evaluated is not None and evaluated is not network:
+            self._judged = Inline(self._rules, evaluated, forward_context, doors)
 
     def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
         """Open the worker.
@@ -95,7 +107,8 @@ class Players:
 
     def play(self, wave: Wave, version: int) -> Played:
         """Episodes of an evaluation; ``version`` is that of the network's weights."""
-        return self._with_others(lambda: self._play_here(wave, version))
+        assert self._judged is not None, "open() comes before playing"
+        return self._with_others(partial(self._judged.play, wave, version))
 
     def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
         """What the policy answers to questions beside any game; all ranks ask, be it nothing."""
@@ -177,6 +190,8 @@ class Players:
         try:
             self._stop()
         finally:
-            here, self._here = self._here, None
-            if here is not None:
-                here.stop()
+            players = dict.fromkeys([self._here, self._judged])
+            self._here = self._judged = None
+            for each in players:
+                if each is not None:
+                    each.stop()

@@ -14,7 +14,8 @@ from transformers import AutoModel, PreTrainedModel
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
-from lit_agentrl.models.heads import StateValues, TokenValues, ValueHead, ValuesAndCosts
+from lit_agentrl.engines.reweighted import Reweighted
+from lit_agentrl.models.heads import StateValues, TokensAndState, TokenValues, ValueHead, ValuesAndCosts
 from lit_agentrl.models.logprobs import hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
@@ -24,6 +25,10 @@ from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.rl.value_loss import ValueLoss, explained_variance
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
+
+_HEADS: dict[str, type[ValueHead]] = {  # by the option that has them
+    "separate": StateValues, "conservative": TokenValues, "implicit": TokensAndState, "costs": ValuesAndCosts,
+}  # fmt: skip
 
 
 class Critic(nn.Module):
@@ -44,6 +49,7 @@ class Critic(nn.Module):
         target_rate: of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: there are none, and
             targets are made of the values of before the update.
         head: says what the critic gives; None: `StateValues`.
+        beta: by which Q reweighs what evaluations play, see `played_with`, in 1 / points; 0: it does not.
 
     Raises:
         ValueError: a value out of range, or a loss that asks for what the head does not give, naming the option.
@@ -62,6 +68,7 @@ class Critic(nn.Module):
         warmup_iterations: int = 0,
         target_rate: float = 1.0,
         head: ValueHead | None = None,
+        beta: float = 0.0,
     ) -> None:
         super().__init__()
         require_number(
@@ -72,12 +79,17 @@ class Critic(nn.Module):
         self.trunk = trunk
         require_number("target_rate", target_rate, "above 0 and at most 1", lambda share: 0 < share <= 1)
         self.reads = head or StateValues()
+        require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
+        if beta and not isinstance(self.reads, TokensAndState):
+            raise ValueError(f"beta={beta:g} reweighs by Q of all tokens beside V; set critic=implicit")
+        self.beta = beta
         self.head = nn.Linear(hidden, self.reads.width(vocabulary))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
-        for critic, heads in (("conservative", TokenValues), ("costs", ValuesAndCosts)):
-            if lacking := sorted(set(tensor_names(loss)) & set(heads.columns) - set(self.reads.columns)):
+        asked = set(tensor_names(loss)) & {column for heads in _HEADS.values() for column in heads.columns}
+        for critic, heads in _HEADS.items():
+            if asked <= set(heads.columns) and (lacking := sorted(asked - set(self.reads.columns))):
                 raise ValueError(
                     f"loss asks for {lacking[0]}, which this critic does not have; set critic={critic}"
                 )
@@ -153,16 +165,27 @@ class Critic(nn.Module):
         return loss, metrics
 
 
+def played_with(network: Any, critic: Critic | None) -> Any:
+    """What evaluations play with: the policy's network, its tokens reweighed by Q where the critic has a ``beta``."""
+    if critic is None or not critic.beta:
+        return network
+    assert isinstance(critic.reads, TokensAndState) and critic.trunk is not None
+    return Reweighted(
+        network, trunk=critic.trunk, head=critic.head, tokens=critic.reads.tokens, beta=critic.beta
+    )
+
+
 def explained(tensors: dict[str, Tensor], kind: str = "") -> float:
     """Explained variance of what the advantages were computed from, over the rows of all ranks.
 
-    It is of the values of states, or of ``q_BT`` where the critic has values of tokens: what the targets are of.
+    It is of the values of states, or of Q of tokens where the critic has it: what the targets are of.
 
     Args:
         tensors: of this rank.
         kind: ``cost_``: of the values of costs.
     """
-    of, targets = "q_BT" if "q_BT" in tensors else f"old_{kind}value_BT", f"{kind}return_BT"
+    of = next((n for n in ("q_BT", "implicit_q_BT") if n in tensors), f"old_{kind}value_BT")
+    targets = f"{kind}return_BT"
     names = (of, targets, "is_value_target_BT")
     everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
     return float(
@@ -184,6 +207,7 @@ def separate(
     warmup_iterations: int = 0,
     target_rate: float = 1.0,
     head: ValueHead | None = None,
+    beta: float = 0.0,
 ) -> Critic:
     """A critic with a network of its own: a copy of the policy's trunk, or ``model``.
 
@@ -198,6 +222,7 @@ def separate(
         warmup_iterations: iterations of values alone.
         target_rate: see `Critic`.
         head: see `Critic`.
+        beta: see `Critic`.
 
     Raises:
         ValueError: ``model`` cannot be loaded or knows fewer tokens than the policy.
@@ -220,6 +245,7 @@ def separate(
     return Critic(
         trunk.config.hidden_size, policy.network.config.get_text_config().vocab_size, trunk=trunk, loss=loss,
         optim=optim, grad_clip=grad_clip, warmup_iterations=warmup_iterations, target_rate=target_rate, head=head,
+        beta=beta,
     )  # fmt: skip
 
 

@@ -192,11 +192,12 @@ class Networks:
         )  # fmt: skip
         return self.critic.named(found_BT)
 
-    def target_values(self, tensors: Tensors) -> Tensor:
-        """The values (points) of the critic's slow weights."""
+    def target_values(self, tensors: Tensors) -> Tensors:
+        """The values (points) of the critic's slow weights, of states, and of tokens where V is learnt from them."""
         assert self.critic is not None and self.critic.slow is not None
         with self.critic.slow.in_use(self.critic):
-            return self.values(tensors)
+            found = self.valued(tensors)
+        return {f"target_{name}": found[name] for name in ("value_BT", "implicit_q_BT") if name in found}
 
     def head_scores(self, tensors: Tensors) -> Tensor:
         """The head's scores of the rows where ``is_scored_BT``, (B, T), or (B, T, H) of several heads."""

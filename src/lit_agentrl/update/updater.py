@@ -167,9 +167,10 @@ class Updater:
             tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
         if (critic := self.networks.critic) is not None:
             found = self.networks.valued(tensors)
-            tensors |= found | {f"old_{n}": values for n, values in found.items() if n.endswith("value_BT")}
+            kept = ("value_BT", "implicit_q_BT")
+            tensors |= found | {f"old_{n}": values for n, values in found.items() if n.endswith(kept)}
             if critic.slow is not None:
-                tensors["target_value_BT"] = self.networks.target_values(tensors)
+                tensors |= self.networks.target_values(tensors)
         return tensors
 
     def _prepared(self, tensors: Tensors, loop: Loop, row: dict[str, float]) -> Tensors | None:
