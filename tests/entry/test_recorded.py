@@ -145,6 +145,12 @@ def test_what_makes_no_sense_is_one_line(
     assert said in refused(f"env=bandit {small} trainer.max_epochs=1 {given}")
 
 
+def test_recorded_numbers_keep_their_precision(in_empty_folder: Path) -> None:
+    options = f"{SMALL} {pairs(in_empty_folder / 'd.jsonl')} data.batch=4 trainer.precision=bf16-true"
+    main_train(shlex.split(f"{options} trainer.max_epochs=1 hydra.run.dir=run"))
+    assert math.isfinite(float(rows("run")[1]["train/loss"]))
+
+
 def test_options_of_an_experiment_for_other_data_are_one_line(
     in_empty_folder: Path, refused: Refused
 ) -> None:

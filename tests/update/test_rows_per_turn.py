@@ -57,6 +57,7 @@ def tensors_of(batch):
     tensors["success_B"] = batch.member_B % 2 == 0
     tensors["is_truncated_B"] = batch.member_B == 3
     tensors["baseline_B"] = batch.member_B.float()
+    tensors["is_opponent_B"] = batch.member_B >= 2
     # one trajectory cannot be scored
     first = batch.trajectory_B == batch.trajectory_B[0]
     tensors["return_B"] = torch.where(first, torch.nan, batch.return_B)

@@ -98,6 +98,18 @@ def require_promised(
             f"engine={name} records no entropies, which a part of algo reads; use algo/tokens=none, no adaptive "
             "algo/entropy and algo/structure=independent, or engine=native"
         )
+    _require_of_structure(name, promised, structure)
+    if beta and promised.weights != "shared":
+        _refuse_beta(name, beta)
+    _require_together(name, promised, processes=processes, has_workers=has_workers, is_ahead=is_ahead)
+    if trusts_log_probs and not promised.exact_log_probs:
+        raise ValueError(
+            f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
+            "them for these; use algo/correction=truncated, or engine=native"
+        )
+
+
+def _require_of_structure(name: str, promised: Capabilities, structure: Collection[str]) -> None:
     if "fork" in structure and not promised.fork:
         raise ValueError(
             f"engine={name} cannot fork episodes, which algo/structure needs; use engine=native, or "
@@ -107,14 +119,6 @@ def require_promised(
         raise ValueError(
             f"engine={name} cannot play with the reference, whose episodes algo/structure=opponent asks for; use "
             "engine=native"
-        )
-    if beta and promised.weights != "shared":
-        _refuse_beta(name, beta)
-    _require_together(name, promised, processes=processes, has_workers=has_workers, is_ahead=is_ahead)
-    if trusts_log_probs and not promised.exact_log_probs:
-        raise ValueError(
-            f"engine={name} does not record the log-probs of the trainer's own weights, and algo/correction=none takes "
-            "them for these; use algo/correction=truncated, or engine=native"
         )
 
 

@@ -232,7 +232,13 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         plugins=[AtomicIO()],
         _convert_="all",
     )
+    # a batch holds recorded episodes, whose numbers keep their precision whatever that of the network is
+    trainer.precision_plugin.convert_input = _as_it_is  # type: ignore[method-assign]
     return trainer
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
