@@ -145,6 +145,8 @@ def test_what_makes_no_sense_is_one_line(
     assert said in refused(f"env=bandit {small} trainer.max_epochs=1 {given}")
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_recorded_numbers_keep_their_precision(in_empty_folder: Path) -> None:
     options = f"{SMALL} {pairs(in_empty_folder / 'd.jsonl')} data.batch=4 trainer.precision=bf16-true"
     main_train(shlex.split(f"{options} trainer.max_epochs=1 hydra.run.dir=run"))
