@@ -51,7 +51,8 @@ def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
     teacher = [f"reference.path={NANO_FOLDER}"] if algo == "distill" else []
     cfg = config(f"algo={algo}", "rollout.overlap=true", *teacher)
     structure = build_algorithm(cfg)[1]
-    if structure.takes_trials or structure.is_sequential or structure.asks_critic:
+    needs_more = structure.takes_trials or structure.is_sequential or structure.asks_critic
+    if needs_more or structure.opponent is not None:
         with pytest.raises(ValueError, match=r"set .*rollout\.overlap=false"):
             build_parts(cfg, task_loader())
         return
