@@ -10,12 +10,15 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import psutil
 
 Measured = dict[str, float]
 
@@ -62,6 +65,7 @@ class Lockstep:
         train: a function at the top level of a module: ``train(meter, *arguments)`` runs the loop.
         arguments: picklable.
         threads: of torch in that process; None leaves its own choice.
+        variables: of its environment.
 
     Calling it runs one iteration, from one ``meter.boundary()`` to the next, so everything that the loop
     does for an iteration is inside.  It returns what was noted, with the seconds of the ``whole`` and the
@@ -71,11 +75,19 @@ class Lockstep:
         RuntimeError: the loop failed or ended, with its traceback.
     """
 
-    def __init__(self, train: Callable[..., object], *arguments: Any, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        train: Callable[..., object],
+        *arguments: Any,
+        threads: int | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, threads, train, arguments), daemon=True)
-        self._process.start()
+        # no daemon: it may have workers of its own, which end with it
+        self._process = context.Process(target=_work, args=(theirs, threads, train, arguments))
+        with patch.dict(os.environ, variables or {}):
+            self._process.start()
         theirs.close()
 
     def __call__(self, number: int = 0) -> Measured:
@@ -110,8 +122,10 @@ def _work(connection: Connection, threads: int | None, train: Callable[..., obje
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds: of the wall, of this process on all cores, of everything on all cores."""
-    own = sum(os.times()[:2])
+    """Seconds: of the wall, of this process and those that it has started on all cores, of everything on all cores."""
+    family = psutil.Process()
+    times = [each.cpu_times() for each in (family, *family.children(recursive=True))]
+    own = sum(each.user + each.system for each in times)
     try:
         jiffies = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     except (OSError, ValueError):  # another system: nothing is known of other programs

@@ -29,6 +29,7 @@ from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.assembly import build
 from lit_agentrl.entry.composition import compose_job, task_loader
 
+_AS_A_USER = {"GOMP_SPINCOUNT": "1000"}  # which train.py sets before it imports torch, see `entry.threads`
 MANY = 1_000_000  # iterations: the loops are ended from outside
 OUR_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed", "bfloat16-true": "bf16-true"}
 # the nano policy's own chat format, with the two roles of tool calls; the model's reply is the call's argument
@@ -119,7 +120,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
 
     run = build(cfg, task_loader(), extra_callbacks=[_Boundary(meter)])
     # every turn adds the same tokens, also after a reply that happens to end in the end marker
-    run.rollouts._player._chat._marker = None
+    run.rules.chat._marker = None
     run.rollouts.on_train_batch_start = meter.timed(  # type: ignore[method-assign]
         "rollout", run.rollouts.on_train_batch_start
     )
@@ -279,18 +280,22 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
     )
     peer_precision = options.trl_precision or options.precision
     loops = {
-        "ours": Lockstep(train_ours, job, options.precision, options.ours, threads=options.threads),
+        "ours": Lockstep(
+            train_ours, job, options.precision, options.ours, threads=options.threads, variables=_AS_A_USER,
+        ),
         "trl": Lockstep(
             train_trl, job, peer_precision, options.trl_micro_batch, options.trl_generation,
             threads=options.threads,
         ),
     }  # fmt: skip
-    rounds = alternate(
-        {name: partial(_measured, loop) for name, loop in loops.items()},
-        repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed,
-    )  # fmt: skip
-    for loop in loops.values():
-        loop.close()
+    try:
+        rounds = alternate(
+            {name: partial(_measured, loop) for name, loop in loops.items()},
+            repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed,
+        )  # fmt: skip
+    finally:
+        for loop in loops.values():
+            loop.close()
     for measured in rounds:
         check_equal(measured)
     first = rounds[0]["ours"]

@@ -82,3 +82,32 @@ def test_unequal_work_is_refused(sides: ModuleType) -> None:
     sides.check_equal({"ours": same, "trl": dict(same)})
     with pytest.raises(ValueError, match="read_tokens differ: 100 on our side, 99 on trl's"):
         sides.check_equal({"ours": same, "trl": {**same, "read_tokens": 99.0}})
+
+
+def test_our_side_is_a_run_of_the_job(
+    sides: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had stopped to build once, and nothing that runs without TRL had noticed."""
+    from lockstep import Meter
+
+    class Ended(Exception):
+        pass
+
+    class Counting(Meter):
+        def __init__(self) -> None:
+            self._noted: dict[str, float] = {}
+            self.found: list[dict[str, float]] = []
+
+        def boundary(self) -> None:
+            self.found.append(self._noted)
+            self._noted = {}
+            if len(self.found) == 2:
+                raise Ended
+
+    monkeypatch.chdir(tmp_path)
+    job, meter = sides.Job("nano", "cpu", turns=2, prompts=2, members=2, reply_tokens=3), Counting()
+    with pytest.raises(Ended):
+        sides.train_ours(meter, job, "float32", ["~callbacks.progress", "trainer.devices=1"])
+    (_, row) = meter.found
+    assert (row["turns"], row["action_tokens"]) == (8, 24)
+    assert row["rollout"] > 0

@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_whole
-from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
-from lit_agentrl.engines.inference import Inference, Reader
+from lit_agentrl.engines.direct import Direct
+from lit_agentrl.engines.inference import Reader
 from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
@@ -80,7 +80,7 @@ class NativeEngine:
         self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
         self._is_end_V[list(end_of_turn_ids)] = True
         self._context = forward_context
-        self._inference: Reader = Inference(network, NAME) if reader is None else reader
+        self._inference: Reader = Direct(network) if reader is None else reader
         self._slower: ReencodingEngine | None = None
         if reason := why_not(network, max_context_tokens, forward_context):
             if reader is not None:
