@@ -18,6 +18,7 @@ from tests.integration.conftest import TINY, assert_equal_runs, command, outcome
         "algo=svpo",
         "algo=xpo",
         "algo=nash_md",
+        "update.lanes=2",
         pytest.param("algo=dapo", marks=pytest.mark.long),
     ],
 )

@@ -49,7 +49,7 @@ class BareModule(PolicyModule):
     """The module with what a Trainer provides: optimizers, schedules and a backward pass."""
 
     def prepare(self, iterations: int = 1) -> None:
-        self._fake_trainer = SimpleNamespace(max_epochs=iterations)
+        self._fake_trainer = SimpleNamespace(max_epochs=iterations, callbacks=[])
         built = self.configure_optimizers()
         self._built_optimizers = [each["optimizer"] for each in built]
         self._built_schedules = [each["lr_scheduler"]["scheduler"] for each in built]

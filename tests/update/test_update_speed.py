@@ -73,6 +73,9 @@ def plain(mix: str) -> torch.Tensor:
             {"packing": False, "checkpoint_activations": True, "tokens_per_microbatch": 60},
             {"checkpoint_activations": True, "tokens_per_microbatch": 60},
             {"checkpoint_activations": True, "packing": True, "logits_chunk": 5, "tokens_per_microbatch": 60},
+            {"lanes": 2, "tokens_per_microbatch": 60},
+            {"lanes": 3, "tokens_per_microbatch": 1},
+            {"lanes": 2, "packing": False, "checkpoint_activations": True, "tokens_per_microbatch": 60},
         ]
     ),
     ids=lambda how: " ".join(f"{k}={v}" for k, v in how.items()),
@@ -113,6 +116,8 @@ def test_packing_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
         ("packing", 1),
         ("logits_chunk", 0),
         ("logits_chunk", 1.5),
+        ("lanes", 0),
+        ("lanes", 257),
         ("checkpoint_activations", 1),
     ],
 )

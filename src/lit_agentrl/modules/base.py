@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors
@@ -94,13 +95,21 @@ class AgentModule(LightningModule):
         """Meet the strategy; refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
 
         Raises:
-            ValueError: ``trainer.precision=16-mixed``, or slow weights of a critic that is cut up.
+            ValueError: ``trainer.precision=16-mixed``, lanes beside several processes or on a GPU, or slow weights of a
+                critic that is cut up.
         """
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             raise ValueError(
                 "trainer.precision=16-mixed scales gradients, which is not supported; use bf16-mixed"
             )
         self._doors = doors_of(self.trainer.strategy)
+        if (lanes := self.updater.settings.lanes) > 1:
+            device = self.trainer.strategy.root_device.type
+            if device != "cpu" or self.trainer.world_size > 1 or self._doors.is_sharded:
+                raise ValueError(
+                    f"update.lanes={lanes} computes micro-batches in threads of one process on a CPU; set it to 1 on "
+                    "GPUs and where there are several processes (strategy, trainer.devices)"
+                )
         if self._doors.is_sharded and self.critic is not None and self.critic.slow is not None:
             raise ValueError(
                 "critic.target_rate below 1 keeps a copy of whole weights, and the strategy cuts them up; set it to 1, "
@@ -126,6 +135,11 @@ class AgentModule(LightningModule):
         optimizers, schedules = self.optimizers(), self.lr_schedulers()
         return Loop(
             device=self.device, backward=self.manual_backward, doors=self._doors,
+            is_watched=any(
+                is_overridden(name, each, Callback)
+                for each in self.trainer.callbacks  # type: ignore[attr-defined]
+                for name in ("on_before_backward", "on_after_backward")
+            ),
             optimizers=optimizers if isinstance(optimizers, list) else [optimizers],  # type: ignore[arg-type,list-item]
             schedules=schedules if isinstance(schedules, list) else [schedules],  # type: ignore[list-item]
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from lit_agentrl.models.routers import Routing
 from lit_agentrl.models.routing import Pass, Routers
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.critic import Critic
+from lit_agentrl.update.lanes import Lanes
 from lit_agentrl.update.microbatches import Form, micro_batched
 from lit_agentrl.update.scoring import expert_rows, form_of_rows, memory_saved, score_rows, value_rows
 from lit_agentrl.update.settings import UpdateSettings
@@ -92,6 +94,15 @@ class Networks:
             _ = self.form
         with memory_saved(settings.checkpoint_activations, policy, self._own_trunk):
             pass  # and one whose layers cannot be run again
+        self.lanes: Lanes | None = None
+        if settings.lanes > 1:
+            if asks:
+                raise ValueError(
+                    f"lanes={settings.lanes}: what routers do is seen one micro-batch at a time; set update.lanes=1, "
+                    "or leave model.routing_loss and model.routing_replay"
+                )
+            _ = self.form  # which copies then have as well
+            self.lanes = Lanes((policy, critic, head), settings.lanes)
 
     @property
     def _own_trunk(self) -> nn.Module | None:
@@ -110,6 +121,15 @@ class Networks:
         """All layers of all networks."""
         for network in (*self.trained, *self.frozen):
             yield from network.modules()
+        if self.lanes is not None:
+            yield from self.lanes.modules()
+
+    def of_lane(self, number: int) -> Networks:
+        """Those that a lane computes with."""
+        assert self.lanes is not None
+        own = copy.copy(self)
+        own.policy, own.critic, own.head = self.lanes.twins[number]
+        return own
 
     @property
     def form(self) -> Form:

@@ -25,6 +25,7 @@ class Loop:
         schedules: stepped once an iteration.
         backward: of a scalar loss.
         doors: of the strategy.
+        is_watched: something looks at each backward, in the thread of the loop.
     """
 
     device: torch.device
@@ -32,6 +33,7 @@ class Loop:
     schedules: Sequence[LRScheduler]
     backward: Callable[[Tensor], None]
     doors: StrategyDoors = field(default_factory=StrategyDoors)
+    is_watched: bool = False
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:

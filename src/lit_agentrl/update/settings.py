@@ -17,6 +17,7 @@ from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
 Optimizer = torch.optim.Optimizer
+_MOST_LANES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class UpdateSettings:
         packing: False: rows are padded; True: one after the other without padding; ``shared``: so, and what rows
             begin alike in is computed once; ``auto``: ``shared`` on CPUs where the network's attention allows it, else
             padded.
+        lanes: micro-batches that are computed at the same time, each with one thread of torch, see `Lanes`; 1: one
+            after the other, with all threads.
         checkpoint_activations: keep only what enters each layer, and run layers again in the backward pass.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
@@ -50,6 +53,7 @@ class UpdateSettings:
     tokens_per_microbatch: int = 2048
     logits_chunk: int | None = 1024
     packing: bool | str = "auto"
+    lanes: int = 1
     checkpoint_activations: bool = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
@@ -60,6 +64,7 @@ class UpdateSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
             require_whole(name, getattr(self, name), 1)
+        require_whole("lanes", self.lanes, 1, _MOST_LANES)
         if self.logits_chunk is not None:
             require_whole("logits_chunk", self.logits_chunk, 1, beside=", or null")
         is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")

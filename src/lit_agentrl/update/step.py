@@ -15,6 +15,7 @@ from lit_agentrl.models.routing import Pass
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.kl import old_kl
 from lit_agentrl.rl.objective import Objective, add_metrics
+from lit_agentrl.update.lanes import Lanes
 from lit_agentrl.update.microbatches import MicroBatch, micro_batches
 from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.progress import Loop, Progress
@@ -165,6 +166,18 @@ class Stepper:
         """Gradients of the minibatch, in micro-batches; every rank does equally many."""
         budget, unit = self._settings.tokens_per_microbatch, self._objective.unit
         parts = micro_batches(minibatch, budget, self._networks.form, unit)
+        if self._networks.lanes is None:
+            totals = self._in_turn(minibatch, parts, loop)
+        else:
+            totals = self._in_lanes(minibatch, parts, loop, self._networks.lanes)
+        real = float(sum(part.num_real for part in parts))
+        needed = float(sum(part.num_needed for part in parts))
+        computed = float(sum(part.num_computed for part in parts))
+        shares = torch.tensor([[computed - needed, computed], [real - needed, real]])
+        padding, shared = shares.to(loop.device, non_blocking=True)
+        return totals | {"padding_share": padding, "shared_token_share": shared}
+
+    def _in_turn(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop) -> Tensors:
         most = int(max_over_ranks(torch.tensor(len(parts), device=loop.device)))
         totals: Tensors = {}
         for number in range(most):
@@ -175,23 +188,33 @@ class Stepper:
                 nullcontext() if number == most - 1 else loop.doors.block_backward_sync(),
                 self._networks.routed(rows, part.packing) as routed,
             ):
-                loss, metrics = self._microbatch(rows, part.packing, routed)
+                loss, metrics = self._microbatch(rows, part.packing, routed, self._networks)
                 # gradients are averaged over ranks
                 loop.backward(loss * world_size() * (0 if is_extra else 1))
             if not is_extra:
                 totals = add_metrics(totals, metrics)
-        real = float(sum(part.num_real for part in parts))
-        needed = float(sum(part.num_needed for part in parts))
-        computed = float(sum(part.num_computed for part in parts))
-        shares = torch.tensor([[computed - needed, computed], [real - needed, real]])
-        padding, shared = shares.to(loop.device, non_blocking=True)
-        return totals | {"padding_share": padding, "shared_token_share": shared}
+        return totals
+
+    def _in_lanes(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, lanes: Lanes) -> Tensors:
+        networks = [self._networks.of_lane(number) for number in range(len(lanes.twins))]
+        backward = loop.backward if loop.is_watched else torch.Tensor.backward
+
+        def one(lane: int, number: int) -> Tensors:
+            rows = _rows_of(minibatch, parts[number])
+            loss, metrics = self._microbatch(rows, parts[number].packing, None, networks[lane])
+            backward(loss)
+            return metrics
+
+        totals: Tensors = {}
+        for metrics in lanes.run(one, [part.num_computed for part in parts], in_turn=loop.is_watched):
+            totals = add_metrics(totals, metrics)
+        return totals
 
     def _microbatch(
-        self, part: Tensors, packing: Packing | None, routed: Pass | None
+        self, part: Tensors, packing: Packing | None, routed: Pass | None, networks: Networks
     ) -> tuple[Tensor, Tensors]:
         """Loss of a micro-batch and its metrics."""
-        found = self._networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
+        found = networks.scores(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
         part |= found.columns
         if "logp_BT" in part:  # NaN: nobody knows, and nothing has asked before this step
             own_BT = part["logp_BT"].detach()
@@ -199,10 +222,8 @@ class Stepper:
             part |= {name: torch.where(part[name].isnan(), own_BT, part[name]) for name in names}
         loss, metrics = self._objective.loss(part)
         share = loss.detach()
-        if self._networks.critic is not None:
-            value_loss, value_metrics = self._networks.value_loss(
-                part, packing, found.hidden_AD, self._objective
-            )
+        if networks.critic is not None:
+            value_loss, value_metrics = networks.value_loss(part, packing, found.hidden_AD, self._objective)
             loss = loss + value_loss
             metrics |= value_metrics
         if routed is not None:
