@@ -1,6 +1,7 @@
 """A whole training run of this working tree beside the same command at an earlier revision.
 
     python benchmarks/vs_revision.py --revision acaa0cd [--repeats 2] [-- trainer.max_epochs=10 seed=3]
+    python benchmarks/vs_revision.py --revision ab39f31 --now update.lanes=2      # an option of this tree alone
 
 Every run is a process of its own, as a user starts it: start-up, both tests and the export are in its wall time.  What
 follows ``--`` is added to ``algo=grpo env=sokoban`` on both sides.  The two sides of a repetition take the
@@ -58,6 +59,7 @@ def run(tree: Path, folder: Path, arguments: Sequence[str]) -> Measured:
 def main() -> None:
     parser = parser_for(__file__, __doc__, repeats=2)
     parser.add_argument("--revision", required=True, help="the commit to compare with")
+    parser.add_argument("--now", action="append", default=[], metavar="KEY=VALUE", help="for this tree alone")
     parser.add_argument("arguments", nargs="*", help="more options of train.py, after --")
     options = parse(parser)
     if options.threads is not None:
@@ -67,7 +69,8 @@ def main() -> None:
 
         def side(name: str, tree: Path, number: int) -> Measured:
             seed = [] if any(a.startswith("seed=") for a in options.arguments) else [f"seed={max(number, 0)}"]
-            measured = run(tree, Path(scratch) / f"{name}{number}", [*seed, *options.arguments])
+            own = options.now if name == "new" else []
+            measured = run(tree, Path(scratch) / f"{name}{number}", [*seed, *options.arguments, *own])
             print(f"{name} {number}: " + ", ".join(f"{k} {v:.3f}" for k, v in measured.items()), flush=True)
             return measured
 
