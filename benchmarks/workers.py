@@ -2,6 +2,7 @@
 
     python benchmarks/workers.py                       # on two cores with nothing else on them
     python benchmarks/workers.py --worker ray --share 4
+    python benchmarks/workers.py --share 8 --lanes 2    # the update side by side as well
     python benchmarks/workers.py --iterations 4 --repeats 2 -- env=frozen_lake
 
 Runs ``train.py`` for both, alternately, and a third one whose single worker notes the seconds of each share.  From the
@@ -132,6 +133,7 @@ def main() -> None:
     parser = common.parser_for(__file__, __doc__)
     parser.add_argument("--worker", choices=["process", "ray"], default="process")
     parser.add_argument("--share", type=int, default=2, help="prompts of a share")
+    parser.add_argument("--lanes", type=int, default=1, help="update.lanes of the run with two workers")
     parser.add_argument("--iterations", type=int, default=6, help="measured iterations of each run")
     parser.add_argument("overrides", nargs="*", help="of train.py, for all runs, after --")
     given = common.parse(parser)
@@ -140,6 +142,7 @@ def main() -> None:
         f"worker.count={CORES}",
         f"worker.share={given.share}",
         "worker.threads=1",
+        f"update.lanes={given.lanes}",
     ]
     sides = {
         "two workers": partial(side, given.iterations, workers, given.overrides),
