@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -26,7 +26,8 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.direct import Direct
 from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.models.policy import copy_weights, named_weights
+from lit_agentrl.engines.support import reader_of
+from lit_agentrl.models.policy import copy_weights, load_nano, named_weights
 from tests.conftest import tiny_network
 from tests.engines.test_native import Never, play
 
@@ -65,6 +66,7 @@ class Both:
     def __init__(self, network: PreTrainedModel) -> None:
         self.readers: tuple[Any, Any] = (Direct(network), Inference(network, NAME))
         self.seen: list[tuple[bool, bool]] = []  # of each forward: whether without modules; whether equal
+        self.logits: list[torch.Tensor] = []
         self.sizes: set[int] = set()
 
     @contextmanager
@@ -79,7 +81,8 @@ class Both:
         for reader, own in zip(self.readers, cache, strict=True):
             with reader():
                 found.append(reader.read(own, packed))
-        self.seen.append((self.readers[0]._is_plain, torch.equal(*found)))
+        self.seen.append((self.readers[0].is_plain, torch.equal(*found)))
+        self.logits.append(found[0])
         self.sizes.add(packed.token_1N.shape[1])
         return found[0]
 
@@ -109,23 +112,45 @@ def test_every_logit_is_that_of_the_modules_to_the_bit(name: str, dtype: torch.d
     assert min(both.sizes) < 48 <= max(both.sizes), "both kinds of products were met"
 
 
+@pytest.mark.parametrize("episodes", [1, 2, 3, 4, 5])
+def test_few_episodes_have_the_same_bits(episodes: int) -> None:
+    """Products of one to three rows have other bits than the same rows within more."""
+    for made in (network("llama"), load_nano().network):
+        both = read_both(made, episodes=episodes, slots=episodes)
+        assert all(is_plain and is_equal for is_plain, is_equal in both.seen)
+
+
 def test_last_tokens_are_computed_as_part_of_all_of_them() -> None:
-    """48 rows take another product than 47: the rows that go on in the last layer keep that of the whole."""
-    both = read_both(network("llama"), episodes=8, slots=8)
+    """48 rows take another product than 47: the rows that go on in the last layer keep that of the whole.
+
+    The embedded policy is wide enough for the two products to differ.
+    """
+    both = read_both(load_nano().network, episodes=8, slots=8)
     assert {size for size in both.sizes if size >= 48}
-    assert all(is_equal for _, is_equal in both.seen)
+    assert all(is_plain and is_equal for is_plain, is_equal in both.seen)
 
 
 def test_weights_that_are_loaded_are_read() -> None:
-    made, other = network("qwen2"), network("qwen2")
+    made = network("qwen2")
+    both = Both(made)
+    prompts = [[5, 6, 7, 8]] * 4
+
+    def read() -> torch.Tensor:
+        engine = NativeEngine(
+            made, stop=Never(), end_of_turn_ids=(), num_slots=4, max_context_tokens=64, reader=both
+        )
+        both.logits.clear()
+        play(engine, prompts, PARAMS, turns=1)
+        return both.logits[0]
+
+    before = read().clone()
+    other = network("qwen2")
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(1.1)
-    both = read_both(made)
     copy_weights(named_weights(other), made)
-    again = read_both(made)
-    assert all(equal for _, equal in again.seen)
-    assert both.seen
+    assert not torch.equal(read(), before)
+    assert all(is_plain and is_equal for is_plain, is_equal in both.seen)
 
 
 def patched(made: Any) -> None:
@@ -150,7 +175,26 @@ def in_float64(made: Any) -> None:
     made.double()
 
 
-@pytest.mark.parametrize("change", [patched, hooked, of_another_class, in_float64])
+def with_another_activation(made: Any) -> None:
+    made.model.layers[1].mlp.act_fn = nn.GELU()
+
+
+def without_its_last_layer(made: Any) -> None:
+    made.config.num_hidden_layers = 2
+
+
+def with_a_sequence(made: Any) -> None:
+    made.model.layers[0].mlp.down_proj = nn.Sequential(made.model.layers[0].mlp.down_proj)
+
+
+def compiled(made: Any) -> None:
+    made.model.layers[0].mlp.compile(backend="eager")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [patched, hooked, of_another_class, in_float64, with_another_activation, with_a_sequence, compiled],
+)
 def test_what_is_not_plain_is_read_by_its_modules(change: Any) -> None:
     made = network("llama")
     change(made)
@@ -160,11 +204,45 @@ def test_what_is_not_plain_is_read_by_its_modules(change: Any) -> None:
     assert all(is_equal for _, is_equal in both.seen)
 
 
+def test_as_many_layers_are_read_as_the_config_names() -> None:
+    made = network("llama")
+    without_its_last_layer(made)
+    both = read_both(made)
+    assert all(is_plain and is_equal for is_plain, is_equal in both.seen)
+
+
+def test_hooks_on_all_modules_are_called() -> None:
+    made, called = network("llama"), []
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: called.append(1))
+    try:
+        assert not any(is_plain for is_plain, _ in read_both(made).seen)
+    finally:
+        handle.remove()
+    assert called
+
+
+def test_a_layer_that_is_exchanged_is_seen() -> None:
+    made = network("llama")
+    reader = Direct(made)
+    with reader():
+        assert reader.is_plain
+    of_another_class(made)
+    with reader():
+        assert not reader.is_plain
+
+
+def test_another_release_with_other_numbers_is_read_by_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = network("llama")
+    assert isinstance(reader_of(made, nullcontext), Direct)
+    monkeypatch.setattr("lit_agentrl.engines.direct.silu", torch.relu)
+    assert isinstance(reader_of(made, nullcontext), Inference)
+
+
 def test_a_hook_that_comes_later_is_called() -> None:
     made, called = network("llama"), []
     reader = Direct(made)
     with reader():
-        assert reader._is_plain
+        assert reader.is_plain
     handle = made.model.layers[0].register_forward_hook(lambda *_: called.append(1))
     engine = NativeEngine(
         made, stop=Never(), end_of_turn_ids=(), num_slots=2, max_context_tokens=64, reader=reader

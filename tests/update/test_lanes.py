@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import signal
 import threading
+import time
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_agentrl.callbacks.nonfinite import FirstNonFinite
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.lora import LoRA
 from lit_agentrl.update.lanes import Lanes, deal
 from tests.conftest import tiny_policy
 from tests.update.conftest import step
@@ -47,7 +49,7 @@ class Squares(nn.Module):
 
 def work_of(lanes: Lanes, xs: list[float]) -> Any:
     def work(lane: int, number: int) -> dict[str, Tensor]:
-        loss = lanes.twins[lane][0](xs[number])
+        loss = lanes.each[lane][0](xs[number])
         loss.backward()
         return {"x": torch.tensor(xs[number])}
 
@@ -64,21 +66,29 @@ def test_gradients_are_summed_and_metrics_stand_in_order(in_turn: bool) -> None:
     assert own.weight.grad.tolist() == [84.5, -168.0]
     assert own.frozen.grad is None
     assert [float(each["x"]) for each in found] == [1.0, 2.0, 3.0]
-    assert all(twin[0].weight.grad is None for twin in lanes.twins[1:])
+    assert all(twin[0].weight.grad is None for twin in lanes.each[1:])
 
 
 def test_copies_are_the_same_memory_also_after_it_was_exchanged() -> None:
     own = Squares()
     lanes = Lanes((own,), 2)
-    (copied,) = lanes.twins[1]
+    (copied,) = lanes.each[1]
     assert copied.weight is not own.weight
     assert copied.weight.data_ptr() == own.weight.data_ptr()
-    assert copied.frozen is own.frozen and copied.scale is own.scale
+    assert copied.frozen.data_ptr() == own.frozen.data_ptr()
+    assert copied.scale.data_ptr() == own.scale.data_ptr()
     own.double()  # as trainer.precision does, and load_state_dict(assign=True)
     own.weight.data = torch.tensor([2.0, 2.0], dtype=torch.float64)
     lanes.run(work_of(lanes, [1.0, 1.0]), [1, 1])
     assert own.weight.grad.tolist() == [24.0, 24.0]
     assert own.weight.grad.dtype == torch.float64
+    assert copied.scale.dtype == torch.float64  # `to` exchanges buffers as objects
+    own.weight.requires_grad_(False)
+    own.weight.grad = None
+    own.frozen.requires_grad_(True)
+    lanes.run(work_of(lanes, [1.0, 1.0]), [1, 1])
+    assert own.weight.grad is None
+    assert own.frozen.grad.tolist() == [2 * 3 * 8.0]  # what is frozen, or trained, is so in all lanes
 
 
 def test_lanes_are_threads_of_one_torch_thread_each() -> None:
@@ -107,7 +117,7 @@ def test_autocast_reaches_all_lanes() -> None:
     seen: list[torch.dtype] = []
 
     def work(lane: int, number: int) -> dict[str, Tensor]:
-        seen.append(lanes.twins[lane][0](torch.ones(2)).dtype)
+        seen.append(lanes.each[lane][0](torch.ones(2)).dtype)
         return {}
 
     with torch.autocast("cpu", torch.bfloat16):
@@ -118,19 +128,44 @@ def test_autocast_reaches_all_lanes() -> None:
 
 def test_an_error_of_a_lane_is_raised_once_all_have_ended() -> None:
     lanes, ended = Lanes((Squares(),), 2), []
-    begun = threading.Event()
+    both = threading.Barrier(2, timeout=20)
 
     def work(lane: int, number: int) -> dict[str, Tensor]:
+        if number < 2:
+            both.wait()
         if lane == 0:
-            begun.set()
             raise ArithmeticError("of lane 0")
-        begun.wait(20)
+        time.sleep(0.2)
         ended.append(number)
         return {}
 
     with pytest.raises(ArithmeticError, match="of lane 0"):
         lanes.run(work, [1, 1, 1, 1])
-    assert ended == [1, 3]
+    assert ended == [1], "lane 1 ends the micro-batch that it is at, and begins no other"
+
+
+def test_nothing_runs_any_more_after_an_interrupt() -> None:
+    lanes, ended = Lanes((Squares(),), 2), []
+
+    def work(lane: int, number: int) -> dict[str, Tensor]:
+        time.sleep(0.3)
+        ended.append(number)
+        return {}
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lanes.run(work, [1] * 8)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    count = len(ended)
+    assert count == 2
+    time.sleep(0.5)
+    assert len(ended) == count
 
 
 @pytest.mark.parametrize("lanes", [2, 3])
@@ -151,15 +186,56 @@ def test_metrics_are_those_of_one_lane() -> None:
             assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
 
 
-def half(policy: Policy) -> Policy:
-    return Policy(policy.network.to(torch.bfloat16), policy.tokenizer, policy.name)
+class Halved(pl.Callback):
+    """Converts as ``trainer.precision=bf16-true`` does, after the module was made."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        pl_module.to(torch.bfloat16)
 
 
 def test_half_precision_weights() -> None:
-    one, two = (
-        step(lanes=n, policy=half(tiny_policy()), **SMALL)[0].row["train/grad_norm"] for n in (1, 2)
-    )  # fmt: skip
-    assert two == pytest.approx(one, rel=0.02)
+    one, two = (step(lanes=n, inspect=[Halved()], **SMALL)[0].row for n in (1, 2))
+    for name in ("train/grad_norm", "train/logp_gap", "train/logp_gap_max"):
+        assert two[name] == pytest.approx(one[name], rel=0.02), name
+
+
+def test_adapters() -> None:
+    """LoRA: the base is frozen, and adapters are trained in all lanes."""
+    found = []
+    for lanes in (1, 2):
+        policy = tiny_policy()
+        policy.adapters = LoRA(r=4).attach(policy.network, "tiny")
+        found.append(change(step(lanes=lanes, policy=policy, **SMALL)[1]))
+    assert found[0].norm() > 0
+    assert (found[0] - found[1]).norm() <= 1e-5 * found[0].norm()
+
+
+def test_modules_can_be_copied() -> None:
+    """As a callback that averages weights does."""
+    module, _ = step(lanes=2, **SMALL)
+    module.trainer = None
+    copied = copy.deepcopy(module.updater.networks)
+    assert copied.lanes is not None
+    assert copied.lanes.each[0][0] is copied.policy
+
+
+def test_hooks_see_every_pass() -> None:
+    class Hooking(pl.Callback):
+        def __init__(self, lanes: int) -> None:
+            self.calls, self.lanes = 0, lanes
+
+        def count(self, *_: Any) -> None:
+            self.calls += 1
+
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            _ = pl_module.updater.networks.form  # which tries the network
+            pl_module.network.register_forward_hook(self.count)
+            pl_module.network.model.norm.weight.register_hook(lambda gradient: 0 * gradient)
+
+    watches = [Hooking(n) for n in (1, 2)]
+    one, two = (step(lanes=w.lanes, inspect=[w], **SMALL)[1] for w in watches)
+    assert watches[0].calls == watches[1].calls > 2
+    assert not one["model.norm.weight"].any() and not two["model.norm.weight"].any()
 
 
 class Watching(pl.Callback):
@@ -183,7 +259,7 @@ def test_debug_nan_finds_what_a_lane_breaks() -> None:
     with torch.no_grad():
         policy.network.lm_head.weight[3] = 1e38
         policy.network.model.norm.weight.mul_(1e20)
-    with pytest.raises(NotFinite, match="first appears in"):
+    with pytest.raises(NotFinite, match=r"first appears in the output of network\.lm_head"):
         step(lanes=2, policy=policy, inspect=[FirstNonFinite()], **SMALL)
 
 

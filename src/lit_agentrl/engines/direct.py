@@ -6,8 +6,10 @@ transformers are made for any length, device and precision; here a step is what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
 )
+from transformers.activations import ACT2FN
 
 from lit_agentrl.engines.attention import NAME, attend
 from lit_agentrl.engines.cache import SlotCache
@@ -30,6 +33,7 @@ from lit_agentrl.models.patched import is_patched
 
 _KNOWN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)  # no subclasses
 _DTYPES = (torch.float32, torch.bfloat16)
+_FEWEST = 4  # rows of which a product has the bits that it has within more rows
 
 
 class _Layer(NamedTuple):
@@ -51,7 +55,7 @@ class Direct:
     """Reads as `Inference` does, and by it wherever anything is not as plain as expected; see `Reader`.
 
     Not plain are other classes, devices and precisions, autocast, adapters, hooks, and forwards that something has
-    replaced.  It is looked at on each entry, so that what watches modules (``debug=nan``) sees them called.
+    replaced or compiled.  It is looked at on each entry, so that what watches modules (``debug=nan``) sees them called.
 
     In the last layer only the last token of each episode goes on behind keys and values: nobody asks for the others.
     """
@@ -59,14 +63,17 @@ class Direct:
     def __init__(self, network: PreTrainedModel) -> None:
         self._modules = Inference(network, NAME)
         self._network: Any = network
-        self._parts = list(network.modules())
-        self._layers = _layers(network) if type(network) in _KNOWN else None
-        self._is_plain = False
+        self._layers: list[_Layer] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the last entry found the network plain."""
+        return self._layers is not None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        self._is_plain = self._layers is not None and _is_plain(self._parts, self._network.dtype)
-        with torch.inference_mode() if self._is_plain else self._modules():
+        self._layers = None if torch.is_autocast_enabled("cpu") else _plain_layers(self._network)
+        with self._modules() if self._layers is None else torch.inference_mode():
             yield
 
     def cache(self, num_slots: int, max_length: int) -> SlotCache:
@@ -75,15 +82,8 @@ class Direct:
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
         """See `Inference.read`."""
-        if not self._is_plain:
+        if self._layers is None:
             return self._modules.read(cache, packed)
-        if torch.is_autocast_enabled("cpu"):  # which is entered after this
-            with self._modules():
-                return self._modules.read(cache, packed)
-        return self._read(cache, packed)
-
-    def _read(self, cache: SlotCache, packed: Packed) -> Tensor:
-        assert self._layers is not None
         cache.reading = reading = packed.reading
         model = self._network.model
         state_ND = embedding(packed.token_1N[0], model.embed_tokens.weight)
@@ -94,8 +94,9 @@ class Direct:
         total = len(state_ND)
         last = slice(total - reading.num_last, total)
         product = product_for([self._network.lm_head], total)
+        has_enough = reading.num_last >= _FEWEST
         for number, layer in enumerate(self._layers):
-            is_end = number == len(self._layers) - 1
+            is_end = has_enough and number == len(self._layers) - 1
             own = last if is_end else slice(None)  # whose states go on
             read_ND = _norm(state_ND, layer.before)
             size = (total, -1, 2 * half)
@@ -111,38 +112,59 @@ class Direct:
             gate = silu(product(layer.gate, read_ND)).mul_(product(layer.up, read_ND))
             state_ND = state_ND + product(layer.down, gate)
         product = product_for([self._network.lm_head], reading.num_last)
-        return product(self._network.lm_head, _norm(state_ND, model.norm))
+        return product(self._network.lm_head, _norm(state_ND[-reading.num_last :], model.norm))
 
 
-def _layers(network: Any) -> list[_Layer] | None:
-    """The parts of each layer by what they do; None where an option makes them other than expected."""
-    if network.config.hidden_act != "silu":
+def _plain_layers(network: Any) -> list[_Layer] | None:
+    """The parts of each layer; None where calling the modules might do anything else than is done here."""
+    if type(network) not in _KNOWN or _has_global_hooks() or network.dtype not in _DTYPES:
         return None
-    return [
-        _Layer(
-            each.input_layernorm, each.self_attn.q_proj, each.self_attn.k_proj, each.self_attn.v_proj,
-            getattr(each.self_attn, "q_norm", None), getattr(each.self_attn, "k_norm", None), each.self_attn.o_proj,
-            each.post_attention_layernorm, each.mlp.gate_proj, each.mlp.up_proj, each.mlp.down_proj,
-            each.self_attn.scaling,
-        )
-        for each in network.model.layers
+    # the classes of the family, which stand in one file
+    family = sys.modules[type(network).__module__]
+    kind = partial(getattr, family)
+    name, model = type(network).__name__.removesuffix("ForCausalLM"), network.model
+    norm = kind(f"{name}RMSNorm")
+    expected = [
+        (network, type(network)), (model, kind(f"{name}Model")), (model.embed_tokens, nn.Embedding), (model.norm, norm),
+        (model.rotary_emb, kind(f"{name}RotaryEmbedding")), (network.lm_head, nn.Linear),
     ]  # fmt: skip
+    layers = []
+    for each in model.layers[: network.config.num_hidden_layers]:
+        expected += [(each, kind(f"{name}DecoderLayer"))]
+        own, mlp = each.self_attn, each.mlp
+        expected += [
+            (own, kind(f"{name}Attention")),
+            (mlp, kind(f"{name}MLP")),
+            (mlp.act_fn, type(ACT2FN["silu"])),
+        ]
+        norms = [each.input_layernorm, each.post_attention_layernorm]
+        heads = [getattr(own, part, None) for part in ("q_norm", "k_norm")]
+        linears = [own.q_proj, own.k_proj, own.v_proj, own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+        expected += [(part, norm) for part in (*norms, *heads) if part is not None]
+        expected += [(part, nn.Linear) for part in linears]
+        q, k, v, out, gate, up, down = linears
+        layers.append(
+            _Layer(norms[0], q, k, v, heads[0], heads[1], out, norms[1], gate, up, down, own.scaling)
+        )
+    is_plain = all(_is_plain(part, wanted, network.dtype) for part, wanted in expected)
+    return layers if is_plain and model.embed_tokens.max_norm is None else None
 
 
-def _is_plain(modules: Sequence[nn.Module], dtype: torch.dtype) -> bool:
-    """Whether calling the modules would do what is done here, and nothing else."""
-    if dtype not in _DTYPES:
+def _is_plain(module: Any, wanted: type, dtype: torch.dtype) -> bool:
+    kind: Any = type(module)
+    if kind is not wanted or is_patched(module) or module._compiled_call_impl is not None:
         return False
-    for module in modules:
-        is_foreign = not type(module).__module__.startswith(("torch.nn.modules.", "transformers."))
-        if is_foreign or is_patched(module) or module._forward_hooks or module._forward_pre_hooks:
-            return False
-        for own in module.parameters(recurse=False):
-            if (
-                type(own) is not nn.Parameter or own.dtype != dtype or own.device.type != "cpu"
-            ):  # sharded, or moved
-                return False
-    return True
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    return all(  # not sharded, quantised or moved
+        type(own) is nn.Parameter and own.dtype == dtype and own.device.type == "cpu"
+        for own in module.parameters(recurse=False)
+    )
+
+
+def _has_global_hooks() -> bool:
+    hooks = torch.nn.modules.module
+    return bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
 
 
 def _norm(x: Tensor, module: Any) -> Tensor:

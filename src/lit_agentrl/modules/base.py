@@ -136,9 +136,11 @@ class AgentModule(LightningModule):
         return Loop(
             device=self.device, backward=self.manual_backward, doors=self._doors,
             is_watched=any(
-                is_overridden(name, each, Callback)
-                for each in self.trainer.callbacks  # type: ignore[attr-defined]
+                is_overridden(name, each, kind)
                 for name in ("on_before_backward", "on_after_backward")
+                for each, kind in [
+                    (self, LightningModule), *((callback, Callback) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
+                ]
             ),
             optimizers=optimizers if isinstance(optimizers, list) else [optimizers],  # type: ignore[arg-type,list-item]
             schedules=schedules if isinstance(schedules, list) else [schedules],  # type: ignore[list-item]

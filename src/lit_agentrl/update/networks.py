@@ -128,7 +128,7 @@ class Networks:
         """Those that a lane computes with."""
         assert self.lanes is not None
         own = copy.copy(self)
-        own.policy, own.critic, own.head = self.lanes.twins[number]
+        own.policy, own.critic, own.head = self.lanes.each[number]
         return own
 
     @property

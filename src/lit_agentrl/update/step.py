@@ -196,8 +196,9 @@ class Stepper:
         return totals
 
     def _in_lanes(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, lanes: Lanes) -> Tensors:
-        networks = [self._networks.of_lane(number) for number in range(len(lanes.twins))]
-        backward = loop.backward if loop.is_watched else torch.Tensor.backward
+        networks = [self._networks.of_lane(number) for number in range(len(lanes.each))]
+        in_turn = loop.is_watched or lanes.is_listened_to
+        backward = loop.backward if in_turn else torch.Tensor.backward
 
         def one(lane: int, number: int) -> Tensors:
             rows = _rows_of(minibatch, parts[number])
@@ -206,7 +207,7 @@ class Stepper:
             return metrics
 
         totals: Tensors = {}
-        for metrics in lanes.run(one, [part.num_computed for part in parts], in_turn=loop.is_watched):
+        for metrics in lanes.run(one, [part.num_computed for part in parts], in_turn=in_turn):
             totals = add_metrics(totals, metrics)
         return totals
 
