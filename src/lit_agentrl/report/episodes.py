@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
-import torch
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 
@@ -50,26 +49,25 @@ class EpisodeMetrics(nn.Module):
         self._count("episodes").update(len(played))
         self._count("failed").update(len(outcomes) - len(played))
         self._count("broken_markers").update(sum(outcome.broken for outcome in outcomes))
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in self.means}
         for each in played:
-            found["success"].append((each.success, 1))
-            found["return"].append((each.total_reward, 1))
-            found["turns"].append((each.turns, 1))
-            found["actions"].append((each.actions, 1))
-            found["truncated_share"].append((each.end is EndReason.CONTEXT_LIMIT, 1))
+            values = {
+                "success": each.success,
+                "return": each.total_reward,
+                "turns": each.turns,
+                "actions": each.actions,
+                "truncated_share": each.end is EndReason.CONTEXT_LIMIT,
+            }
             if each.cost is not None:
-                found["cost"].append((each.cost, 1))
+                values["cost"] = each.cost
+            for name, value in values.items():
+                self._add(name, float(value), 1)
             if each.taken:
-                found["reply_tokens"].append((each.tokens / each.taken, each.taken))
-                found["invalid_share"].append((each.invalid / each.taken, each.taken))
-                found["surplus_actions"].append((each.surplus / each.taken, each.taken))
-                if each.tokens and not math.isnan(each.entropy):  # of an engine that records none
-                    found["entropy"].append((each.entropy / each.tokens, each.tokens))
-        for std in _group_stds(played):
-            found["return_std_within_group"].append((std, 1))
-            found["dead_group_share"].append((std**2 < 1e-12, 1))
-        for name, pairs in found.items():
-            self._add(name, pairs)
+                self._add("reply_tokens", each.tokens / each.taken, each.taken)
+                self._add("invalid_share", each.invalid / each.taken, each.taken)
+                self._add("surplus_actions", each.surplus / each.taken, each.taken)
+                if not math.isnan(each.entropy):  # of an engine that records none
+                    self._add("entropy", each.entropy / each.tokens, each.tokens)
+        self._add_groups(played)
 
     def update_texts(self, episodes: Sequence[Episode]) -> None:
         """``distinct_2``, which needs the tokens of replies."""
@@ -80,7 +78,7 @@ class EpisodeMetrics(nn.Module):
             for tokens in (turn.reply_tokens.tolist() for turn in episode.turns)
             for pair in zip(tokens, tokens[1:], strict=False)
         ]
-        self._add("distinct_2", [(len(set(pairs)) / len(pairs), len(pairs))] if pairs else [])
+        self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
 
     def compute(self) -> dict[str, float]:
         """The means of what was seen; a key whose weight is zero is left out."""
@@ -105,23 +103,21 @@ class EpisodeMetrics(nn.Module):
     def _count(self, name: str) -> SumMetric:
         return cast(SumMetric, self.counts[name])
 
-    def _add(self, name: str, pairs: Sequence[tuple[float, float]]) -> None:
-        """Values and their weights, at once: metrics take their time over each call."""
-        if pairs:
-            values, weights = torch.tensor(pairs, dtype=torch.float32).unbind(1)
-            self._mean(name).update(values, weights)
-            self._weight(name).update(weights)
+    def _add(self, name: str, value: float, weight: float) -> None:
+        if weight > 0:
+            self._mean(name).update(value, weight)
+            self._weight(name).update(weight)
 
-
-def _group_stds(outcomes: Sequence[Outcome]) -> Iterator[float]:
-    """Of the returns of each group of several."""
-    groups: dict[int, list[float]] = {}
-    for each in outcomes:
-        groups.setdefault(each.group, []).append(each.total_reward)
-    for returns in groups.values():
-        if len(returns) > 1:
-            mean = math.fsum(returns) / len(returns)
-            yield math.sqrt(math.fsum((r - mean) ** 2 for r in returns) / (len(returns) - 1))
+    def _add_groups(self, outcomes: Sequence[Outcome]) -> None:
+        groups: dict[int, list[float]] = {}
+        for each in outcomes:
+            groups.setdefault(each.group, []).append(each.total_reward)
+        for returns in groups.values():
+            if len(returns) > 1:
+                mean = math.fsum(returns) / len(returns)
+                variance = math.fsum((r - mean) ** 2 for r in returns) / (len(returns) - 1)
+                self._add("return_std_within_group", math.sqrt(variance), 1)
+                self._add("dead_group_share", float(variance < 1e-12), 1)
 
 
 def evaluation_row(
