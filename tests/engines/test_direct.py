@@ -107,12 +107,12 @@ def read_both(made: PreTrainedModel, episodes: int = 6, slots: int = 6) -> Both:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_logit_is_that_of_the_modules_to_the_bit(name: str, dtype: torch.dtype) -> None:
     """Long beginnings, single tokens, shared beginnings, moves of slots; many rows and few."""
-    both = read_both(network(name).to(dtype), episodes=20, slots=12)
+    both = read_both(network(name).to(dtype), episodes=10, slots=6)
     assert all(is_plain and is_equal for is_plain, is_equal in both.seen)
     assert min(both.sizes) < 48 <= max(both.sizes), "both kinds of products were met"
 
 
-@pytest.mark.parametrize("episodes", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("episodes", [1, 3, 4])
 def test_few_episodes_have_the_same_bits(episodes: int) -> None:
     """Products of one to three rows have other bits than the same rows within more."""
     for made in (network("llama"), load_nano().network):
