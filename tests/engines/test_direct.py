@@ -107,7 +107,7 @@ def read_both(made: PreTrainedModel, episodes: int = 6, slots: int = 6) -> Both:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_logit_is_that_of_the_modules_to_the_bit(name: str, dtype: torch.dtype) -> None:
     """Long beginnings, single tokens, shared beginnings, moves of slots; many rows and few."""
-    both = read_both(network(name).to(dtype), episodes=10, slots=6)
+    both = read_both(network(name).to(dtype), episodes=16, slots=12)
     assert all(is_plain and is_equal for is_plain, is_equal in both.seen)
     assert min(both.sizes) < 48 <= max(both.sizes), "both kinds of products were met"
 
