@@ -124,8 +124,12 @@ def _work(connection: Connection, threads: int | None, train: Callable[..., obje
 def _clocks() -> tuple[float, float, float]:
     """Seconds: of the wall, of this process and those that it has started on all cores, of everything on all cores."""
     family = psutil.Process()
-    times = [each.cpu_times() for each in (family, *family.children(recursive=True))]
-    own = sum(each.user + each.system for each in times)
+    before = family.cpu_times()
+    own = before.user + before.system + before.children_user + before.children_system  # those that have ended
+    for each in family.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            own += times.user + times.system
     try:
         jiffies = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     except (OSError, ValueError):  # another system: nothing is known of other programs

@@ -6,6 +6,8 @@ import argparse
 import os
 import tempfile
 import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -279,23 +281,20 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
         options.model, options.device, options.turns, options.prompts, options.members, options.reply_tokens
     )
     peer_precision = options.trl_precision or options.precision
-    loops = {
-        "ours": Lockstep(
-            train_ours, job, options.precision, options.ours, threads=options.threads, variables=_AS_A_USER,
-        ),
-        "trl": Lockstep(
-            train_trl, job, peer_precision, options.trl_micro_batch, options.trl_generation,
-            threads=options.threads,
-        ),
-    }  # fmt: skip
-    try:
+    with ExitStack() as stack:
+
+        def side(train: Callable[..., None], *arguments: Any, **more: Any) -> partial[Measured]:
+            loop = Lockstep(train, job, *arguments, threads=options.threads, **more)
+            stack.callback(loop.close)
+            return partial(_measured, loop)
+
+        sides = {
+            "ours": side(train_ours, options.precision, options.ours, variables=_AS_A_USER),
+            "trl": side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation),
+        }
         rounds = alternate(
-            {name: partial(_measured, loop) for name, loop in loops.items()},
-            repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed,
+            sides, repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed
         )  # fmt: skip
-    finally:
-        for loop in loops.values():
-            loop.close()
     for measured in rounds:
         check_equal(measured)
     first = rounds[0]["ours"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
 
@@ -25,13 +26,12 @@ def lockstep(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_two_loops_take_turns_one_iteration_at_a_time(lockstep: ModuleType) -> None:
     import loops
 
-    sides = [lockstep.Lockstep(loops.counting, first) for first in (0, 100)]
-    found = [side(number) for number in range(2) for side in sides]
+    with ExitStack() as stack:
+        sides = [stack.enter_context(closing(lockstep.Lockstep(loops.counting, first))) for first in (0, 100)]
+        found = [side(number) for number in range(2) for side in sides]
     assert [measured["doubled"] for measured in found] == [0, 200, 2, 202]
     for measured in found:
         assert 0 <= measured["doubling"] <= measured["whole"] and measured["foreign_share"] >= 0
-    for side in sides:
-        side.close()
 
 
 @pytest.mark.parametrize("name, steps, why", [
@@ -40,9 +40,9 @@ def test_two_loops_take_turns_one_iteration_at_a_time(lockstep: ModuleType) -> N
 def test_a_loop_that_fails_or_ends_says_so(lockstep: ModuleType, name: str, steps: int, why: str) -> None:
     import loops
 
-    side = lockstep.Lockstep(getattr(loops, name), *([0] if name == "counting" else []))
-    for _ in range(steps):
-        side()
-    with pytest.raises(RuntimeError, match=why):
-        side()
-    side.close()
+    given = [0] if name == "counting" else []
+    with closing(lockstep.Lockstep(getattr(loops, name), *given)) as side:
+        for _ in range(steps):
+            side()
+        with pytest.raises(RuntimeError, match=why):
+            side()
