@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from multiprocessing.connection import Connection
@@ -65,7 +65,7 @@ class Lockstep:
         train: a function at the top level of a module: ``train(meter, *arguments)`` runs the loop.
         arguments: picklable.
         threads: of torch in that process; None leaves its own choice.
-        variables: of its environment.
+        prepare: sets variables of its environment, and of no other.
 
     Calling it runs one iteration, from one ``meter.boundary()`` to the next, so everything that the loop
     does for an iteration is inside.  It returns what was noted, with the seconds of the ``whole`` and the
@@ -80,13 +80,15 @@ class Lockstep:
         train: Callable[..., object],
         *arguments: Any,
         threads: int | None = None,
-        variables: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         # no daemon: it may have workers of its own, which end with it
         self._process = context.Process(target=_work, args=(theirs, threads, train, arguments))
-        with patch.dict(os.environ, variables or {}):
+        with patch.dict(os.environ):
+            if prepare is not None:
+                prepare()
             self._process.start()
         theirs.close()
 

@@ -30,8 +30,8 @@ from omegaconf import open_dict
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.assembly import build
 from lit_agentrl.entry.composition import compose_job, task_loader
+from lit_agentrl.entry.threads import spin_briefly
 
-_AS_A_USER = {"GOMP_SPINCOUNT": "1000"}  # which train.py sets before it imports torch, see `entry.threads`
 MANY = 1_000_000  # iterations: the loops are ended from outside
 OUR_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed", "bfloat16-true": "bf16-true"}
 # the nano policy's own chat format, with the two roles of tool calls; the model's reply is the call's argument
@@ -289,7 +289,7 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
             return partial(_measured, loop)
 
         sides = {
-            "ours": side(train_ours, options.precision, options.ours, variables=_AS_A_USER),
+            "ours": side(train_ours, options.precision, options.ours, prepare=spin_briefly),
             "trl": side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation),
         }
         rounds = alternate(

@@ -6,11 +6,14 @@ import copy
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
 from lit_agentrl.callbacks.nonfinite import FirstNonFinite
@@ -18,6 +21,8 @@ from lit_agentrl.checks import NotFinite
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.update.lanes import Lanes, deal
 from tests.conftest import tiny_policy
+from tests.rl.ragged import fresh
+from tests.update.bare import build
 from tests.update.conftest import step
 
 SMALL = {"tokens_per_microbatch": 300}
@@ -260,24 +265,15 @@ def test_debug_nan_finds_what_a_lane_breaks() -> None:
         step(lanes=2, policy=policy, inspect=[FirstNonFinite()], **SMALL)
 
 
-def test_several_processes_and_gpus_are_refused() -> None:
-    module, _ = step(lanes=2, **SMALL)
-    for trainer in (Fake("cpu", 2), Fake("cuda", 1)):
-        other = copy.copy(module)
-        other._fabric = None
-        other._trainer = trainer  # type: ignore[assignment]
-        with pytest.raises(
-            ValueError, match=r"^update\.lanes=2 computes micro-batches in threads of one process"
-        ):
-            other.setup("fit")
-
-
-class Fake:
-    """What `setup` looks at."""
-
-    def __init__(self, device: str, world_size: int) -> None:
-        from lightning.pytorch.plugins import Precision
-        from lightning.pytorch.strategies import SingleDeviceStrategy
-
-        self.strategy = SingleDeviceStrategy(torch.device(device))
-        self.world_size, self.precision_plugin, self.callbacks = world_size, Precision(), []
+@pytest.mark.parametrize(("device", "processes"), [("cpu", 2), ("cuda", 1)])
+def test_several_processes_and_gpus_are_refused(device: str, processes: int) -> None:
+    module = build(fresh("grpo"), lanes=2)
+    module._fake_trainer = SimpleNamespace(
+        precision_plugin=Precision(),
+        strategy=SingleDeviceStrategy(torch.device(device)),
+        world_size=processes,
+    )
+    with pytest.raises(
+        ValueError, match=r"^update\.lanes=2 computes micro-batches in threads of one process"
+    ):
+        module.setup("fit")

@@ -131,35 +131,20 @@ def slot_attention(
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
         if others.get(name) is not None:
             raise UnusualAttentionError(f"its attention uses {name}")
-    return attend(query[0].transpose(0, 1), key, value, reading, scaling)[None], None
-
-
-def attend(
-    query_NHD: Tensor,
-    key: Tensor,
-    value: Tensor,
-    reading: Reading,
-    scaling: float | None,
-    *,
-    only_last: bool = False,
-) -> Tensor:
-    """As `slot_attention`, of queries (N, heads, dim); ``only_last``: of those of the last tokens alone."""
-    over = _attend_last if only_last else _over_slots
-    if query_NHD.device.type != "cpu":
-        return over(query_NHD, key, value, reading, scaling)
+    if query.device.type != "cpu":
+        return _over_slots(query, key, value, reading, scaling)[None], None
     # the store is float32 where the network computes in half precision
     with torch.autocast("cpu", enabled=False):
-        out_NHD = over(query_NHD.to(key.dtype), key, value.to(key.dtype), reading, scaling)
-    return out_NHD.to(query_NHD.dtype)
+        out_NHD = _over_slots(query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
+    return out_NHD.to(query.dtype)[None], None
 
 
-def _over_slots(
-    query_NHD: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None
-) -> Tensor:
+def _over_slots(query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
     """(N, heads, dim)."""
-    total, heads = query_NHD.shape[:2]
-    kv_heads = key.shape[1]
+    heads, kv_heads = query.shape[1], key.shape[1]
     groups = heads // kv_heads
+    query_NHD = query[0].transpose(0, 1)
+    total = query_NHD.shape[0]
     out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
 
     out_NHD[: reading.num_padding] = 0.0
@@ -173,7 +158,7 @@ def _over_slots(
             queries.permute(0, 2, 3, 1, 4).reshape(rows_P, kv_heads, groups * tokens_M, -1),
             key[chunk.slots_P, :, seen],
             value[chunk.slots_P, :, seen],
-            attn_mask=chunk.visible(groups).additive(query_NHD),
+            attn_mask=chunk.visible(groups).additive(query),
             scale=scaling,
         )
         out = out.view(rows_P, kv_heads, groups, tokens_M, -1).permute(0, 3, 1, 2, 4)

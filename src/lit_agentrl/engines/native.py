@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_whole
+from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
-from lit_agentrl.engines.inference import Reader
+from lit_agentrl.engines.inference import Inference, Reader
 from lit_agentrl.engines.prefixes import common_prefixes
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.reencoding import ReencodingEngine
@@ -23,7 +24,7 @@ from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.engines.rows import Rows
 from lit_agentrl.engines.sampling import draw_rows
 from lit_agentrl.engines.stops import StopRule, StopTable
-from lit_agentrl.engines.support import reader_of, why_not
+from lit_agentrl.engines.support import why_not
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
 
@@ -79,6 +80,7 @@ class NativeEngine:
         self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
         self._is_end_V[list(end_of_turn_ids)] = True
         self._context = forward_context
+        self._inference: Reader = Inference(network, NAME) if reader is None else reader
         self._slower: ReencodingEngine | None = None
         if reason := why_not(network, max_context_tokens, forward_context):
             if reader is not None:
@@ -94,7 +96,6 @@ class NativeEngine:
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
                 max_context_tokens=max_context_tokens, forward_context=forward_context,
             )  # fmt: skip
-        self._inference = reader_of(network, forward_context) if reader is None else reader
         self._cache = self._inference.cache(num_slots, max_context_tokens)
         self._rows = Rows(num_slots, max_context_tokens)
         self._waiting: deque[TurnRequest] = deque()
@@ -143,7 +144,7 @@ class NativeEngine:
             self._cache.move(*move)
         finished, self._refused = self._refused, []
         if not finished and self._rows.is_writing_S.any():
-            with self._context(), self._inference():
+            with self._inference(), self._context():
                 ends = None if steps is None else self._num_steps + steps
                 while not finished and self._num_steps != ends:
                     finished = self._step()

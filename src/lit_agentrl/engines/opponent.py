@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require
+from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
-from lit_agentrl.engines.direct import Direct
-from lit_agentrl.engines.inference import Reader
+from lit_agentrl.engines.inference import Inference, Reader
 from lit_agentrl.engines.ragged import Packed
 from lit_agentrl.engines.support import why_not
 from lit_agentrl.models.lora import adapter_layers, adapters_off
@@ -47,7 +47,9 @@ class Mixture:
                 return adapters_off(reference)
 
         shared = ((network, nullcontext, 1 - mix), (reference, off, mix))
-        self._players = [(Direct(player), around, share) for player, around, share in shared if share]
+        self._players = [
+            (Inference(player, NAME), around, share) for player, around, share in shared if share
+        ]
         self._vocabulary = network.config.get_text_config().vocab_size
 
     @contextmanager

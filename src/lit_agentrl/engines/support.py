@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.cache import SlotCache
-from lit_agentrl.engines.direct import Direct
-from lit_agentrl.engines.inference import Inference, Reader
+from lit_agentrl.engines.inference import Inference
 from lit_agentrl.engines.ragged import pack_unread
 from lit_agentrl.engines.rows import Rows
 
@@ -64,28 +63,14 @@ def why_not(
     return "" if gap <= 1 else "packed tokens have other logits than rows"
 
 
-def reader_of(network: PreTrainedModel, context: Callable[[], AbstractContextManager[object]]) -> Reader:
-    """What reads this network: without its modules where that gives their logits, as another release may not."""
-    direct = Direct(network)
-    with context(), direct():
-        is_plain = direct.is_plain
-    if is_plain and _trial(network, context, direct) > 1:
-        return Inference(network, NAME)
-    return direct
-
-
-def _trial(
-    network: PreTrainedModel,
-    context: Callable[[], AbstractContextManager[object]],
-    reader: Reader | None = None,
-) -> float:
+def _trial(network: PreTrainedModel, context: Callable[[], AbstractContextManager[object]]) -> float:
     """Read two episodes packed and in parts; the gap to reading them whole, over what is tolerated."""
     rows, cache = Rows(len(_LENGTHS), 16), SlotCache(len(_LENGTHS), 16)
     vocabulary = network.config.get_text_config().vocab_size
     params = SamplingParams(max_reply_tokens=8, max_context_tokens=16)
     slots_A = np.arange(len(_LENGTHS))
-    inference = reader or Inference(network, NAME)
-    with context(), inference():
+    inference = Inference(network, NAME)
+    with inference(), context():
         for part in (0, 1):
             for episode, length in enumerate(_LENGTHS):
                 slot = rows.slot_of[episode] if part else rows.open(episode)

@@ -8,7 +8,7 @@ backward pass is written here, of the same products.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
@@ -72,26 +72,6 @@ def _forward(module: nn.Linear, x: Tensor) -> Tensor:
         out: Tensor = _Linear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call]
         return out
     return _product(x, module.weight, module.bias)
-
-
-def product_for(modules: Iterable[nn.Linear], rows: int) -> Callable[[nn.Linear, Tensor], Tensor]:
-    """The product of plain layers with so many rows, to the bit as within `quick_linears`; no gradient, no autocast.
-
-    What is a part of these rows alone can be given as well, and is computed as if it were all.
-
-    Args:
-        modules: of class ``nn.Linear``, all alike in device and precision.
-        rows: of what goes through them.
-    """
-    return _quick if rows >= _MIN_ROWS and all(map(_is_quick, modules)) else _plain
-
-
-def _quick(module: nn.Linear, x: Tensor) -> Tensor:
-    return _product(x, module.weight, module.bias)
-
-
-def _plain(module: nn.Linear, x: Tensor) -> Tensor:
-    return linear(x, module.weight, module.bias)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -135,16 +135,17 @@ class AgentModule(LightningModule):
         optimizers, schedules = self.optimizers(), self.lr_schedulers()
         return Loop(
             device=self.device, backward=self.manual_backward, doors=self._doors,
-            is_watched=any(
-                is_overridden(name, each, kind)
-                for name in ("on_before_backward", "on_after_backward")
-                for each, kind in [
-                    (self, LightningModule), *((callback, Callback) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
-                ]
-            ),
+            is_watched=self._is_watched(self.trainer),
             optimizers=optimizers if isinstance(optimizers, list) else [optimizers],  # type: ignore[arg-type,list-item]
             schedules=schedules if isinstance(schedules, list) else [schedules],  # type: ignore[list-item]
         )  # fmt: skip
+
+    def _is_watched(self, trainer: Any) -> bool:
+        """Whether this module, or a callback, looks at each backward."""
+        hooks = ("on_before_backward", "on_after_backward")
+        return any(is_overridden(hook, self, LightningModule) for hook in hooks) or any(
+            is_overridden(hook, callback, Callback) for callback in trainer.callbacks for hook in hooks
+        )
 
     # ------------------------------------------------------------------ evaluation
     def on_validation_epoch_start(self) -> None:

@@ -99,7 +99,7 @@ class Lanes:
     @contextmanager
     def _gradients_of(self, lane: int) -> Iterator[None]:
         """Within, the originals collect the gradients of this lane."""
-        pairs = [(own, other) for own, other in _pairs(self._own, self.each[lane]) if other is not own]
+        pairs = list(_weights(self._own, self.each[lane])) if lane else []
         before = [own.grad for own, _ in pairs]
         for own, _ in pairs:
             own.grad = None
@@ -110,21 +110,18 @@ class Lanes:
     def _follow(self) -> None:
         """Have the copies compute with what the originals hold now: Lightning and checkpoints exchange it."""
         for twin in self.each[1:]:
-            for own, other in _pairs(self._own, twin):
+            for own, other in (*_weights(self._own, twin), *_buffers(self._own, twin)):
                 other.data = own.data
-                if other is not own:
-                    other.requires_grad_(own.requires_grad)
-                    other.grad = None
+                other.requires_grad_(own.requires_grad)
+                other.grad = None
 
     @torch.no_grad()
     def _add_up(self) -> None:
         for twin in self.each[1:]:
-            for own, other in _pairs(self._own, twin):
-                if other is own or other.grad is None:
-                    continue
+            for own, other in _weights(self._own, twin):
                 if own.grad is None:
                     own.grad = other.grad
-                else:
+                elif other.grad is not None:
                     own.grad.add_(other.grad)
                 other.grad = None
 
@@ -148,13 +145,12 @@ def _at_once(
     lane: Callable[[int, int], dict[int, Tensors]], count: int, is_over: threading.Event
 ) -> list[dict[int, Tensors]]:
     """Each lane in a thread of its own; none runs any more when this returns or raises."""
-    with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:
+    with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:  # which waits for all on leaving
         pending = [pool.submit(lane, at, at) for at in range(count)]
         try:
             wait(pending)
         except BaseException:  # Ctrl-C
             is_over.set()
-            wait(pending)
             raise
     return [each.result() for each in pending]
 
@@ -170,8 +166,13 @@ def _twin(modules: Modules) -> Modules:
     return copy.deepcopy(modules, memo)
 
 
-def _pairs(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
+def _weights(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
     for one, two in zip(own, other, strict=True):
         if one is not None:
             yield from zip(one.parameters(), two.parameters(), strict=True)
+
+
+def _buffers(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
+    for one, two in zip(own, other, strict=True):
+        if one is not None:
             yield from zip(one.buffers(), two.buffers(), strict=True)
