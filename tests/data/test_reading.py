@@ -369,6 +369,21 @@ def test_turns_from_equal_states_count_alone(tmp_path: Path) -> None:
     assert only_turn(played(0, 0, 1.0), 0).turns[0].prefix_tokens.tolist() == [10, 11]
 
 
+def test_equal_replies_of_a_turn_are_one_worth_the_mean_of_their_episodes(tmp_path: Path) -> None:
+    """One episode alone would make the same reply the better one and the worse one."""
+    episodes = [played(0, *each, states=(0, 8)) for each in ((0, 4.0), (0, -2.0), (1, 3.0), (1, 1.0))]
+    kind = Pairs(path=folder(tmp_path, episodes), batch=1, of="turn", most=None)
+    [group] = read(kind, student(), seed=0).groups
+    assert [(each.turns[0].reply_tokens[0], each.training_return) for each in group] == [(21, 2.0), (20, 1.0)]
+
+
+def test_a_state_that_is_met_in_another_turn_is_another(tmp_path: Path) -> None:
+    """Fewer turns are left there, whatever the reply."""
+    episodes = [played(0, 0, 1.0, states=(7, 8)), played(0, 1, -1.0, states=(9, 7))]
+    with pytest.raises(ValueError, match="none of its 2 rows makes a group"):
+        read(Pairs(path=folder(tmp_path, episodes), batch=1, of="turn"), student(), seed=0)
+
+
 @pytest.mark.parametrize(
     ("episode", "said"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +24,8 @@ class Pairs(Kind):
     ``margin``, or ``score_chosen`` and ``score_rejected``, say by how much one is better.
 
     Attributes:
-        of: of recorded episodes: ``trajectory``, or ``turn``: replies to the same state of a game, of which alone the
-            tokens count, told apart by what their episodes came to.
+        of: of recorded episodes: ``trajectory``, or ``turn``: different replies to the same state in the same turn, of
+            which alone the tokens count; each is worth the mean of the episodes that wrote it there.
         most: pairs of a prompt, or of a state; None: as many as there are without an episode in two.
         min_gap: points by which the two must differ at least; 0: at all.
     """
@@ -76,13 +77,22 @@ class Pairs(Kind):
 
 
 def _turns(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
-    """The replies to each state that was met more than once, as episodes of that turn alone."""
-    met: dict[int, list[Episode]] = {}
+    """The different replies to each state of a turn, each an episode of that turn alone.
+
+    A reply is worth the mean of the episodes that wrote it there: of one alone it would be chosen and rejected.
+    """
+    met: dict[tuple[int, int], dict[bytes, list[Episode]]] = {}
     for episode in episodes:
         for place, turn in enumerate(episode.turns):
             if turn.state_key and len(turn.reply_tokens):
-                met.setdefault(turn.state_key, []).append(only_turn(episode, place))
-    yield from (found for found in met.values() if len(found) > 1)
+                replies_to = met.setdefault((turn.state_key, place), {})
+                replies_to.setdefault(turn.reply_tokens.tobytes(), []).append(episode)
+    for (_, place), replies_to in met.items():
+        if len(replies_to) > 1:
+            yield [
+                scored(only_turn(alike[0], place), fmean(each.training_return for each in alike))
+                for alike in replies_to.values()
+            ]
 
 
 def only_turn(episode: Episode, place: int) -> Episode:
