@@ -13,9 +13,13 @@ test rooms at temperature 1 with the noise of their seed, and the start plays th
 0.08, ``online_dpo`` 0.10; invalid replies at most 0.03.  Passes: three of ``sft``, one of about 1,400 episodes of all
 others, 2,560 new episodes of ``online_dpo``.  The folder keeps what was done; the command goes on from there.
 
-**Second look**, ``--second``, fixed before its runs and after the first had missed bars: one rate each, so nothing is
-selected.  It is the shipped one of ``dpo``, ``ipo`` and ``simpo``, one pass; those of the others, and how long, are of
-pilots with seed 100 on validation rooms (docs/comparisons.md).  Seeds, test, figure and bars are the same.
+**Further looks**, ``--look 2`` and ``--look 3``, each fixed before its runs and after the one before had missed bars:
+one rate each, so nothing is selected.  It is the shipped one of ``dpo``, ``ipo`` and ``simpo``, one pass; those of the
+others, and how long, are of pilots with seeds 100 and 101 on validation rooms (docs/comparisons.md).  Seeds, test,
+figure and bars are the same.  The second has pairs by returns, as the first.  The third has pairs of a solved and an
+unsolved side alone (``data.score=success``; online: returns that differ by a point or more).  There ``control`` is the
+NLL of ``step_dpo`` without its pairs, and ``--temperature 0.3``, the best one of the start (docs/evidence.md), plays
+the finished runs and the start so: what is gained there is not mere sharpening.
 """
 
 from __future__ import annotations
@@ -58,18 +62,36 @@ SECOND: Methods = {
         (1e-4,),
     ),
 }
+SOLVED = "data.score=success"
+CHOSEN = (
+    f"algo=step_dpo data=pairs data.of=turn {SOLVED} algo/nll=unit algo.nll.coef=3.0 trainer.max_epochs=132"
+)
+THIRD: Methods = {
+    "orpo": (f"{SECOND['orpo'][0]} {SOLVED}", (2e-4,)),
+    "step_dpo": (f"{CHOSEN} optim.schedule=cosine", (2e-4,)),
+    "control": (f"{CHOSEN} optim.schedule=cosine algo.weight=1e-9", (2e-4,)),
+    "dpo": (f"{METHODS['dpo'][0]} {SOLVED}", (2e-5,)),
+    "online_dpo": (
+        "algo=online_dpo algo/pairing=equal_state algo.pairing.min_gap=1.0 algo.pairing.most=3 algo/nll=unit "
+        "algo.nll.coef=3.0 update=four_minibatches update.epochs=2 trainer.max_epochs=20 optim.schedule=cosine",
+        (2e-4,),
+    ),
+}
+LOOKS = {1: METHODS, 2: SECOND, 3: THIRD}
 PLAYS = "online_dpo"  # the one that has no recorded data
 
 
-def measured(folder: Path, options: Sequence[str], split: str, seed: int, rooms: int) -> Outcome:
+def measured(
+    folder: Path, options: Sequence[str], split: str, seed: int, rooms: int, temperature: float = 1.0
+) -> Outcome:
     """One run to its end: what its weights solve of each room (``solved``), and the share of ``invalid`` replies."""
-    return played(finished(folder, options), split, seed, rooms)
+    return played(finished(folder, options), split, seed, rooms, temperature=temperature)
 
 
 def played(run: Result, split: str, seed: int, rooms: int, **options: Any) -> Outcome:
     """What the weights of a run come to."""
     given = {"split": split, "episodes": rooms, "temperature": 1.0, "seed": seed, "trust_run": True}
-    (scores,) = run.evaluate(**given, **options).records
+    (scores,) = run.evaluate(**given | options).records
     return {"solved": scores["solved"], "invalid": scores["invalid_share"]}
 
 
@@ -132,15 +154,20 @@ def main() -> None:
     """Runs what is not done yet, and writes the table after every cell."""
     parser = argparse.ArgumentParser(description="Methods that learn from recorded comparisons.")
     parser.add_argument("--data", type=Path, required=True, help="a folder of lit-agentrl collect")
-    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
-    parser.add_argument("--second", action="store_true", help="the second look")
-    parser.add_argument("--methods", nargs="+", choices={**METHODS, **SECOND})
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="keeps what was done; each look has its own"
+    )
+    parser.add_argument("--look", type=int, choices=LOOKS, default=1)
+    parser.add_argument("--methods", nargs="+", choices={**METHODS, **SECOND, **THIRD})
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="of the test; not 1: the control of sharpening"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--rooms", type=int, default=512, help="of validation, and of the test")
     parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
-    methods = SECOND if given.second else METHODS
+    methods, kind = LOOKS[given.look], "" if given.temperature == 1 else f"_t{given.temperature:g}"
     tried: dict[str, dict[float, Outcome]] = {}
     found: dict[str, dict[int, Outcome]] = {}
     starts: dict[int, Outcome] = {}
@@ -149,14 +176,15 @@ def main() -> None:
         return home / f"{name}_{rate:.0e}_{seed}"
 
     def cell(name: str, rate: float, seed: int, split: str) -> Outcome:
-        folder = where(name, rate, seed)
+        folder, temperature = where(name, rate, seed), given.temperature if split == "test" else 1.0
         options = [*FIXED.split(), *methods[name][0].split(), f"optim.lr={rate}", f"seed={seed}"]
         options += [] if name == PLAYS else [f"data.path={given.data.resolve()}"]
-        run = partial(measured, folder, last_of([*options, *given.options]), split, seed, given.rooms)
-        return kept(folder.with_suffix(".json"), run)
+        options = last_of([*options, *given.options])
+        run = partial(measured, folder, options, split, seed, given.rooms, temperature)
+        return kept(home / f"{folder.name}{kind * (split == 'test')}.json", run)
 
     def tell() -> None:
-        (home / "table.md").write_text(table(tried, found, starts, methods) + "\n")
+        (home / f"table{kind}.md").write_text(table(tried, found, starts, methods) + "\n")
 
     for name in given.methods or methods:
         rates, tried[name] = methods[name][1], {}
@@ -170,8 +198,9 @@ def main() -> None:
         for seed in given.seeds:
             outcome = cell(name, rate, seed, "test")
             run = Result(where(name, rate, seed))
-            play = partial(played, run, "test", seed, given.rooms, checkpoint="start")
-            starts[seed] = kept(home / f"start_{seed}.json", play)
+            told = {"checkpoint": "start", "temperature": given.temperature}
+            play = partial(played, run, "test", seed, given.rooms, **told)
+            starts[seed] = kept(home / f"start_{seed}{kind}.json", play)
             found.setdefault(name, {})[seed] = outcome
             tell()
     print(table(tried, found, starts, methods))
