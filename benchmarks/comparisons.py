@@ -64,12 +64,13 @@ SECOND: Methods = {
 }
 SOLVED = "data.score=success"
 CHOSEN = (
-    f"algo=step_dpo data=pairs data.of=turn {SOLVED} algo/nll=unit algo.nll.coef=3.0 trainer.max_epochs=132"
+    f"algo=step_dpo data=pairs data.of=turn {SOLVED} algo/nll=unit algo.nll.coef=3.0 trainer.max_epochs=132 "
+    "optim.schedule=cosine"
 )
 THIRD: Methods = {
     "orpo": (f"{SECOND['orpo'][0]} {SOLVED}", (2e-4,)),
-    "step_dpo": (f"{CHOSEN} optim.schedule=cosine", (2e-4,)),
-    "control": (f"{CHOSEN} optim.schedule=cosine algo.weight=1e-9", (2e-4,)),
+    "step_dpo": (CHOSEN, (2e-4,)),
+    "control": (f"{CHOSEN} algo.weight=1e-9", (2e-4,)),
     "dpo": (f"{METHODS['dpo'][0]} {SOLVED}", (2e-5,)),
     "online_dpo": (
         "algo=online_dpo algo/pairing=equal_state algo.pairing.min_gap=1.0 algo.pairing.most=3 algo/nll=unit "
@@ -134,13 +135,30 @@ def table(
         line = f"| {name} | {told} | {len(own)} |"
         if own:
             base, after = [starts[seed] for seed in own], list(own.values())
-            gap = mean_interval(gains(after, base))
             line += (
-                f" {fmean(map(success, base)):.3f} | {', '.join(map(interval, after))} | {gap.mean:+.3f} "
-                f"[{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n}) | {fmean(each['invalid'] for each in after):.3f} |"
+                f" {fmean(map(success, base)):.3f} | {', '.join(map(interval, after))} | {gap_of(after, base)} | "
+                f"{fmean(each['invalid'] for each in after):.3f} |"
             )
         lines.append(line if own else line + " – | – | – | – |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *over_control(found)])
+
+
+def over_control(found: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
+    """Of each other method that has the control's seeds: by how much it is above the control."""
+    control = found.get("control", {})
+    others = {
+        name: own for name, own in found.items() if name != "control" and control and {*own} == {*control}
+    }
+    return [
+        f"\n{name} less control: {gap_of([own[seed] for seed in control], list(control.values()))}"
+        for name, own in others.items()
+    ]
+
+
+def gap_of(found: Sequence[Outcome], base: Sequence[Outcome]) -> str:
+    """The mean difference of the rooms with its interval."""
+    gap = mean_interval(gains(found, base))
+    return f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n})"
 
 
 def interval(outcome: Outcome) -> str:

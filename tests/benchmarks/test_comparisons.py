@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.comparisons import gains, rate_of, table
+from benchmarks.comparisons import gains, over_control, rate_of, table
 
 
 def rooms(solved: str, invalid: float = 0.0) -> dict[str, object]:
@@ -24,3 +24,10 @@ def test_the_table_by_hand() -> None:
     (line,) = table({"sft": tried}, {"sft": found}, starts).splitlines()[2:]
     assert line.startswith("| sft | 0.0001: 0.250, 0.000, **0.0003**: 0.500, 0.020 | 2 | 0.375 | 0.750 [")
     assert line.endswith("| +0.250 [-0.777, +1.277] (n = 4) | 0.000 |")
+
+
+def test_what_is_above_the_control_by_hand() -> None:
+    """Differences of the rooms 1, 0, 0 and 1: mean 1/2, s = 0.577, 3.182 s / 2 = 0.919; other seeds are left out."""
+    found = {"control": {0: rooms("..x.")}, "orpo": {0: rooms("x.xx")}, "dpo": {1: rooms("xxxx")}}
+    assert over_control(found) == ["\norpo less control: +0.500 [-0.419, +1.419] (n = 4)"]
+    assert over_control({"orpo": {0: rooms("x")}}) == []
