@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lit_agentrl.rl import links, margins, pairing, scores
+from lit_agentrl.rl.nll import NLL
 from lit_agentrl.rl.objective import metric_values
-from lit_agentrl.rl.preference import NLL
 from tests.rl.pairs import LENGTH, POLICY, each, loss_of, objective, rows, several_turns, three
 
 AVERAGED = {"score": scores.length_averaged, "reference": scores.without}
@@ -147,12 +147,27 @@ def test_tdpo_with_given_kls():
     assert kls["chosen_kl_P"].grad is None and kls["rejected_kl_P"].grad.item() == -0.5
 
 
+def test_each_chosen_side_counts_as_often_as_it_is_chosen():
+    made = [[[(p, 0.0)] * length] for p, length in ((-1.0, 1), (-0.6, 2), (-1.4, 3))]
+    tensors = rows(made, [0.2, 0.1, 0.9]) | {"group_B": torch.zeros(3, dtype=torch.int64)}
+    alone = loss_of(objective(), tensors)
+    for per, mean in (("unit", (1.0 + 1.4 + 1.4) / 3), ("token", (1.0 + 2 * 3 * 1.4) / 7)):
+        nll = NLL(coef=1.0, of="pairs", per=per)
+        assert loss_of(objective(nll=nll), tensors) - alone == pytest.approx(mean)
+    for made in (NLL(coef=1.0, of="pairs"), NLL(coef=1.0, of="pairs", per="token")):
+        of_best = replace(made, of="best")
+        assert loss_of(objective(nll=made), three()) == loss_of(objective(nll=of_best), three())
+
+
 def test_rrhf():
     made = [[[(p, 0.0)] * 2] for p in (-1.0, -0.6, -1.4)]
     tensors = rows(made, [0.2, 0.1, 0.9]) | {"group_B": torch.zeros(3, dtype=torch.int64)}
     rank = objective(partial(links.hinge, width=0.0), beta=1.0, over="groups", **AVERAGED)
     assert loss_of(rank, tensors) == pytest.approx(1.6)
     assert loss_of(replace(rank, nll=NLL(coef=1.0)), tensors) == pytest.approx(3.0)
+    assert loss_of(replace(rank, nll=NLL(coef=1.0, of="pairs")), tensors) == pytest.approx(
+        1.6 + (1.0 + 1.4 + 1.4) / 3
+    )
     alignment = replace(rank, pairing=pairing.best_rest, margin=margins.score_gap, over="pairs")
     # the best, .9, has -1.4: it lies .4 and .8 below the others, by margins of .7 and .8
     assert loss_of(alignment, tensors) == pytest.approx((0.4 + 0.7 + 0.8 + 0.8) / 2)
@@ -254,6 +269,7 @@ def test_without_a_reference_log_probs_have_moved_from_those_of_the_sampler():
             lambda: objective(reference=scores.without, margin=margins.sequence_kl),
             "algo/reference=none has none",
         ),
+        (lambda: NLL(coef=1.0, of="all"), "of=all must be best or pairs"),
         (lambda: NLL(coef=0.0), "coef=0.0 must be finite and > 0; algo/nll=none"),
         (lambda: NLL(coef=1.0, per="row"), "per=row must be unit or token"),
         (lambda: tried(link=partial(links.ipo, tau=0.0)), r"^link\.tau=0.0 must be finite and > 0"),

@@ -18,6 +18,7 @@ from lit_agentrl.checks import named, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.links import certain
 from lit_agentrl.rl.margins import check_heard, none
+from lit_agentrl.rl.nll import NLL
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 from lit_agentrl.rl.pairing import Pairs
 from lit_agentrl.rl.penalties import cleaned, policy_metrics
@@ -26,30 +27,6 @@ from lit_agentrl.rl.sorting import check_sorted, of_rows, reordered, to_rows
 from lit_agentrl.rl.tree_steps import Ranking, Targets
 
 _SIDES = ("chosen", "rejected")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NLL:
-    """``coef * (-log p)`` of the best unit of each group that has a pair: it holds its log-prob up.
-
-    Attributes:
-        coef: weight, > 0.
-        per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, 0.2) and
-            iterative RPO (arXiv 2404.19733, 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
-    """
-
-    coef: float
-    per: Literal["unit", "token"] = "unit"
-
-    def __post_init__(self) -> None:
-        """Checks the constants."""
-        is_valid = 0 < self.coef < math.inf
-        require(is_valid, "coef", self.coef, "finite and > 0; algo/nll=none switches the term off")
-        require(self.per in ("unit", "token"), "per", self.per, "unit or token")
-
-    def summed(self, nll_U: Tensor, length_U: Tensor) -> Tensor:
-        """What is to be divided by `PreferenceLoss.count`'s number; gradient through ``nll_U`` (nats)."""
-        return (nll_U / length_U if self.per == "unit" else nll_U).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +132,13 @@ class PreferenceLoss(Objective):
         return found | vars(taught) | {"keep_B": found["keep_B"] | taught.is_value_target_BT.any(1)}
 
     def count(self, tensors: Tensors) -> Tensors:
-        """Pairs, groups that have one, and tokens of the best of each."""
+        """Pairs, groups that have one, and what is imitated."""
         pairs = bind(self.pairing, tensors)
-        best_U = pairs.best()
-        return {
-            "num_pairs": torch.tensor(len(pairs.chosen_P), device=best_U.device),
-            "num_sets": torch.tensor(len(best_U), device=best_U.device),
-            "num_best_tokens": pairs.units.length_N[best_U].sum(),
+        found = {
+            "num_pairs": pairs.set_P.new_tensor(len(pairs.set_P)),
+            "num_sets": pairs.set_P.new_tensor(len(pairs.set_P.unique())),
         }
+        return found if self.nll is None else found | {"num_imitated": self.nll.divisor(pairs)}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
         """The share of the pairs of these groups."""
@@ -172,10 +148,8 @@ class PreferenceLoss(Objective):
         number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
         loss = self.weight * self._losses(columns).sum() / number.clamp(min=1)
         if self.nll is not None:
-            units, best_U = pairs.units, pairs.best()
-            nll_U = -units.sum(units.read(clean["logp_BT"]))[best_U]
-            number = tensors["num_sets" if self.nll.per == "unit" else "num_best_tokens"]
-            loss = loss + self.nll.coef * self.nll.summed(nll_U, units.length_N[best_U]) / number.clamp(min=1)
+            nll = self.nll.summed(pairs, clean["logp_BT"])
+            loss = loss + self.nll.coef * nll / tensors["num_imitated"].clamp(min=1)
         idle = clean["logp_BT"].sum() * 0  # where there is no pair
         return loss.to(idle.dtype) + idle, pair_metrics(columns) | policy_metrics(clean)
 
@@ -291,7 +265,3 @@ def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 
 def _summed(value_P: Tensor) -> Tensor:
     return torch.stack([value_P.sum(), value_P.new_tensor(float(len(value_P)))])
-
-
-def no_nll() -> None:
-    """No NLL beside the loss of pairs."""
