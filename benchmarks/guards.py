@@ -20,6 +20,12 @@ runs of one seed, 100, docs/reward_models.md.  The folder keeps what was done; t
 **Second look at the alarm**, fixed before its runs: the rule by the rise of the gap was set on seeds 0 to 2, so
 ``--seeds 3 4 5 --only-alarm`` asks it on new ones, models of their own included; the bars of the alarm are the
 same.
+
+**Third look at the alarm**, fixed before its runs: the rollouts of five iterations are of other rooms than those of the
+first five, and one seed of the second look "fell" by that alone.  ``--seeds 6 7 8 --only-alarm --fall val`` plays the
+same 256 validation rooms after every iteration.  **Fall** is the first iteration after which the mean success of the
+last three of these validations lies 0.05 below that of the first three, the start included.  The rule and the bars are
+the same.
 """
 
 from __future__ import annotations
@@ -38,9 +44,10 @@ from benchmarks.comparisons import gains, played, success
 from lit_agentrl.commands.collect import main as collect
 from lit_agentrl.report.statistics import mean_interval
 
-SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5)
+SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
 ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
-BAR, DROP, SPAN = 0.08, 0.05, 5
+BAR, DROP = 0.08, 0.05
+SPAN = {"rollout": 5, "val": 3}  # iterations whose means are compared, by what a fall is one of
 COLLECTED = "model=nano env=sokoban episodes=500 members=8"
 MODELS = {
     "outcome": "algo=process_reward algo.last=true data=unpaired data.held_out=0.1 trainer.max_epochs=100 val.every=50",
@@ -52,6 +59,7 @@ SIDES = {  # the model of each, and its options
     "alone": ("pairs", "trainer.max_epochs=20"),
     "true": ("pairs", "reward.model.weight=0 reward.model.replaces=false trainer.max_epochs=20"),
 }
+VALIDATED = "val.every=1 val.episodes=256"
 CURVES = ("rollout/success", "reward/model_score", "reward/model_gap", "reward/model_auc", "rollout/turns")
 
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by side and seed
@@ -64,6 +72,7 @@ def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> 
     alarms = [int(each[1]) for each in told if each]
     found: dict[str, Any] = {
         "curves": {name: run.metrics[name][1:] for name in CURVES},
+        "val": run.metrics["val/success"],
         "alarm": min(alarms, default=None),
     }
     if rooms:
@@ -72,23 +81,30 @@ def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> 
     return found
 
 
-def fall(successes: Sequence[float]) -> int | None:
-    """The iteration, counted from 1, after which success has fallen; None where it never has."""
-    first = fmean(successes[:SPAN])
-    for done in range(SPAN + 1, len(successes) + 1):
-        if fmean(successes[done - SPAN : done]) <= first - DROP:
-            return done
+def fall(successes: Sequence[float], span: int = SPAN["rollout"]) -> int | None:
+    """How many of them have been seen when success has fallen; None where it never has."""
+    first = fmean(successes[:span])
+    for seen in range(span + 1, len(successes) + 1):
+        if fmean(successes[seen - span : seen]) <= first - DROP:
+            return seen
     return None
 
 
-def table(found: Found) -> str:
+def fallen(one: Mapping[str, Any], of: str) -> int | None:
+    """The iteration, counted from 1, after which success of a run has fallen; the first validation is the start's."""
+    if of == "rollout":
+        return fall(one["curves"]["rollout/success"])
+    seen = fall(one["val"], SPAN["val"])
+    return None if seen is None else seen - 1
+
+
+def table(found: Found, of: str = "rollout") -> str:
     """Both questions, seed by seed, and whether their bars hold."""
     lines = ["| seed | start | guarded | alone: alarm, fall | true: alarm |", "|---" * 5 + "|"]
     guarded, alone, true = (found.get(side, {}) for side in SIDES)
     in_time, silent = [], []
     for seed in true:
-        successes = alone[seed]["curves"]["rollout/success"]
-        alarm, fell = alone[seed]["alarm"], fall(successes)
+        alarm, fell = alone[seed]["alarm"], fallen(alone[seed], of)
         in_time.append(alarm is not None and (fell is None or alarm <= fell))
         silent.append(true[seed]["alarm"] is None)
         ends = [f"{success(guarded[seed][s]):.3f}" if seed in guarded else "–" for s in ("start", "last")]
@@ -115,10 +131,11 @@ def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
 def curves(found: Found) -> str:
     """Means over each five iterations and the seeds."""
     lines = ["| side | iterations | " + " | ".join(CURVES) + " |", "|---" * (2 + len(CURVES)) + "|"]
+    step = SPAN["rollout"]
     for side, seeds in found.items():
         most = min((len(each["curves"][CURVES[0]]) for each in seeds.values()), default=0)
-        for first in range(0, most, SPAN):
-            last = min(first + SPAN, most)
+        for first in range(0, most, step):
+            last = min(first + step, most)
             cells = [
                 [x for each in seeds.values() for x in each["curves"][name][first:last]] for name in CURVES
             ]
@@ -133,6 +150,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
     parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS + NEW_SEEDS, default=list(SEEDS))
     parser.add_argument("--only-alarm", action="store_true", help="without the side guarded")
+    parser.add_argument(
+        "--fall", choices=SPAN, default="rollout", help="of which episodes' success a fall is one"
+    )
     parser.add_argument("--rooms", type=int, default=512, help="of the test")
     parser.add_argument("--collect", nargs="*", default=[], help="further options of the recording")
     parser.add_argument("options", nargs="*", help="further options of every run, behind --")
@@ -151,11 +171,12 @@ def main() -> None:
             finished(home / f"{name}_{seed}", options)
         for side, (name, own) in sides.items():
             path = f"reward.model.path={home / f'{name}_{seed}'}"
-            options = last_of([*PLAYS.split(), *own.split(), path, f"seed={seed}", *given.options])
+            every = f"{PLAYS} {VALIDATED if given.fall == 'val' else ''}"
+            options = last_of([*every.split(), *own.split(), path, f"seed={seed}", *given.options])
             rooms = given.rooms if side == "guarded" else 0
             run = partial(measured, home / f"{side}_{seed}", options, seed=seed, rooms=rooms)
             found[side][seed] = kept(home / f"{side}_{seed}.json", run)
-        (home / "table.md").write_text(f"{table(found)}\n\n{curves(found)}\n")
+        (home / "table.md").write_text(f"{table(found, given.fall)}\n\n{curves(found)}\n")
     print((home / "table.md").read_text())
 
 

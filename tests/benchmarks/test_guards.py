@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.guards import ALARM, CURVES, curves, fall, table
+from benchmarks.guards import ALARM, CURVES, curves, fall, fallen, table
 
 
 def test_a_fall_is_of_means_over_five_iterations() -> None:
     assert fall([0.3] * 12) is None
     assert fall([0.3] * 5 + [0.0]) == 6, "0.24 is 0.06 below 0.3"
     assert fall([0.3] * 5 + [0.1, 0.3, 0.3, 0.2, 0.3]) == 9
+
+
+def test_a_fall_of_validations_begins_with_that_of_the_start() -> None:
+    one = side([0.3] * 5 + [0.0] * 5, None, val=[0.3] * 3 + [0.15, 0.3, 0.15, 0.1])
+    assert fallen(one, "rollout") == 6
+    assert fallen(one, "val") == 3, (
+        "the mean of the start and of two iterations is 0.3, of iterations 1 to 3 0.25"
+    )
+    assert fallen(one | {"val": [0.3] * 21}, "val") is None
 
 
 def side(successes: list[float], alarm: int | None, **more: Any) -> dict[str, Any]:
