@@ -49,7 +49,3 @@ class NLL:
         units, imitated_U = pairs.units, self.imitated(pairs)
         nll_U = -units.sum(units.read(logp_BT))[imitated_U]
         return (nll_U / units.length_N[imitated_U] if self.per == "unit" else nll_U).sum()
-
-
-def no_nll() -> None:
-    """No NLL beside the loss of pairs."""

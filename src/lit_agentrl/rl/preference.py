@@ -265,3 +265,7 @@ def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 
 def _summed(value_P: Tensor) -> Tensor:
     return torch.stack([value_P.sum(), value_P.new_tensor(float(len(value_P)))])
+
+
+def no_nll() -> None:
+    """No NLL beside the loss of pairs."""
