@@ -108,6 +108,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         choices |= {"strategy": "single"} if adapters else {"model/lora": "none"}
     if choices.get("experiment") == "sokoban_strong":  # which sets an option of its own data alone
         choices["experiment"] = "none" if choices["data"] != "demonstrations" else "sokoban_strong"
+    if choices.get("experiment") == "sokoban_online_dpo":  # without axes of others: see test_comparisons
+        choices["experiment"] = "none"
     overrides = [f"{group}={name}" for group, name in choices.items()]
     if of_axes:
         overrides.append(f"algo={of_axes}")

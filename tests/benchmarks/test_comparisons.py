@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.comparisons import gains, over_control, rate_of, table
+from hydra import compose, initialize_config_dir
+
+from benchmarks.comparisons import FOURTH, gains, over_control, rate_of, table
+from tests.test_conf import CONF
 
 
 def rooms(solved: str, invalid: float = 0.0) -> dict[str, object]:
@@ -31,3 +34,11 @@ def test_what_is_above_the_control_by_hand() -> None:
     found = {"control": {0: rooms("..x.")}, "orpo": {0: rooms("x.xx")}, "dpo": {1: rooms("xxxx")}}
     assert over_control(found) == ["\norpo less control: +0.500 [-0.419, +1.419] (n = 4)"]
     assert over_control({"orpo": {0: rooms("x")}}) == []
+
+
+def test_the_experiment_is_the_setting_of_the_fourth_look() -> None:
+    options, (rate,) = FOURTH["online_dpo"]
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        typed = compose("train", [*options.split(), f"optim.lr={rate}", "env=sokoban"])
+        named = compose("train", ["experiment=sokoban_online_dpo"])
+    assert named == typed and named.algo.nll.of == "pairs"
