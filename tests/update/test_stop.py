@@ -58,7 +58,7 @@ def test_the_kl_is_that_of_the_coming_minibatch(per: str, budget: int) -> None:
     assert stopped.row["train/stop_kl_max"] == pytest.approx(kl, rel=1e-9)
     going = moved(1.01 * kl, per, tokens_per_microbatch=budget)
     assert going.row["train/steps"] == going.version >= 2
-    assert going.row["train/stop_kl_max"] > kl
+    assert going.row["train/stop_kl_max"] >= 0.999999 * kl  # the first one's, where later steps have less
 
 
 def test_what_is_left_is_the_steps_taken() -> None:
