@@ -184,12 +184,12 @@ def interval(outcome: Outcome) -> str:
 def main() -> None:
     """Runs what is not done yet, and writes the table after every cell."""
     parser = argparse.ArgumentParser(description="Methods that learn from recorded comparisons.")
-    parser.add_argument("--data", type=Path, help="a folder of lit-agentrl collect; look 4 needs none")
+    parser.add_argument("--data", type=Path, help="a folder of lit-agentrl collect, where nothing plays")
     parser.add_argument(
         "--folder", type=Path, required=True, help="keeps what was done; each look has its own"
     )
     parser.add_argument("--look", type=int, choices=LOOKS, default=1)
-    parser.add_argument("--methods", nargs="+", choices={**METHODS, **SECOND, **THIRD})
+    parser.add_argument("--methods", nargs="+", choices={**METHODS, **SECOND, **THIRD, **FOURTH})
     parser.add_argument(
         "--temperature", type=float, default=1.0, help="of the test; not 1: the control of sharpening"
     )
@@ -198,11 +198,14 @@ def main() -> None:
     parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
-    if given.data is None and given.look != 4:
+    methods, kind = LOOKS[given.look], "" if given.temperature == 1 else f"_t{given.temperature:g}"
+    names = given.methods or list(methods)
+    if unknown := [name for name in names if name not in methods]:
+        parser.error(f"look {given.look} has no {unknown[0]}; it has {', '.join(methods)}")
+    if given.data is None and any("data=" in methods[name][0] for name in names):
         parser.error(
             "--data is needed: lit-agentrl collect model=nano env=sokoban episodes=250 members=8 out=DATA"
         )
-    methods, kind = LOOKS[given.look], "" if given.temperature == 1 else f"_t{given.temperature:g}"
     tried: dict[str, dict[float, Outcome]] = {}
     found: dict[str, dict[int, Outcome]] = {}
     starts: dict[int, Outcome] = {}
@@ -221,7 +224,7 @@ def main() -> None:
     def tell() -> None:
         (home / f"table{kind}.md").write_text(table(tried, found, starts, methods) + "\n")
 
-    for name in given.methods or methods:
+    for name in names:
         rates, tried[name] = methods[name][1], {}
         if len(rates) > 1:
             for each in rates:

@@ -161,6 +161,7 @@ def main() -> None:
     collect([*last_of([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])
     sides = {side: how for side, how in SIDES.items() if side != "guarded" or not given.only_alarm}
     found: dict[str, dict[int, Outcome]] = {side: {} for side in sides}
+    kind, watched = ("_val", VALIDATED.split()) if given.fall == "val" else ("", [])
     for seed in given.seeds:
         for name, own in MODELS.items():
             if name not in {model for model, _ in sides.values()}:
@@ -171,13 +172,12 @@ def main() -> None:
             finished(home / f"{name}_{seed}", options)
         for side, (name, own) in sides.items():
             path = f"reward.model.path={home / f'{name}_{seed}'}"
-            every = f"{PLAYS} {VALIDATED if given.fall == 'val' else ''}"
-            options = last_of([*every.split(), *own.split(), path, f"seed={seed}", *given.options])
+            options = last_of([*PLAYS.split(), *watched, *own.split(), path, f"seed={seed}", *given.options])
             rooms = given.rooms if side == "guarded" else 0
-            run = partial(measured, home / f"{side}_{seed}", options, seed=seed, rooms=rooms)
-            found[side][seed] = kept(home / f"{side}_{seed}.json", run)
-        (home / "table.md").write_text(f"{table(found, given.fall)}\n\n{curves(found)}\n")
-    print((home / "table.md").read_text())
+            run = partial(measured, home / f"{side}{kind}_{seed}", options, seed=seed, rooms=rooms)
+            found[side][seed] = kept(home / f"{side}{kind}_{seed}.json", run)
+        (home / f"table{kind}.md").write_text(f"{table(found, given.fall)}\n\n{curves(found)}\n")
+    print((home / f"table{kind}.md").read_text())
 
 
 if __name__ == "__main__":

@@ -99,6 +99,13 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
     assert settle(other, Path("/runs/1"))["algo"]["clip"]["_target_"].endswith("cispo")
 
 
+@pytest.mark.parametrize("name", ["preference.NLL", "preference.no_nll"])
+def test_names_of_earlier_runs_stay(saved: dict[str, Any], name: str) -> None:
+    other = copy.deepcopy(saved)
+    other["algo"]["nll"] = {"_target_": f"lit_agentrl.rl.{name}"}
+    assert settle(other, Path("/runs/1"))["algo"]["nll"]
+
+
 @pytest.mark.parametrize(("key", "value"), HOSTILE, ids=lambda value: str(value)[:50])
 def test_what_a_stranger_wrote_is_refused(
     saved: dict[str, Any], key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

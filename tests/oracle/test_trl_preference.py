@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.rl import links, margins, pairing, scores, unpaired
-from lit_agentrl.rl.nll import NLL
-from lit_agentrl.rl.preference import PreferenceLoss
+from lit_agentrl.rl.preference import NLL, PreferenceLoss
 from lit_agentrl.rl.unpaired import PointwiseLoss
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.losses import with_gradient
@@ -151,7 +150,7 @@ CASES: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "scores.length_desensitised": (
         ["sigmoid"], {"ld_alpha": 0.5}, {"score": partial(scores.length_desensitised, alpha=0.5)}
     ),
-    "nll.NLL": (
+    "preference.NLL": (
         ["sigmoid", "sft"], {"loss_weights": [1.0, 0.2]}, {"nll": NLL(coef=0.2, per="token")}
     ),
 }  # fmt: skip
@@ -268,7 +267,7 @@ def test_cpo(agree, smoothing):
 
 
 def test_orpo(agree):
-    """The term of the odds; the NLL beside it is `nll.NLL`.  trl computes it in single precision."""
+    """The term of the odds; the NLL beside it is `preference.NLL`.  trl computes it in single precision."""
     compute = load("trl.experimental.orpo.orpo_trainer").ORPOTrainer.odds_ratio_loss
     made = SimpleNamespace(beta=1.0, accelerator=Gathering())
     for seed in range(NUM_BATCHES):

@@ -11,8 +11,8 @@ from torch.nn.functional import logsigmoid, pad
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl import links, margins, pairing, scores, unpaired
-from lit_agentrl.rl.nll import NLL
 from lit_agentrl.rl.pairing import Pairs
+from lit_agentrl.rl.preference import NLL
 from lit_agentrl.rl.sorting import at_same_rank, of_rows, to_rows
 from lit_agentrl.rl.unpaired import PointwiseLoss
 from tests.rl.pairs import loss_of as loss_at_once

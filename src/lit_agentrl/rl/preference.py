@@ -18,15 +18,52 @@ from lit_agentrl.checks import named, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.links import certain
 from lit_agentrl.rl.margins import check_heard, none
-from lit_agentrl.rl.nll import NLL
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
+from lit_agentrl.rl.pair_columns import kept_pairs, link_losses, pair_metrics, sum_and_count
 from lit_agentrl.rl.pairing import Pairs
 from lit_agentrl.rl.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.scores import reverse_kl
 from lit_agentrl.rl.sorting import check_sorted, of_rows, reordered, to_rows
 from lit_agentrl.rl.tree_steps import Ranking, Targets
 
-_SIDES = ("chosen", "rejected")
+
+@dataclass(frozen=True, kw_only=True)
+class NLL:
+    """``coef * (-log p)`` of what was chosen: it holds its log-prob up.
+
+    Attributes:
+        coef: weight, > 0.
+        of: ``best``: the best unit of each group that has a pair; ``pairs``: the chosen side of each pair, as often as
+            it is chosen.  Of recorded pairs, and of one pair a group, the two are the same.
+        per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, 0.2) and
+            iterative RPO (arXiv 2404.19733, 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
+    """
+
+    coef: float
+    of: Literal["best", "pairs"] = "best"
+    per: Literal["unit", "token"] = "unit"
+
+    def __post_init__(self) -> None:
+        """Checks the constants."""
+        is_valid = 0 < self.coef < math.inf
+        require(is_valid, "coef", self.coef, "finite and > 0; algo/nll=none switches the term off")
+        require(self.of in ("best", "pairs"), "of", self.of, "best or pairs")
+        require(self.per in ("unit", "token"), "per", self.per, "unit or token")
+
+    def imitated(self, pairs: Pairs) -> Tensor:
+        """The units whose log-prob is held up, int64."""
+        return pairs.best() if self.of == "best" else pairs.chosen_P
+
+    def divisor(self, pairs: Pairs) -> Tensor:
+        """How many units are imitated, or tokens of them."""
+        length_U = pairs.units.length_N[self.imitated(pairs)]
+        return length_U.sum() if self.per == "token" else length_U.new_tensor(len(length_U))
+
+    def summed(self, pairs: Pairs, logp_BT: Tensor) -> Tensor:
+        """What is to be divided by the `divisor` of a minibatch; gradient through ``logp_BT`` (nats)."""
+        units, imitated_U = pairs.units, self.imitated(pairs)
+        nll_U = -units.sum(units.read(logp_BT))[imitated_U]
+        return (nll_U / units.length_N[imitated_U] if self.per == "unit" else nll_U).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +200,7 @@ class PreferenceLoss(Objective):
         number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
         metrics = {"critic_ranking": loss_P, "critic_ranked_rightly": (apart_P > 0).double()}
         loss = self.ranking.coef * loss_P.sum() / number.clamp(min=1)
-        return loss.to(value_BT.dtype), {name: _summed(x_P.detach()) for name, x_P in metrics.items()}
+        return loss.to(value_BT.dtype), {name: sum_and_count(x_P.detach()) for name, x_P in metrics.items()}
 
     def _sides(self, clean: Tensors, pairs: Pairs) -> Tensors:
         """Columns of pairs, all but z; float64."""
@@ -202,69 +239,6 @@ class PreferenceLoss(Objective):
     def _losses(self, columns: Tensors) -> Tensor:
         """The loss of each pair."""
         return link_losses(columns, margin=self.margin, link=self.link, smoothing=self.smoothing)
-
-
-def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
-    """``keep_B``, the rows of pairs; ``pairless_share`` of groups have none."""
-    units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
-    is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
-    is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
-    row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
-    keep_B[row_A[is_paired_N[units.unit_A]]] = True
-    if units.is_pooled:
-        keep_B = torch.isin(tensors["group_B"], tensors["group_B"][keep_B]) & ~tensors["return_B"].isnan()
-    scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
-    groups, paired = (len(torch.unique(g_B)) for g_B in (scored_B, tensors["group_B"][keep_B]))
-    return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - paired / max(groups, 1))}
-
-
-def link_losses(
-    columns: Tensors,
-    *,
-    margin: Callable[..., Tensor],
-    link: Callable[..., Tensor],
-    smoothing: Callable[..., Tensor],
-) -> Tensor:
-    """The loss of each pair, (P,), from columns of pairs by name; gradient flows through ``z_P`` and both sides."""
-    columns = columns | {"z_P": columns["z_P"] + bind(margin, columns)}
-    turned = {"chosen": "rejected", "rejected": "chosen"}
-    flipped = {
-        "_".join(turned.get(part, part) for part in name.split("_")): value for name, value in columns.items()
-    }
-    flipped["z_P"] = -columns["z_P"]
-    with named("smoothing"):
-        losses_P: Tensor = smoothing(bind(link, columns), bind(link, flipped))
-    return losses_P
-
-
-@torch.no_grad()
-def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
-    """What a loss of pairs is watched by; each ``[sum over pairs, pairs]``.
-
-    Implicit rewards and their margin, the share of pairs that these rank rightly beside the share in which the shorter
-    side is the chosen one, and of both sides the log-prob (nats) and how far it has moved.
-    """
-    moves = {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
-    return compared_metrics(columns) | {name: _summed(value_P) for name, value_P in moves.items()}
-
-
-@torch.no_grad()
-def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
-    """Scores of both sides, their margin, and the share that they rank rightly beside that of the shorter side."""
-    one, other = columns["chosen_length_P"], columns["rejected_length_P"]
-    margin_P = columns["chosen_P"] - columns["rejected_P"]
-    values = {
-        "reward_chosen": columns["chosen_P"],
-        "reward_rejected": columns["rejected_P"],
-        "reward_margin": margin_P,
-        "reward_accuracy": (margin_P > 0).double(),
-        "shorter_wins": (one < other).double() + 0.5 * (one == other).double(),
-    }
-    return {name: _summed(value_P) for name, value_P in values.items()}
-
-
-def _summed(value_P: Tensor) -> Tensor:
-    return torch.stack([value_P.sum(), value_P.new_tensor(float(len(value_P)))])
 
 
 def no_nll() -> None:

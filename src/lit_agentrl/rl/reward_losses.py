@@ -20,8 +20,8 @@ from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.links import certain
 from lit_agentrl.rl.margins import check_heard, none
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
+from lit_agentrl.rl.pair_columns import compared_metrics, kept_pairs, link_losses
 from lit_agentrl.rl.pairing import Pairs
-from lit_agentrl.rl.preference import compared_metrics, kept_pairs, link_losses
 from lit_agentrl.rl.units import Units, trajectory_units
 
 UNITS = ("return_B", "group_B", "trajectory_B", "is_action_BT", "turn_BT", "first_turn_B")
