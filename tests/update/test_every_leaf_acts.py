@@ -57,6 +57,7 @@ IDLE: dict[tuple[str, str], str] = {
         for name in ("online_dpo", "online_ipo", "step_dpo", "svpo")
     },
     **{(name, "algo.pairing.min_gap"): "best and worst lie apart" for name in ("online_dpo", "online_ipo")},
+    ("svpo", "algo.nll.of"): "the best of each state is the chosen side of its one pair",
     ("rebel", "algo.pairing.min_gap"): "it is refused beside ties",
     ("safe_rlhf", "algo.cost.max_coef"): "three iterations do not lead to it",
     ("raft_pp", "algo.clip.lower"): "advantages are 0 or 1; the lower bound holds ratios of negative ones",
