@@ -22,6 +22,7 @@ from common import ROOT, Measured, alternate, paired_ratio, parse, parser_for, s
 from synthetic import PeakMemory, Player, Shape
 
 HEADER = ["side", "seconds", "ms an action token", "MiB beside the weights"]
+PAGE_MIB = 4096 / 2**20  # the least that a process can take: no ratio of nothing
 NAMES = ("seconds", "token_ms", "memory_mib")
 
 
@@ -33,7 +34,7 @@ def ours(options: argparse.Namespace) -> Measured:
     peak, before = PeakMemory(), resident()
     peak.start()
     _, seconds = player.play(groups=options.episodes, members=1)
-    return {"seconds": seconds, "memory_mib": peak.mebibytes() - before}
+    return {"seconds": seconds, "memory_mib": max(peak.mebibytes() - before, PAGE_MIB)}
 
 
 def generate(options: argparse.Namespace) -> Measured:
@@ -52,7 +53,7 @@ def generate(options: argparse.Namespace) -> Measured:
         )  # fmt: skip
     seconds = time.perf_counter() - started
     assert history_BT.shape[1] == options.turns * options.growth
-    return {"seconds": seconds, "memory_mib": peak.mebibytes() - before}
+    return {"seconds": seconds, "memory_mib": max(peak.mebibytes() - before, PAGE_MIB)}
 
 
 def resident() -> float:

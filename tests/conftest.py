@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -64,6 +64,15 @@ def load_task_yaml(name: str) -> Task:
     """A game of ``conf/env`` with its shipped settings."""
     task: Task = instantiate(OmegaConf.load(ROOT / "src/lit_agentrl/conf/env" / f"{name}.yaml"))
     return task
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many as a playing process has: to the last bit, the trainer computes as it does."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 _open = ExitStack()  # to the end of the session

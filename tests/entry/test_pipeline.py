@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,8 @@ def call(command: str, *, until: str = "") -> tuple[int, str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "lit_agentrl", "pipeline", *shlex.split(command)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # a suite that a shell plays in the background ignores interrupts, and so would what it starts
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
     told = []

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import TINY, assert_equal_runs, command, outcome, run
+from lit_agentrl.commands.train import main as main_train
+from tests.integration.conftest import TINY, assert_equal_runs, outcome
 
 
 @pytest.mark.slow
@@ -33,9 +34,7 @@ def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_pa
     ]  # the last one always is
     for folder, iterations in ((straight, 2), (extended, 1)):
         length = f"trainer.max_epochs={iterations}"
-        done = run(command(*tiny, option, length, f"hydra.run.dir={folder}"))
-        assert done.returncode == 0, done.stderr
-    done = run(command(f"resume={extended}", "trainer.max_epochs=2"))
-    assert done.returncode == 0, done.stderr
+        main_train([*tiny, option, length, f"hydra.run.dir={folder}"])
+    main_train([f"resume={extended}", "trainer.max_epochs=2"])
     assert_equal_runs(straight, extended)
     assert len(outcome(straight)[1]) == 3

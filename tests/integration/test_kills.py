@@ -32,10 +32,8 @@ def test_a_kill_of_each_kind(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_structures_are_killed(tmp_path: Path) -> None:
-    """Trees that another process plays ahead, a buffer of successes, lessons; the long campaign has the others."""
-    numbers = [
-        KILLS.index((setting, "playing")) for setting in ("mcts, overlap", "replay", "experience", "branch")
-    ]
+    """Trees that another process plays ahead, and a buffer of successes; the long campaign has the others."""
+    numbers = [KILLS.index((setting, "playing")) for setting in ("mcts, overlap", "replay")]
     _campaign("kills", tmp_path, "--kills", *map(str, numbers))
     found = Campaign(tmp_path, seed=0).results()
     assert len(found) == len(numbers) and [row for row in found if row["problem"]] == []

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from lit_agentrl.commands.train import main as main_train
 from tests.conftest import sampled
 from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 DEFAULT = 20  # iterations of 16 groups of 8 episodes
 # what learns from recorded data, whose online form stands for it, from a teacher, or from what this run does not play
@@ -24,19 +24,11 @@ ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter 
 RISES = {"hrl_tar": ("return", 0.08), "archer": ("success", 0.1)}
 RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start
 # one of each family of objectives
-OFTEN = ("grpo", "gspo", "online_dpo", "ppo", "reinforce", "rloo", "sppo", "starpo_s")
+OFTEN = ("online_dpo", "ppo", "rloo", "sppo", "starpo_s")
 SMALL = [
     "env=bandit", "env.game.payoff=expected", "test.episodes=256", "val.episodes=8", "val.every=1000",
     "callbacks.transcripts.every=1000", "optim.lr=2e-4",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from benchmarks.slow_worlds import EPISODES, TURNS, play, play_vector, tokens
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.envs.hosting import Hosting
-from tests.integration.conftest import assert_equal_runs, command, outcome, run
+from tests.integration.conftest import assert_equal_runs, outcome
 
 PROMPTS, MEMBERS = 4, 4
 VICTIM, NOBODY = PROMPTS + 2, 10_000  # a group of the second iteration
@@ -29,36 +30,37 @@ PLACES = {
 TOLD = {"kill": r"died \(exit code -9\)", "hang": r"hung \(exit code -9\)"}
 
 
-def played(folder: Path, how: str, victim: int) -> str:
-    """What a run says beside its metrics."""
-    done = run(
-        command(
+def play_to_the_end(folder: Path, how: str, victim: int) -> None:
+    main_train(
+        [
             *RUN,
             *PLACES[how],
             f"+env.game.how={how}",
             f"+env.game.victim={victim}",
             f"hydra.run.dir={folder}",
-        )
+        ]
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_a_worker_that_is_lost_costs_its_episode_alone(tmp_path: Path) -> None:
-    played(tmp_path / "raise", "raise", VICTIM)
+def test_a_worker_that_is_lost_costs_its_episode_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play_to_the_end(tmp_path / "raise", "raise", VICTIM)
     _, rows = outcome(tmp_path / "raise")
     assert [float(row["rollout/failed"]) for row in rows if row["rollout/failed"]] == [0.0, 1.0, 0.0]
     for how in ("kill", "hang", "grow"):
-        said = played(tmp_path / how, how, VICTIM)
+        capsys.readouterr()
+        play_to_the_end(tmp_path / how, how, VICTIM)
+        said = "".join(capsys.readouterr())
         assert_equal_runs(tmp_path / "raise", tmp_path / how)  # which leaves that episode out
         told = re.findall(
             r"a worker of game frozen_lake (.*) and is replaced \((\d) of", said.replace("\n", " ")
         )
         assert len(told) == (how in TOLD), said  # what grows is refused the memory, and its process lives on
         assert all(re.match(TOLD[how], why) and number == "1" for why, number in told)
-    played(tmp_path / "calm", "raise", NOBODY)
+    play_to_the_end(tmp_path / "calm", "raise", NOBODY)
     weights, rows = outcome(tmp_path / "calm")
     assert not any(float(row["rollout/failed"] or 0) for row in rows)
     others, _ = outcome(tmp_path / "raise")

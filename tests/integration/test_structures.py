@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_agentrl.commands.train import main as main_train
-from tests.integration.conftest import TINY, assert_equal_runs, command, outcome, run
+from tests.integration.conftest import TINY, assert_equal_runs, outcome
 from tests.integration.small_runs import OF_LEVELS
 
 ROOMS = (
@@ -58,6 +58,7 @@ def test_without_anything_to_do_a_run_is_the_independent_one_to_the_bit(
 
 @pytest.mark.slow
 @pytest.mark.sweep
+@pytest.mark.usefixtures("one_thread")
 def test_a_process_plays_with_two_adapters_what_the_trainer_plays(tmp_path: Path) -> None:
     """Rows and weights, where others play to the same bit; and played ahead, with the weights of the update before."""
     given = f"algo=hrl_tar {OF_LEVELS} optim.lr=1e-2 trainer.max_epochs=3 val.every=3"
@@ -65,8 +66,7 @@ def test_a_process_plays_with_two_adapters_what_the_trainer_plays(tmp_path: Path
     kinds["ahead"] = "rollout.overlap=true"
     for name, choice in kinds.items():
         tiny = [option for option in TINY if not option.startswith("val.every")]
-        done = run(command(*tiny, *given.split(), *choice.split(), f"hydra.run.dir={tmp_path / name}"))
-        assert done.returncode == 0, done.stderr
+        main_train([*tiny, *given.split(), *choice.split(), f"hydra.run.dir={tmp_path / name}"])
     assert_equal_runs(tmp_path / "here", tmp_path / "there")
     (_, *here), (_, *ahead) = (outcome(tmp_path / name)[1] for name in ("here", "ahead"))
     assert [float(row["train/staleness"]) for row in ahead] == [0, 1, 1]

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from lit_agentrl.commands.train import main as main_train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUN = [
     "model=nano_tools", "env=pocket", "env.game.levels=[0]", "env.max_turns=6", "dialect=tool_call",
     "prompt.think=false", "rollout.max_reply_tokens=48", "optim.lr=3e-4", "trainer.max_epochs=20", "val.episodes=8",
     "val.every=1000", "test.episodes=256", "callbacks.transcripts.every=1000",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

@@ -34,6 +34,8 @@ from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import ROOT, load_task_yaml, nano_tokenizer, tiny_network
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PARAMS = SamplingParams(max_reply_tokens=12, max_context_tokens=300)
 
 
@@ -96,14 +98,6 @@ def playing() -> Iterator[Pool]:
     made = process()
     yield made
     made.stop()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the process
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

@@ -26,6 +26,8 @@ from lit_agentrl.rollout.workers.ray import RaySettings
 from tests.conftest import ROOT, tiny_network
 from tests.rollout.test_process import rules, wave
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 class Telling(NativeEngine):
     """Raises what a user's engine might."""
@@ -44,14 +46,6 @@ def cluster() -> Iterator[None]:
     )  # fmt: skip
     yield
     ray.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def pool(engine: Any = NativeEngine, **options: Any) -> Pool:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from lit_agentrl.rollout.workers.weights import SharedWeights
 from tests.conftest import load_task_yaml, tiny_network
 from tests.rollout.test_process import rules
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TASK = replace(load_task_yaml("frozen_lake"), max_turns=2)
 RULES = replace(rules(), tasks=[TASK], max_context_tokens=120)
 PARAMS = SamplingParams(max_reply_tokens=4, max_context_tokens=120)
@@ -38,14 +40,6 @@ def wave(groups: int = 5, members: int = 2, *, iteration: int = 0, number: int =
     specs = [EpisodeSpec(iteration, g, m, 0, 11 + g, number) for g in range(groups) for m in range(members)]
     greedy = [EpisodeSpec(iteration, g, 0, 0, 11 + g, number, greedy=True) for g in range(0, groups, 2)]
     return Wave("train", iteration, PARAMS, (*specs, *greedy), number)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Crew:
