@@ -21,6 +21,7 @@ from examples.own_tools.vault import Vault
 from examples.own_worker.second_copy import SecondCopy
 from lit_agentrl.actions import ToolCall
 from lit_agentrl.callbacks.markup import reply_parts
+from lit_agentrl.commands.train import main as main_train
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.entry.composition import compose_job, search_path
@@ -189,7 +190,6 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
 @pytest.mark.parametrize(
     "choice",
     [
-        "own_env env=letters",
         "own_reward reward=progress",
         "own_structure algo/structure=second_try",
         "own_structure algo/structure=last_turn",
@@ -197,17 +197,28 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
     ],
 )
 def test_two_iterations_of_training(tmp_path: Path, choice: str) -> None:
-    folder, option = choice.split()
-    arguments = ["--config-dir", str(ROOT / "examples" / folder / "conf"), option, "experiment=quick"]
+    main_train([*training_of(choice), f"hydra.run.dir={tmp_path}"])
+    require_two_iterations(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_game_is_found_beside_train_py(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "train.py"), *training_of("own_env env=letters")]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *arguments, f"hydra.run.dir={tmp_path}"],
-        cwd=tmp_path,  # not the repository: the game is found beside train.py
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [*program, f"hydra.run.dir={tmp_path}"], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open(encoding="utf-8")))
+    require_two_iterations(tmp_path)
+
+
+def training_of(choice: str) -> list[str]:
+    folder, option = choice.split()
+    return ["--config-dir", str(ROOT / "examples" / folder / "conf"), option, "experiment=quick"]
+
+
+def require_two_iterations(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "metrics.csv").open(encoding="utf-8")))
     assert [row["iteration"] for row in rows] == ["0", "1", "2"]
     assert all(row["val/success"] for row in rows)
     documented = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lit_agentrl.commands.evaluate import main as main_evaluate
+from lit_agentrl.commands.train import main as main_train
 from tests.conftest import ROOT
 from tests.envs.started import started
 from tests.integration.conftest import assert_equal_runs, environment, outcome, run
@@ -31,10 +33,8 @@ def test_a_run_on_a_served_game_is_the_run_on_the_game(tmp_path: Path, game: str
         found = {}
         for name, env in envs.items():
             folder = tmp_path / name
-            done = run([*program, "train", *env, *shared, f"hydra.run.dir={folder}"])
-            assert done.returncode == 0, done.stderr[-2000:]
-            tested = run([*program, "evaluate", f"run={folder}", "episodes=16", "trust_run=true"])
-            assert tested.returncode == 0, tested.stderr[-2000:]
+            main_train([*env, *shared, f"hydra.run.dir={folder}"])
+            main_evaluate([f"run={folder}", "episodes=16", "trust_run=true"])
             (file,) = (folder / "evaluations").glob("*.json")
             (results,) = json.loads(file.read_text())["results"]
             found[name] = {

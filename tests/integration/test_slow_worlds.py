@@ -45,20 +45,19 @@ def play_to_the_end(folder: Path, how: str, victim: int) -> None:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_a_worker_that_is_lost_costs_its_episode_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     play_to_the_end(tmp_path / "raise", "raise", VICTIM)
     _, rows = outcome(tmp_path / "raise")
     assert [float(row["rollout/failed"]) for row in rows if row["rollout/failed"]] == [0.0, 1.0, 0.0]
     for how in ("kill", "hang", "grow"):
-        capsys.readouterr()
+        caplog.clear()
         play_to_the_end(tmp_path / how, how, VICTIM)
-        said = "".join(capsys.readouterr())
         assert_equal_runs(tmp_path / "raise", tmp_path / how)  # which leaves that episode out
-        told = re.findall(
-            r"a worker of game frozen_lake (.*) and is replaced \((\d) of", said.replace("\n", " ")
-        )
-        assert len(told) == (how in TOLD), said  # what grows is refused the memory, and its process lives on
+        told = re.findall(r"a worker of game frozen_lake (.*) and is replaced \((\d) of", caplog.text)
+        assert len(told) == (how in TOLD), (
+            caplog.text
+        )  # what grows is refused the memory, and its process lives on
         assert all(re.match(TOLD[how], why) and number == "1" for why, number in told)
     play_to_the_end(tmp_path / "calm", "raise", NOBODY)
     weights, rows = outcome(tmp_path / "calm")
