@@ -4,7 +4,8 @@
 
 Every figure is the wall time of a whole new process, from its start to its end, with files in the disk cache (a
 first round is thrown away).  *import*: what a run imports of lit_agentrl, beside ``import lightning.pytorch,
-transformers`` alone; the two alternate and the figure is the median of the paired ratios.  *commands*: what need
+transformers`` alone, and beside the same with the garbage collector on, which a run turns off meanwhile; they
+alternate and the figures are medians of paired ratios.  *commands*: what need
 not wait for torch, and a value that is refused only by the object that takes it.  *run*: to the line of the first
 iteration of ``python train.py JOB``, before which the untrained policy is measured on val and test: played, in a cache
 of evaluations that is empty, against taken over from one that is filled; the two alternate.  Counted are seconds from
@@ -37,11 +38,13 @@ from common import (
     write_json,
 )
 
+WHOLE = "import lit_agentrl.entry.jobs, lit_agentrl.entry.training, lit_agentrl.entry.evaluation"
 IMPORTS = {
     "python": "pass",
     "torch": "import torch",
     "lightning + transformers": "import lightning.pytorch, transformers",
-    "lit_agentrl": "import lit_agentrl.entry.jobs, lit_agentrl.entry.training, lit_agentrl.entry.evaluation",
+    "lit_agentrl, the collector on": WHOLE,
+    "lit_agentrl": f"from lit_agentrl.entry import libraries; libraries.load(); {WHOLE}",  # as a run does
 }
 COMMANDS = {  # arguments of train.py, and the exit code that they must have
     "--help": 0,
@@ -126,10 +129,11 @@ def main() -> None:
     if "import" in parts:
         sides = {name: partial(process, ["-c", code], 0) for name, code in IMPORTS.items()}
         result["import"] = rounds = alternate(sides, repeats=options.repeats)
-        *_, libraries, ours = IMPORTS
-        result["import_ratio"] = paired_ratio(rounds, "seconds", of=ours, to=libraries)
+        *_, libraries, plain, ours = IMPORTS
         print(shown("import", rounds))
-        print(f"{ours} over {libraries}: {result['import_ratio'].text()}\n")
+        for other in (libraries, plain):
+            result[f"over {other}"] = ratio = paired_ratio(rounds, "seconds", of=ours, to=other)
+            print(f"{ours} over {other}: {ratio.text()}")
     if "commands" in parts:
         sides = {
             text: partial(process, [str(Path("train.py")), *text.split()], code)

@@ -225,7 +225,7 @@ def test_texts_are_imitated_beside_what_is_played(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [pairs, texts])
+@pytest.mark.parametrize("made", [pairs, pytest.param(texts, marks=pytest.mark.long)])
 def test_two_processes_train_as_one(made: Callable[[Path], str], tmp_path: Path) -> None:
     options = shlex.split(f"{SMALL} {made(tmp_path / 'd.jsonl')} data.batch=3 trainer.max_epochs=3")
     for name, layout in (("one", ["strategy=single"]), ("two", ["strategy=ddp", "trainer.devices=2"])):

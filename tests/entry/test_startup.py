@@ -72,3 +72,23 @@ def test_the_probe_sees_what_a_checked_run_imports() -> None:
     assert {"torch", "lightning", "transformers"} <= set(loaded)
     told = printed.splitlines()
     assert told[0] == "loading torch and Lightning …" and "filter.ratio=1.3" in told[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_collector_is_as_before_and_leaves_what_was_imported_alone(is_enabled: bool) -> None:
+    script = (
+        "import gc, json, sys; from lit_agentrl.entry import libraries\n"
+        f"gc.enable() if {is_enabled} else gc.disable()\n"
+        "libraries.load(); first = gc.get_freeze_count(); libraries.load()\n"
+        "print(json.dumps([gc.isenabled(), first, gc.get_freeze_count(), 'torch' in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    told, result = done.stdout.splitlines()
+    assert told == "loading torch and Lightning …"
+    enabled, first, second, is_loaded = json.loads(result)
+    assert enabled == is_enabled and first == second > 100_000 and is_loaded

@@ -17,8 +17,8 @@ from tests.integration.kills import KILLS, Campaign, table
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
 )
-# within a log of two processes, a checkpoint and an export; of runs that play ahead one is killed twice at random
-SAMPLE = (19, 22, 30, 65)
+# within a log of two processes, and a checkpoint; of runs that play ahead one is killed twice at random
+SAMPLE = (19, 22, 65)
 
 
 @pytest.mark.slow
@@ -31,12 +31,11 @@ def test_a_kill_of_each_kind(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_structures_are_killed(tmp_path: Path) -> None:
-    """Trees that another process plays ahead, and a buffer of successes; the long campaign has the others."""
-    numbers = [KILLS.index((setting, "playing")) for setting in ("mcts, overlap", "replay")]
-    _campaign("kills", tmp_path, "--kills", *map(str, numbers))
-    found = Campaign(tmp_path, seed=0).results()
-    assert len(found) == len(numbers) and [row for row in found if row["problem"]] == []
+def test_a_structure_is_killed(tmp_path: Path) -> None:
+    """Trees that another process plays ahead; the long campaign has the others."""
+    _campaign("kills", tmp_path, "--kills", str(KILLS.index(("mcts, overlap", "playing"))))
+    (row,) = Campaign(tmp_path, seed=0).results()
+    assert not row["problem"]
 
 
 @pytest.mark.slow

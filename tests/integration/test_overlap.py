@@ -165,8 +165,7 @@ def test_same_seed_same_bits_and_resume_after_a_finished_run(case: str, tmp_path
         assert max(float(row["rollout/waves"]) for row in rows[2:]) > 1
 
 
-@pytest.mark.slow
-@pytest.mark.sweep
+@pytest.mark.long
 def test_the_better_arm_is_learnt(tmp_path: Path) -> None:
     """As in test_learning, with episodes that are one update old."""
     folder = tmp_path / "run"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import sampled
 from tests.integration.conftest import command, outcome, run
 
 GAMES = [
@@ -33,7 +34,7 @@ def _played(folder: Path) -> dict[tuple[int, ...], list[list[int]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", sampled(ALGORITHMS, ("grpo",)))
 def test_first_trajectories_are_those_of_one_process(algorithm: str, tmp_path: Path) -> None:
     """The step that follows has the same loss and gradient norm, to 1e-4."""
     options, strategies = ALGORITHMS[algorithm]

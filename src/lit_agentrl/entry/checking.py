@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import require
-from lit_agentrl.entry import composition, run_folder, screen, sweepers
+from lit_agentrl.entry import composition, libraries, run_folder, sweepers
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overlap import refuse_contradictions
 from lit_agentrl.entry.overrides import as_names, check_overrides, flag_values
@@ -93,7 +93,7 @@ def check(
             _refuse_twice(listed)
         else:
             sweepers.require_one_value(jobs)
-    screen.loading()
+    libraries.load()
     from lit_agentrl.entry.idle import refuse_idle
     from lit_agentrl.entry.parts import build_parts
 

@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import composition, ownership, ranks, run_folder, screen
+from lit_agentrl.entry import composition, libraries, ownership, ranks, run_folder, screen
 from lit_agentrl.entry.checking import Checked, check, check_config, parts_of
 from lit_agentrl.entry.errors import UserError
 from lit_agentrl.entry.overrides import as_names, program
@@ -178,7 +178,7 @@ def _fit(
 def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> None:
     """As one of the run's processes, or by starting those of this machine."""
     if ranks.are_started(cfg):
-        screen.loading()
+        libraries.load()
         from lit_agentrl.entry.training import train
 
         with ownership.owned(cfg.run_dir) if ranks.is_first() else nullcontext():

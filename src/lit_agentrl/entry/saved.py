@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_agentrl.entry import screen
+from lit_agentrl.entry import libraries
 from lit_agentrl.entry.composition import check_sections, load_option, own_folders
 from lit_agentrl.entry.errors import UserError, explain
 from lit_agentrl.entry.signatures import check_targets
@@ -77,7 +77,7 @@ def saved_config(
         UserError: not a run folder, or one whose config this version cannot read.
     """
     found, folders = _read(folder, option)
-    screen.loading()
+    libraries.load()
     if not trusted:
         found, folders = _harmless(found, folders, folder, option, asked), []
     cfg = OmegaConf.create(found)

@@ -19,12 +19,6 @@ def doing(what: str) -> None:
     note(f"{what} …", style="dim")
 
 
-def loading() -> None:
-    """Say that libraries are imported, unless they are already: it takes seconds, and nothing is shown before."""
-    if "torch" not in sys.modules:
-        doing("loading torch and Lightning")
-
-
 def note(line: str, style: str = "") -> None:
     """Print a line in the first process of a run; a terminal breaks it between words."""
     if ranks.is_first():
