@@ -45,15 +45,6 @@ def test_one_process_speaks_for_a_run(
     assert capsys.readouterr().out == ""
 
 
-def test_libraries_are_said_to_be_loaded_when_they_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    screen.loading()
-    assert capsys.readouterr().out == ""  # torch is there: nothing takes time
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(sys.modules, "torch")
-        screen.loading()
-    assert capsys.readouterr().out == "loading torch and Lightning …\n"
-
-
 def test_episodes_are_counted_by_game() -> None:
     assert screen.episodes_of(["bandit"], 1) == "1 episode of bandit"
     assert screen.episodes_of(["bandit", "sokoban"], 8) == "8 episodes each of bandit, sokoban"

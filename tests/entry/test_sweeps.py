@@ -76,7 +76,9 @@ def test_a_search_is_told_values_and_failures(
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("launcher", ["joblib hydra.launcher.n_jobs=2", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher", ["joblib hydra.launcher.n_jobs=2", pytest.param("submitit_local", marks=pytest.mark.long)]
+)
 def test_runs_in_other_processes(launcher: str, tiny_model_folder: Path, in_empty_folder: Path) -> None:
     """Each has its folder, its value and its lines; one that fails is one line, and the others go on."""
     options = (

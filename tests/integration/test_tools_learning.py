@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUN = [
     "model=nano_tools", "env=pocket", "env.game.levels=[0]", "env.max_turns=6", "dialect=tool_call",
-    "prompt.think=false", "rollout.max_reply_tokens=48", "optim.lr=3e-4", "trainer.max_epochs=20", "val.episodes=8",
+    "prompt.think=false", "rollout.max_reply_tokens=48", "optim.lr=3e-4", "trainer.max_epochs=12", "val.episodes=8",
     "val.every=1000", "test.episodes=256", "callbacks.transcripts.every=1000",
 ]  # fmt: skip
 
