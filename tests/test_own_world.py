@@ -109,7 +109,8 @@ def test_every_training_of_the_page_runs(
             line = line.replace("[python,", f"[{sys.executable},")
             if "FOLDER" in line:  # a random model writes no call, and is told so
                 line = line.replace("FOLDER", str(tiny_model_folder))
-                line += " experiment=quick rollout.max_context_tokens=2048 rollout.max_reply_tokens=8"
+                line += " experiment=quick rollout.max_context_tokens=2048 rollout.max_reply_tokens=8 rollout.prompts=2"
+                line += " rollout.members=2 val.episodes=2 test.episodes=2"
             folder = tmp_path / str(number)
             main_train([*shlex.split(line), f"hydra.run.dir={folder}"])
             games = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["games"]
