@@ -55,9 +55,8 @@ def test_a_worker_that_is_lost_costs_its_episode_alone(
         play_to_the_end(tmp_path / how, how, VICTIM)
         assert_equal_runs(tmp_path / "raise", tmp_path / how)  # which leaves that episode out
         told = re.findall(r"a worker of game frozen_lake (.*) and is replaced \((\d) of", caplog.text)
-        assert len(told) == (how in TOLD), (
-            caplog.text
-        )  # what grows is refused the memory, and its process lives on
+        # what grows is refused the memory, and its process lives on
+        assert len(told) == (how in TOLD), caplog.text
         assert all(re.match(TOLD[how], why) and number == "1" for why, number in told)
     play_to_the_end(tmp_path / "calm", "raise", NOBODY)
     weights, rows = outcome(tmp_path / "calm")
