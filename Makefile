@@ -40,11 +40,11 @@ test: $(STAMP)
 coverage: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
-# the sweeps side by side, since each of their tests is one process; then what measures, or starts processes of its own
+# two at a time: the sweeps dealt one by one, then file by file what shares its fixtures; one thread each, or they would fight
 SLOW := slow and not long and not gpu and not oracle and not vllm
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m 'sweep and $(SLOW)' $(ARGS)
-	$(BIN)/python -m pytest -m 'not sweep and $(SLOW)' $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not sweep and $(SLOW)' $(ARGS)
 
 oracle: $(ORACLE_STAMP)
 	$(ORACLE)/bin/python -m pytest -m oracle tests/oracle $(ARGS)

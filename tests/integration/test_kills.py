@@ -38,7 +38,7 @@ def test_a_structure_is_killed(tmp_path: Path) -> None:
     assert not row["problem"]
 
 
-@pytest.mark.slow
+@pytest.mark.long  # actors that are killed while they play: tests/rollout/test_ray.py
 def test_two_workers_of_ray_are_lost(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     _campaign("worker_kills", tmp_path, "--runs", "1", "--hits", "2")

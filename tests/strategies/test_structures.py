@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import sampled
 from tests.integration.conftest import command, outcome, run
 from tests.integration.small_runs import BASE, EACH, LAKE, VARIANTS, small
 
@@ -26,9 +25,8 @@ SMALL = BASE | {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.sweep
-@pytest.mark.parametrize("name", sampled(RUNS, ("replay",)))
+@pytest.mark.long  # one that learns on two processes is among the slow tests: tests/entry/test_experience.py
+@pytest.mark.parametrize("name", RUNS)
 def test_two_processes_are_one(name: str, tmp_path: Path) -> None:
     """The same episodes, and weights within rounding: sums over two ranks are added in another order.
 
