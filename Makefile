@@ -96,7 +96,7 @@ docs: $(STAMP)
 
 # all but the helpers, the campaigns of hours, and those beside a peer, which needs an environment of its own
 BENCH_HELPERS := benchmarks/gpu.py benchmarks/cells.py benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
-CAMPAIGNS := benchmarks/comparisons.py benchmarks/structures.py benchmarks/costs.py benchmarks/process_model.py benchmarks/guards.py benchmarks/long_contexts.py
+CAMPAIGNS := benchmarks/comparisons.py benchmarks/structures.py benchmarks/costs.py benchmarks/process_model.py benchmarks/guards.py benchmarks/reward_ensembles.py benchmarks/long_contexts.py
 BENCHES := $(filter-out $(BENCH_HELPERS) $(CAMPAIGNS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
 bench: $(STAMP)
 	for script in $(BENCHES); do $(BIN)/python $$script $(ARGS) || exit 1; done
