@@ -26,6 +26,10 @@ first five, and one seed of the second look "fell" by that alone.  ``--seeds 6 7
 same 256 validation rooms after every iteration.  **Fall** is the first iteration after which the mean success of the
 last three of these validations lies 0.05 below that of the first three, the start included.  The rule and the bars are
 the same.
+
+**Fourth look at the alarm**, fixed before its runs: in the third the rule came in time in each seed, and once, barely,
+where the game pays.  It asks for a rise of 0.2 now, in place of 0.15.  ``--seeds 9 10 11 --only-alarm --fall val`` asks
+it on new ones; fall and bars are those of the third look.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from benchmarks.comparisons import gains, played, success
 from lit_agentrl.commands.collect import main as collect
 from lit_agentrl.report.statistics import mean_interval
 
-SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
+SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10, 11)
 ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
 BAR, DROP = 0.08, 0.05
 SPAN = {"rollout": 5, "val": 3}  # iterations whose means are compared, by what a fall is one of
