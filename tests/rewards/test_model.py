@@ -141,7 +141,7 @@ def test_the_rule_hacked_tells_a_recorded_run_from_its_control() -> None:
         rule = instantiate(OmegaConf.load(RULES).rules.hacked)
         found = [rule.look("hacked", {"reward/model_gap": gap / 100}) is not None for gap in gaps]
         fired.append([k for k, is_fired in enumerate(found, start=1) if is_fired])
-    assert fired == [[9], []]
+    assert fired == [[11], []]
 
 
 def test_it_replaces_the_points_in_a_pipeline(tmp_path: Path) -> None:
