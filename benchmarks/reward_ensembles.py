@@ -13,6 +13,9 @@ on the first episodes and on 100 rooms that the policy has played eight times si
 mean difference to ``alone`` over the seeds, its mean over rooms with a 95 % t interval; likewise to the start.
 **Bars**: a side is a guard where the first interval lies above 0, and it holds where the second does not lie below 0.
 The folder keeps what was done; the command goes on from there.
+
+**A fault, found after its runs**: the second half of ``refreshed`` begins with ``hf/``, the weights of the best
+validation of the first half, and not with its last ones.  True success chose them, so this side is no test of refreshing.
 """
 
 from __future__ import annotations
