@@ -15,7 +15,8 @@ mean difference to ``alone`` over the seeds, its mean over rooms with a 95 % t i
 The folder keeps what was done; the command goes on from there.
 
 **A fault, found after its runs**: the second half of ``refreshed`` begins with ``hf/``, the weights of the best
-validation of the first half, and not with its last ones.  True success chose them, so this side is no test of refreshing.
+validation of the first half, and not with its last ones.  True success chose them, so this side is no test of
+refreshing.
 """
 
 from __future__ import annotations
