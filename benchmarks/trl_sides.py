@@ -30,7 +30,7 @@ from omegaconf import open_dict
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.entry.assembly import build
 from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.threads import spin_briefly
+from lit_agentrl.entry.threads import cores, spin_briefly
 
 MANY = 1_000_000  # iterations: the loops are ended from outside
 OUR_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed", "bfloat16-true": "bf16-true"}
@@ -246,15 +246,16 @@ class Environment:
 
 
 def check_equal(measured: dict[str, Measured]) -> None:
-    """Both sides must have done the same work.
+    """All sides must have done the same work.
 
     Raises:
         ValueError: turns or tokens of an iteration differ.
     """
-    ours, peer = measured.values()
-    for name in ("turns", "action_tokens", "read_tokens"):
-        if ours[name] != peer[name]:
-            raise ValueError(f"{name} differ: {ours[name]:.0f} on our side, {peer[name]:.0f} on trl's")
+    peer = measured["trl"]
+    for ours in measured.values():
+        for name in ("turns", "action_tokens", "read_tokens"):
+            if ours[name] != peer[name]:
+                raise ValueError(f"{name} differ: {ours[name]:.0f} on our side, {peer[name]:.0f} on trl's")
 
 
 def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: int) -> None:
@@ -270,6 +271,21 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
     parser.add_argument("--trl-generation", default="generate", choices=["generate", "continuous"])
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--ours", action="append", default=[], metavar="KEY=VALUE", help="for train.py")
+    parser.add_argument(
+        "--cores", action="store_true", help="also our side with a core each, see docs/scaling.md"
+    )
+
+
+def core_each(prompts: int, threads: int) -> list[str]:
+    """Options under which each of so many cores works by itself.
+
+    Raises:
+        ValueError: the prompts cannot be dealt in equal shares.
+    """
+    if prompts % threads:
+        raise ValueError(f"--cores deals --prompts={prompts} to --threads={threads}, which must divide them")
+    share = prompts // threads
+    return ["worker=process", f"worker.count={threads}", f"worker.share={share}", f"update.lanes={threads}"]
 
 
 def compare(script: str, description: str | None, *, turns: int, reply_tokens: int) -> None:
@@ -288,13 +304,15 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
             stack.callback(loop.close)
             return partial(_measured, loop)
 
+        peer = side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation)
+        modes = {"ours": options.ours}
+        if options.cores:
+            modes["a core each"] = options.ours + core_each(job.prompts, options.threads or cores())
         sides = {
-            "ours": side(train_ours, options.precision, options.ours, prepare=spin_briefly),
-            "trl": side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation),
-        }
-        rounds = alternate(
-            sides, repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed
-        )  # fmt: skip
+            name: side(train_ours, options.precision, extra, prepare=spin_briefly)
+            for name, extra in modes.items()
+        } | {"trl": peer}
+        rounds = alternate(sides, repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed)
     for measured in rounds:
         check_equal(measured)
     first = rounds[0]["ours"]
@@ -304,8 +322,9 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
         f"ours {options.precision}, trl {peer_precision}"
     )
     parts = ["rollout", "update", "whole"]
-    print(seconds_table(rounds, parts, ours="ours", peer="trl"))
-    ratios = {part: paired_ratio(rounds, part, of="trl", to="ours") for part in parts}
+    for name in modes:
+        print(seconds_table(rounds, parts, ours=name, peer="trl"))
+    ratios = {name: {part: paired_ratio(rounds, part, of="trl", to=name) for part in parts} for name in modes}
     write_json(options.out, {"ratios": ratios, "rounds": rounds}, options)
 
 

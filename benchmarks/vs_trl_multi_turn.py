@@ -1,6 +1,6 @@
 """Multi-turn episodes beside TRL's GRPOTrainer with ``environment_factory``, on transformers' generation.
 
-    .venv-trl/bin/python benchmarks/vs_trl_multi_turn.py --threads 2
+    .venv-trl/bin/python benchmarks/vs_trl_multi_turn.py --threads 2 --cores
     .venv-trl/bin/python benchmarks/vs_trl_multi_turn.py --device cuda --model 0.5b-random --precision bfloat16-true
 
 As vs_trl_single_turn.py, with episodes of --turns turns (5) of Sokoban that goes on after the boxes are in

@@ -1,7 +1,7 @@
 """Single-turn GRPO beside TRL's GRPOTrainer, on transformers' generation.
 
     make bench-trl                                           # makes .venv-trl and runs this and the next
-    .venv-trl/bin/python benchmarks/vs_trl_single_turn.py --threads 2
+    .venv-trl/bin/python benchmarks/vs_trl_single_turn.py --threads 2 --cores
     .venv-trl/bin/python benchmarks/vs_trl_single_turn.py --precision bfloat16 --trl-precision float32
 
 Both sides: one reply to the opening message of a Sokoban room, the game's own points as reward, the same

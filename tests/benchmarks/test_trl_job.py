@@ -79,7 +79,7 @@ def test_every_reply_is_one_call_of_the_tool(sides: ModuleType) -> None:
 
 def test_unequal_work_is_refused(sides: ModuleType) -> None:
     same = {"turns": 4.0, "action_tokens": 64.0, "read_tokens": 100.0}
-    sides.check_equal({"ours": same, "trl": dict(same)})
+    sides.check_equal({"ours": same, "a core each": same, "trl": dict(same)})
     with pytest.raises(ValueError, match="read_tokens differ: 100 on our side, 99 on trl's"):
         sides.check_equal({"ours": same, "trl": {**same, "read_tokens": 99.0}})
 
@@ -111,3 +111,10 @@ def test_our_side_is_a_run_of_the_job(
     (_, row) = meter.found
     assert (row["turns"], row["action_tokens"]) == (8, 24)
     assert row["rollout"] > 0
+
+
+def test_a_core_each_has_equal_shares(sides: ModuleType) -> None:
+    found = sides.core_each(16, 2)
+    assert found == ["worker=process", "worker.count=2", "worker.share=8", "update.lanes=2"]
+    with pytest.raises(ValueError, match="--prompts=16 to --threads=3"):
+        sides.core_each(16, 3)
