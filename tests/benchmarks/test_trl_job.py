@@ -29,16 +29,21 @@ REPLIES = (
 
 
 @pytest.fixture
+def trainer(sides: ModuleType) -> ModuleType:
+    return sys.modules["trl_trainer"]
+
+
+@pytest.fixture
 def sides(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
     import trl_sides
 
     yield trl_sides
-    for name in ("trl_sides", "trl_games", "lockstep", "common"):
+    for name in ("trl_sides", "trl_trainer", "trl_games", "lockstep", "common"):
         sys.modules.pop(name, None)
 
 
-def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
+def test_both_sides_read_the_same_tokens(sides: ModuleType, trainer: ModuleType) -> None:
     games, tokenizer = sides.trl_games, load_nano().tokenizer
     chat, turns, budget = ChatRenderer(tokenizer), 4, 4 * sides.trl_games.ACTIONS_PER_TURN
     env = partial(games.EndlessSokoban, **games.SOLUTIONS)
@@ -48,8 +53,8 @@ def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
     ours, seats = EpisodeInPlay(Episode(0, 0, 0, 0, games.NAME, 7), rules), Seats(task, {})
     ours.begin(seats.reset(0, "train", 7, 0))
 
-    tokenizer.chat_template = sides.CHAT_TEMPLATE
-    theirs = sides.Environment(turns)
+    tokenizer.chat_template = trainer.CHAT_TEMPLATE
+    theirs = trainer.Environment(turns)
     messages: list[dict[str, Any]] = [{"role": "user", "content": theirs.reset(seed="7")}]
     render = partial(tokenizer.apply_chat_template, return_dict=False, add_generation_prompt=True)
     assert render(messages) == ours.episode.turns[0].prefix_tokens.tolist()
@@ -67,9 +72,9 @@ def test_both_sides_read_the_same_tokens(sides: ModuleType) -> None:
     assert ours.episode.total_reward == pytest.approx(theirs._game.points)
 
 
-def test_every_reply_is_one_call_of_the_tool(sides: ModuleType) -> None:
+def test_every_reply_is_one_call_of_the_tool(trainer: ModuleType) -> None:
     tokenizer = load_nano().tokenizer
-    tokenizer.response_template = sides.RESPONSE_TEMPLATE
+    tokenizer.response_template = trainer.RESPONSE_TEMPLATE
     for reply in REPLIES:
         tokens = tokenizer(reply, add_special_tokens=False)["input_ids"]
         prefix = tokenizer("<|user|>turns<|end|><|assistant|>", add_special_tokens=False)["input_ids"]
@@ -105,7 +110,10 @@ def test_our_side_is_a_run_of_the_job(
                 raise Ended
 
     monkeypatch.chdir(tmp_path)
-    job, meter = sides.Job("nano", "cpu", turns=2, prompts=2, members=2, reply_tokens=3), Counting()
+    job, meter = (
+        sides.Job("nano", "cpu", turns=2, prompts=2, members=2, reply_tokens=3),
+        Counting(),
+    )
     with pytest.raises(Ended):
         sides.train_ours(meter, job, "float32", ["~callbacks.progress", "trainer.devices=1"])
     (_, row) = meter.found
