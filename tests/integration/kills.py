@@ -28,7 +28,7 @@ from tests.engines.server import serving
 from tests.integration.conftest import assert_equal_runs, checkpoint_of, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
 from tests.integration.ledger import Ledger
-from tests.integration.small_runs import FURTHER, OF_KIND, SETTINGS, SHARDED, STRUCTURES, small
+from tests.integration.small_runs import CORES, FURTHER, OF_KIND, SETTINGS, SHARDED, STRUCTURES, small
 from tests.integration.taught import taught
 
 # "twice": its resume is killed too; "damaged": a bit of the last checkpoint flips after the kill; "driver": the first
@@ -47,6 +47,7 @@ KILLS = [
         for setting in list(FURTHER)[1:]
     ),
     *((setting, mode) for mode in ("playing", "at random", "playing") for setting in STRUCTURES),
+    *((CORES, mode) for mode in (*MODES[:-1], "driver") * 10),
 ]
 WRITES = {"log": " append ", "checkpoint": " checkpoints", "export": " hf"}
 TRIES = 8

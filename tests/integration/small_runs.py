@@ -81,7 +81,11 @@ VARIANTS = {
     "costs, safe_rlhf": f"{LAKE} env.game.thin_share=0.5 algo=safe_rlhf update.minibatches=2",
 }
 STRUCTURES = {**EACH, **VARIANTS}
-OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES}
+CORES = "a core each"
+CORE_EACH = (
+    f"{LAKE} worker=process worker.count=2 worker.share=1 update.lanes=2 update.tokens_per_microbatch=300"
+)
+OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES, CORES: CORE_EACH}
 
 
 def small(options: str, base: Mapping[str, str] = BASE) -> list[str]:
