@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,3 +35,25 @@ def kept(record: Path, find: Callable[[], Outcome]) -> Outcome:
         write_atomic(record, json.dumps(find()))
     read: Outcome = json.loads(record.read_text())
     return read
+
+
+def campaign_parser(
+    description: str,
+    seeds: Sequence[int],
+    *,
+    further: Sequence[int] = (),
+    folder: str = "keeps what was done",
+) -> argparse.ArgumentParser:
+    """What every campaign can be told.
+
+    Args:
+        description: a line.
+        seeds: those that are run where none is named.
+        further: seeds that may be named beside them.
+        folder: what the folder is.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--folder", type=Path, required=True, help=folder)
+    parser.add_argument("--seeds", type=int, nargs="+", choices=[*seeds, *further], default=list(seeds))
+    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
+    return parser

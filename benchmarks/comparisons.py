@@ -29,14 +29,13 @@ were tried.  ``control`` is the NLL without the pairs.  It needs no recorded epi
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.cells import Outcome, finished, kept
+from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
 from lit_agentrl.api import Result
 from lit_agentrl.report.statistics import mean_interval, wilson_interval
@@ -183,19 +182,18 @@ def interval(outcome: Outcome) -> str:
 
 def main() -> None:
     """Runs what is not done yet, and writes the table after every cell."""
-    parser = argparse.ArgumentParser(description="Methods that learn from recorded comparisons.")
-    parser.add_argument("--data", type=Path, help="a folder of lit-agentrl collect, where nothing plays")
-    parser.add_argument(
-        "--folder", type=Path, required=True, help="keeps what was done; each look has its own"
+    parser = campaign_parser(
+        "Methods that learn from recorded comparisons.",
+        SEEDS,
+        folder="keeps what was done; each look has its own",
     )
+    parser.add_argument("--data", type=Path, help="a folder of lit-agentrl collect, where nothing plays")
     parser.add_argument("--look", type=int, choices=LOOKS, default=1)
     parser.add_argument("--methods", nargs="+", choices={**METHODS, **SECOND, **THIRD, **FOURTH})
     parser.add_argument(
         "--temperature", type=float, default=1.0, help="of the test; not 1: the control of sharpening"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--rooms", type=int, default=512, help="of validation, and of the test")
-    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
     methods, kind = LOOKS[given.look], "" if given.temperature == 1 else f"_t{given.temperature:g}"

@@ -14,13 +14,12 @@ goes on from there.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.cells import Outcome, finished, kept
+from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
 
 SEEDS = (0, 1, 2)
@@ -85,10 +84,7 @@ def curve(held: Found) -> str:
 
 def main() -> None:
     """Runs what is not done yet, and writes both tables after every pair."""
-    parser = argparse.ArgumentParser(description="Costs within a limit on thin ice.")
-    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
-    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
-    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
+    parser = campaign_parser("Costs within a limit on thin ice.", SEEDS)
     given = parser.parse_args()
     home: Path = given.folder.resolve()
     found: dict[str, dict[int, Outcome]] = {name: {} for name in SIDES}

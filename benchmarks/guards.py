@@ -34,7 +34,6 @@ it on new ones; fall and bars are those of the third look.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -42,7 +41,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.cells import Outcome, finished, kept
+from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
 from benchmarks.comparisons import gains, played, success
 from lit_agentrl.commands.collect import main as collect
@@ -150,16 +149,13 @@ def curves(found: Found) -> str:
 
 def main() -> None:
     """Records, trains and measures what is not done yet, and prints the tables."""
-    parser = argparse.ArgumentParser(description="A learned reward with and without guards.")
-    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
-    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS + NEW_SEEDS, default=list(SEEDS))
+    parser = campaign_parser("A learned reward with and without guards.", SEEDS, further=NEW_SEEDS)
     parser.add_argument("--only-alarm", action="store_true", help="without the side guarded")
     parser.add_argument(
         "--fall", choices=SPAN, default="rollout", help="of which episodes' success a fall is one"
     )
     parser.add_argument("--rooms", type=int, default=512, help="of the test")
     parser.add_argument("--collect", nargs="*", default=[], help="further options of the recording")
-    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
     collect([*last_of([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])

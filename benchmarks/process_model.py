@@ -26,7 +26,6 @@ tell: as ``more``, with 1,500 rooms and 337 iterations, and 512 test rooms with 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -34,7 +33,7 @@ from statistics import fmean
 
 import torch
 
-from benchmarks.cells import Outcome, finished, kept
+from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
 from lit_agentrl.commands.collect import main as collect
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
@@ -144,14 +143,11 @@ def recorded(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolde
 
 def main() -> None:
     """Collects, trains and measures what is not done yet, and prints the table."""
-    parser = argparse.ArgumentParser(description="A process reward model against the number of the turn.")
-    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
+    parser = campaign_parser("A process reward model against the number of the turn.", SEEDS)
     parser.add_argument(
         "--labels", choices=BY_LABELS, default="continuations", help="of the turns of training"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--collect", nargs="*", default=[], help="further options of both recordings")
-    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
     record, model_options = BY_LABELS[given.labels]

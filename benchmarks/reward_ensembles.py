@@ -21,13 +21,12 @@ of the first half, which true success had chosen.  It begins with the last ones 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.cells import Outcome, finished, kept
+from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
 from benchmarks.comparisons import gains, played, success
 from benchmarks.guards import COLLECTED, MODELS, PLAYS, SIDES, VALIDATED
@@ -127,13 +126,12 @@ def table(found: Found) -> str:
 
 def main() -> None:
     """Trains and measures what is not done yet, and prints the table."""
-    parser = argparse.ArgumentParser(description="Ensembles and refreshed reward models as guards.")
-    parser.add_argument("--folder", type=Path, required=True, help="of benchmarks/guards.py")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser = campaign_parser(
+        "Ensembles and refreshed reward models as guards.", SEEDS, folder="of benchmarks/guards.py"
+    )
     parser.add_argument("--sides", nargs="+", choices=NAMES[1:], default=list(NAMES[1:]))
     parser.add_argument("--rooms", type=int, default=512, help="of the test")
     parser.add_argument("--collect", nargs="*", default=[], help="further options of the recordings")
-    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     home = given.folder.resolve()
     campaign = Campaign(home, given.seeds, given.options, rooms=given.rooms, recorded=given.collect)

@@ -14,7 +14,6 @@ number of instances.  The folder keeps what was done; the command goes on from t
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from benchmarks.cells import Outcome, finished, kept
+from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from lit_agentrl.api import RunError
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.files import write_atomic
@@ -158,16 +157,13 @@ def cells(
 
 def main() -> int:
     """Runs what is not done yet; writes the table anew after each run."""
-    parser = argparse.ArgumentParser(description="Structures at an equal budget of sampled tokens.")
-    parser.add_argument("--folder", type=Path, required=True, help="keeps what was done")
+    parser = campaign_parser("Structures at an equal budget of sampled tokens.", SEEDS)
     parser.add_argument("--csv", type=Path, help="gets a line of each run; by default structures.csv there")
     parser.add_argument("--stages", type=int, choices=range(1, len(STAGES) + 1), default=PROTOCOL)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--structures", nargs="+", choices=STRUCTURES, default=list(STRUCTURES))
-    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--budget", type=int, help="sampled tokens of a run; by default those of its world")
     parser.add_argument("--rooms", type=int, default=512, help="of the test")
-    parser.add_argument("options", nargs="*", help="further options of every run, behind --")
     given = parser.parse_args()
     found: dict[Cell, Outcome] = {}
     failed = 0
