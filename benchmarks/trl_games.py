@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
@@ -17,6 +18,7 @@ from lit_agentrl.text.prompts import Prompt
 
 NAME = "sokoban"
 ACTIONS_PER_TURN = 5
+FILLER = " box"  # a token of the embedded tokenizer
 SOLUTIONS = {"min_solution": 1, "max_solution": 5}  # a single turn must be able to solve a room
 SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/value heads, MLP, vocabulary)
     "0.5b-random": (896, 24, 14, 2, 4864, 151_936),  # Qwen2.5-0.5B
@@ -25,7 +27,17 @@ SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/valu
 
 
 class EndlessSokoban(Sokoban):
-    """Sokoban that goes on after the boxes are in place, so that every episode has equally many turns."""
+    """Sokoban that goes on after the boxes are in place, so that every episode has equally many turns.
+
+    ``filler`` makes what it shows so many tokens longer.
+    """
+
+    def __init__(self, *, filler: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self._filler = FILLER * filler
+
+    def _observe(self) -> str:
+        return super()._observe() + self._filler
 
     def _play(self, action: str) -> Outcome:
         return replace(super()._play(action), terminated=False)
@@ -69,6 +81,8 @@ def policy(model: str, dtype: str = "float32") -> Policy:
         torch.manual_seed(0)
         found.network = AutoModelForCausalLM.from_config(config)
         found.name = model
+        # every id is a text, or TRL takes a reply of unknown ones for no call of the tool
+        found.tokenizer.add_tokens([f"<{each}>" for each in range(len(found.tokenizer), vocabulary)])
     found.network = found.network.to(getattr(torch, dtype)).train(False)
     return found
 
@@ -79,9 +93,9 @@ class Game:
     The rules are those of ``rollout.play``: an invalid reply costs 0.1 points and spends the turn.
     """
 
-    def __init__(self, max_turns: int) -> None:
+    def __init__(self, max_turns: int, filler: int = 0) -> None:
         self.max_turns = max_turns
-        self._env = EndlessSokoban(split="train", **SOLUTIONS)
+        self._env = EndlessSokoban(split="train", filler=filler, **SOLUTIONS)
         self._prompt = ConstantPrompt(style="compact")
 
     def opening(self, seed: int) -> str:
@@ -109,14 +123,17 @@ class Game:
         )
 
 
-def overrides(*, turns: int, prompts: int, members: int, reply_tokens: int, context: int) -> Sequence[str]:
+def overrides(
+    *, turns: int, prompts: int, members: int, reply_tokens: int, context: int, filler: int
+) -> Sequence[str]:
     """The job for ``train.py``; everything that is not named here is the default of the program."""
     return [
         "algo=grpo", "filter=none", "env=sokoban", "env.game._target_=trl_games.EndlessSokoban",
         f"env.max_turns={turns}", f"env.max_actions={turns * ACTIONS_PER_TURN}",
         f"env.max_actions_per_turn={ACTIONS_PER_TURN}",
         *(f"env.game.{name}={value}" for name, value in SOLUTIONS.items()),
-        "prompt._target_=trl_games.ConstantPrompt", "engine._target_=trl_games.fixed_length_engine",
+        "prompt._target_=trl_games.ConstantPrompt", f"+env.game.filler={filler}",
+        "engine._target_=trl_games.fixed_length_engine",
         f"engine.num_slots={prompts * members}", f"rollout.prompts={prompts}", f"rollout.members={members}",
         f"rollout.max_reply_tokens={reply_tokens}", f"rollout.max_context_tokens={context}",
     ]  # fmt: skip

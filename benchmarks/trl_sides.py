@@ -57,7 +57,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
         [
             *trl_games.overrides(
                 turns=job.turns, prompts=job.prompts, members=job.members, reply_tokens=job.reply_tokens,
-                context=job.context,
+                context=job.context, filler=job.filler,
             ),
             "model._target_=trl_games.policy", f"+model.model={job.model}", f"+model.dtype={dtype}",
             "optim.lr=1e-6", f"trainer.max_epochs={MANY}", f"trainer.precision={OUR_PRECISION[precision]}",
@@ -99,6 +99,7 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
     parser.add_argument("--prompts", type=int, default=16, help="groups of an iteration")
     parser.add_argument("--members", type=int, default=8, help="episodes of a group")
     parser.add_argument("--reply-tokens", type=int, default=reply_tokens, help="tokens of every reply")
+    parser.add_argument("--filler", type=int, default=0, help="tokens that each message is longer by")
     parser.add_argument("--precision", default="float32", choices=list(OUR_PRECISION), help="of our side")
     parser.add_argument("--trl-precision", default=None, choices=list(OUR_PRECISION), help="default: as ours")
     parser.add_argument("--trl-micro-batch", type=int, default=16, help="rows of a forward-backward")
@@ -128,8 +129,9 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
     add_options(parser, turns=turns, reply_tokens=reply_tokens)
     options = parse(parser)
     job = Job(
-        options.model, options.device, options.turns, options.prompts, options.members, options.reply_tokens
-    )
+        options.model, options.device, options.turns, options.prompts, options.members, options.reply_tokens,
+        options.filler,
+    )  # fmt: skip
     peer_precision = options.trl_precision or options.precision
     with ExitStack() as stack:
 

@@ -52,6 +52,7 @@ class Job:
     prompts: int
     members: int
     reply_tokens: int
+    filler: int = 0
 
     @property
     def episodes(self) -> int:
@@ -59,8 +60,8 @@ class Job:
 
     @property
     def context(self) -> int:
-        """Room for every episode: no message of the game has more than 64 tokens."""
-        return self.turns * (self.reply_tokens + 64) + 32
+        """Room for every episode: no message of the game has more than 64 tokens beside the filler."""
+        return self.turns * (self.reply_tokens + 64 + self.filler) + 32
 
 
 def train_trl(meter: Meter, job: Job, precision: str, micro_batch: int, generation: str) -> None:
@@ -101,7 +102,7 @@ def train_trl(meter: Meter, job: Job, precision: str, micro_batch: int, generati
     trainer = GRPOTrainer(
         model=policy.network, reward_funcs=_multi_turn_reward if is_multi_turn else _SingleTurn(job),
         args=config, train_dataset=Dataset.from_list(rows), processing_class=policy.tokenizer,
-        environment_factory=partial(Environment, job.turns) if is_multi_turn else None,
+        environment_factory=partial(Environment, job.turns, job.filler) if is_multi_turn else None,
         callbacks=[Boundary()],
     )  # fmt: skip
     scored = meter.timed("rollout", trainer._generate_and_score_completions)
@@ -127,7 +128,7 @@ def _trl_tokens(result: dict[str, Any], job: Job) -> dict[str, int]:
 
 
 def _opening(job: Job, seed: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": trl_games.Game(job.turns).opening(int(seed))}]
+    return [{"role": "user", "content": trl_games.Game(job.turns, job.filler).opening(int(seed))}]
 
 
 class _SingleTurn:
@@ -136,7 +137,7 @@ class _SingleTurn:
     __name__ = "points"
 
     def __init__(self, job: Job) -> None:
-        self._games = [trl_games.Game(1) for _ in range(job.episodes)]
+        self._games = [trl_games.Game(1, job.filler) for _ in range(job.episodes)]
 
     def __call__(self, completions: list[Any], seed: list[str], **_: object) -> list[float]:
         for game, number, completion in zip(self._games, seed, completions, strict=True):
@@ -161,8 +162,8 @@ def _text(completion: list[dict[str, Any]]) -> str:
 class Environment:
     """The game as TRL's ``environment_factory`` wants it: ``reset`` and one tool."""
 
-    def __init__(self, turns: int) -> None:
-        self._game = trl_games.Game(turns)
+    def __init__(self, turns: int, filler: int = 0) -> None:
+        self._game = trl_games.Game(turns, filler)
 
     def reset(self, seed: str, **_: object) -> str:
         return self._game.opening(int(seed))

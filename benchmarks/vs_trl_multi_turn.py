@@ -15,7 +15,7 @@ not tell what the last reply earned, which makes them equally long on both sides
 
 --model 0.5b-random has the shape of Qwen2.5-0.5B and random weights; with --device cuda both sides run on the
 GPU, TRL by ``generate`` or, with --trl-generation continuous, by transformers' continuous batching.
---model tiny-random is the same path on a small network.
+--model tiny-random is the same path on a small network.  --filler makes messages longer, for long contexts.
 """
 
 from __future__ import annotations

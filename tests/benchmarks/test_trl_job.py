@@ -46,7 +46,7 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_both_sides_read_the_same_tokens(sides: ModuleType, trainer: ModuleType) -> None:
     games, tokenizer = sides.trl_games, load_nano().tokenizer
     chat, turns, budget = ChatRenderer(tokenizer), 4, 4 * sides.trl_games.ACTIONS_PER_TURN
-    env = partial(games.EndlessSokoban, **games.SOLUTIONS)
+    env = partial(games.EndlessSokoban, filler=3, **games.SOLUTIONS)
     task = Task(games.NAME, env, max_turns=turns, max_actions=budget)
     prompt = games.ConstantPrompt(style="compact")
     rules = Rules(tasks=[task], prompt=prompt, chat=chat, engine=NativeEngine)
@@ -54,7 +54,7 @@ def test_both_sides_read_the_same_tokens(sides: ModuleType, trainer: ModuleType)
     ours.begin(seats.reset(0, "train", 7, 0))
 
     tokenizer.chat_template = trainer.CHAT_TEMPLATE
-    theirs = trainer.Environment(turns)
+    theirs = trainer.Environment(turns, 3)
     messages: list[dict[str, Any]] = [{"role": "user", "content": theirs.reset(seed="7")}]
     render = partial(tokenizer.apply_chat_template, return_dict=False, add_generation_prompt=True)
     assert render(messages) == ours.episode.turns[0].prefix_tokens.tolist()
@@ -126,3 +126,13 @@ def test_a_core_each_has_equal_shares(sides: ModuleType) -> None:
     assert found == ["worker=process", "worker.count=2", "worker.share=8", "update.lanes=2"]
     with pytest.raises(ValueError, match="--prompts=16 to --threads=3"):
         sides.core_each(16, 3)
+
+
+def test_a_random_policy_says_nothing_that_is_no_call(sides: ModuleType, trainer: ModuleType) -> None:
+    """TRL ended episodes whose replies had no text: ids beyond the embedded vocabulary."""
+    tokenizer = sides.trl_games.policy("tiny-random").tokenizer
+    tokenizer.response_template = trainer.RESPONSE_TEMPLATE
+    reply = list(range(len(load_nano().tokenizer), 2_048, 100))
+    prefix = tokenizer("<|user|>turns<|end|><|assistant|>", add_special_tokens=False)["input_ids"]
+    (call,) = tokenizer.parse_response(reply, prefix=prefix)["tool_calls"]
+    assert call["function"]["arguments"]["text"].split() == [f"<{each}>" for each in reply]
