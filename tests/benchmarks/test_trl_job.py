@@ -110,10 +110,7 @@ def test_our_side_is_a_run_of_the_job(
                 raise Ended
 
     monkeypatch.chdir(tmp_path)
-    job, meter = (
-        sides.Job("nano", "cpu", turns=2, prompts=2, members=2, reply_tokens=3),
-        Counting(),
-    )
+    job, meter = sides.Job("nano", "cpu", turns=2, prompts=2, members=2, reply_tokens=3), Counting()
     with pytest.raises(Ended):
         sides.train_ours(meter, job, "float32", ["~callbacks.progress", "trainer.devices=1"])
     (_, row) = meter.found

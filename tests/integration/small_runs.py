@@ -82,8 +82,8 @@ VARIANTS = {
 }
 STRUCTURES = {**EACH, **VARIANTS}
 CORES = "a core each"
-CORE_EACH = (
-    f"{LAKE} worker=process worker.count=2 worker.share=1 update.lanes=2 update.tokens_per_microbatch=300"
+CORE_EACH = (  # two micro-batches or more in each iteration, or a lane would stand still
+    f"{LAKE} filter=none worker=process worker.count=2 worker.share=1 update.lanes=2 update.tokens_per_microbatch=300"
 )
 OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES, CORES: CORE_EACH}
 
