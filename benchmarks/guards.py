@@ -44,7 +44,7 @@ from typing import Any
 from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
 from benchmarks.comparisons import gains, played, success
-from lit_agentrl.commands.collect import main as collect
+from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.report.statistics import mean_interval
 
 SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10, 11)

@@ -18,7 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy

@@ -25,9 +25,9 @@ from lockstep import Lockstep, Meter
 from omegaconf import open_dict
 from trl_trainer import MANY, Job, train_trl
 
-from lit_agentrl.entry.assembly import build
-from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.threads import cores, spin_briefly
+from lit_agentrl.build.assembly import build
+from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.runs.threads import cores, spin_briefly
 
 OUR_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed", "bfloat16-true": "bf16-true"}
 

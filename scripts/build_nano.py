@@ -26,8 +26,8 @@ from omegaconf import OmegaConf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lit_agentrl.envs.bandit import RISKY_NAMES, SAFE_NAMES
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.games.bandit import RISKY_NAMES, SAFE_NAMES
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER

@@ -24,8 +24,8 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.envs.adapters.openenv import OpenEnv
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosted.openenv import OpenEnv
 from lit_agentrl.envs.levels import Levels, lookup, measure
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,23 +20,23 @@ from torch import Tensor
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.build.assembly import build_dict, build_trainer
+from lit_agentrl.build.games import build_games, try_games
+from lit_agentrl.build.parts import build_parts, build_rewards
+from lit_agentrl.config.composition import check_sections, compose_job, task_loader
+from lit_agentrl.config.overrides import as_names
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.config.trust import belongs, leaves
 from lit_agentrl.data.kinds import Kind
-from lit_agentrl.entry.assembly import build_dict, build_trainer
-from lit_agentrl.entry.composition import check_sections, compose_job, task_loader
-from lit_agentrl.entry.games import build_games, try_games
-from lit_agentrl.entry.overrides import as_names
-from lit_agentrl.entry.parts import build_parts, build_rewards
-from lit_agentrl.entry.signatures import check_targets
-from lit_agentrl.entry.trust import belongs, leaves
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.models.remote import RemotePolicy
-from lit_agentrl.rl.advantages import Advantage
-from lit_agentrl.rl.aggregation import Weights
 from lit_agentrl.rl.binding import try_out
-from lit_agentrl.rl.clipping import Clipped
-from lit_agentrl.rl.filters import Selection
-from lit_agentrl.rl.preference import NLL
-from lit_agentrl.rl.tree_steps import Ranking
+from lit_agentrl.rl.credit.advantages import Advantage
+from lit_agentrl.rl.credit.tree_steps import Ranking
+from lit_agentrl.rl.policy.aggregation import Weights
+from lit_agentrl.rl.policy.clipping import Clipped
+from lit_agentrl.rl.policy.filters import Selection
+from lit_agentrl.rl.preference.objective import NLL
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.text.chat import ChatRenderer
@@ -411,7 +411,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
     found.remove(("reward.function.fn._target_", "tests.test_conf.one_point"))  # code of the user's
     # it would be told a key of whoever evaluates the run
     found -= {
-        (f"{place}engine._target_", "lit_agentrl.engines.openai.OpenAIEngine")
+        (f"{place}engine._target_", "lit_agentrl.engines.served.openai.OpenAIEngine")
         for place in ("", "reward.judge.")
     }
     assert len(found) > 100
@@ -419,8 +419,8 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
 
 
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    from lit_agentrl.commands.evaluate import main as main_evaluate
-    from lit_agentrl.commands.train import main as main_train
+    from lit_agentrl.cli.evaluate import main as main_evaluate
+    from lit_agentrl.cli.train import main as main_train
 
     with pytest.raises(SystemExit) as stopped:
         main_train(["--help"])

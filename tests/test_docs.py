@@ -19,15 +19,15 @@ from safetensors import safe_open
 
 from lit_agentrl.__main__ import subcommands
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.entry.overrides import FLAGS
-from lit_agentrl.entry.prompts import check_prompts
-from lit_agentrl.entry.structure import build_algorithm
+from lit_agentrl.build.prompts import check_prompts
+from lit_agentrl.build.structure import build_algorithm
+from lit_agentrl.config.overrides import FLAGS
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
-from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Single
@@ -203,7 +203,7 @@ def test_size_of_the_embedded_policies(page: str, name: str) -> None:
 
 def test_chance_and_oracle_are_those_that_ship() -> None:
     page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
-    entries = json.loads((ROOT / "src/lit_agentrl/envs/levels.json").read_text(encoding="utf-8"))[
+    entries = json.loads((ROOT / "src/lit_agentrl/envs/games/levels.json").read_text(encoding="utf-8"))[
         "entries"
     ].values()
     for entry in entries:

@@ -20,13 +20,13 @@ from examples.own_reward.progress import Progress
 from examples.own_tools.vault import Vault
 from examples.own_worker.second_copy import SecondCopy
 from lit_agentrl.actions import ToolCall
+from lit_agentrl.build.prompts import check_prompts
+from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.callbacks.markup import reply_parts
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.composition import compose_job, search_path
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.entry.composition import compose_job, search_path
-from lit_agentrl.entry.prompts import check_prompts
-from lit_agentrl.entry.structure import build_algorithm
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure

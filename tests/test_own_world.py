@@ -18,10 +18,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from examples.own_world.server import Handler, episodes
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.envs.adapters.remote import Remote
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
+from lit_agentrl.envs.hosted.remote import Remote
 from tests.conftest import ROOT
 
 OWN, MCP = ROOT / "examples/own_world", ROOT / "examples/own_mcp"

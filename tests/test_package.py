@@ -18,7 +18,7 @@ import pytest
 
 import lit_agentrl
 from lit_agentrl import __main__ as program
-from lit_agentrl.commands._running import run_command
+from lit_agentrl.cli._running import run_command
 from tests.test_architecture import PACKAGE, imports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,17 +82,17 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
 def test_a_file_is_a_subcommand(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "say_it.py").write_text('"""Say it.\n\nMore."""\ndef main(argv): print("said", *argv)\n')
     (tmp_path / "_helper.py").write_text('"""No subcommand."""\n')
-    monkeypatch.setattr(program.commands, "__path__", [*program.commands.__path__, str(tmp_path)])
+    monkeypatch.setattr(program.cli, "__path__", [*program.cli.__path__, str(tmp_path)])
     assert "\n  say-it     Say it.\n" in printed() == printed("--help") == printed("-h")
     assert "_helper" not in printed() and "No subcommand" not in printed()
     assert printed("say-it", "a=1", "--help") == "said a=1 --help\n"
     assert printed("say-ti", status=1) == "error: unknown subcommand say-ti; did you mean say-it?\n"
-    del sys.modules["lit_agentrl.commands.say_it"]
+    del sys.modules["lit_agentrl.cli.say_it"]
 
 
 @pytest.mark.parametrize("name", program.subcommands())
 def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
-    module = importlib.import_module(f"lit_agentrl.commands.{name.replace('-', '_')}")
+    module = importlib.import_module(f"lit_agentrl.cli.{name.replace('-', '_')}")
     assert callable(module.main)
     line = (
         ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or ""

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from lit_agentrl.callbacks.loggers import CSVLog, with_table
+from lit_agentrl.loggers.files import CSVLog, with_table
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
 

@@ -17,9 +17,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
-from lit_agentrl.engines.http import ServerError
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.engines.openai import OpenAIEngine
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.served.http import ServerError
+from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.episode import EndReason, FinishReason
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.rules import Rules
@@ -204,7 +204,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
 
 def test_a_pause_that_the_server_asks_for_holds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("lit_agentrl.engines.http.time.sleep", slept.append)
+    monkeypatch.setattr("lit_agentrl.engines.served.http.time.sleep", slept.append)
     eng = engine("http://x")
     assert eng._server._wait("3") == 3.0 and eng._server._not_before > 0
     assert eng._server._wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0 and eng._server._wait("soon") == 0.0

@@ -16,22 +16,22 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.build.assembly import Run, build
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.composition import compose_job, task_loader
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.entry import eval_cache
-from lit_agentrl.entry.assembly import Run, build
-from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.eval_cache import Start, code_digest, is_closed, why_played
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.dataset import Dataset
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.sokoban import Sokoban
+from lit_agentrl.envs.tasks.dataset import Dataset
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report import summary as reports
 from lit_agentrl.rollout.kept import KeptPlays
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.runs import eval_cache
+from lit_agentrl.runs.eval_cache import Start, code_digest, is_closed, why_played
 from tests.callbacks.test_resume import scalars, texts
 from tests.conftest import load_task_yaml
 from tests.integration.conftest import checkpoint_of

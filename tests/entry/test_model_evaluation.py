@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.options import options_of_model
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.run_options import options_of_model
 from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused

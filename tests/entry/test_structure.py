@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_dir
 
-from lit_agentrl.entry.composition import task_loader
-from lit_agentrl.entry.parts import Parts, build_parts
+from lit_agentrl.build.parts import Parts, build_parts
+from lit_agentrl.config.composition import task_loader
 from tests.conftest import ROOT, thinned
 
 INDEPENDENT = "algo/structure=independent"

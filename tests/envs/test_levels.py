@@ -9,12 +9,12 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.levels import main
+from lit_agentrl.cli.levels import main
 from lit_agentrl.envs import levels
-from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.games.bandit import Bandit
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
-from lit_agentrl.envs.sokoban import Sokoban
 
 CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
 NAMES = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
@@ -98,7 +98,7 @@ def test_a_level_that_a_game_does_not_say_is_unknown():
 def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "levelled.py").write_text(
-        "from lit_agentrl.envs.bandit import Bandit\nclass Mine(Bandit):\n    pass\n"
+        "from lit_agentrl.envs.games.bandit import Bandit\nclass Mine(Bandit):\n    pass\n"
     )
     (tmp_path / "env").mkdir()
     config = OmegaConf.load(CONF / "bandit.yaml")

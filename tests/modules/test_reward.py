@@ -15,12 +15,12 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
 from lit_agentrl.modules.reward import RewardModule
-from lit_agentrl.rewards.scoring import turn_values
-from lit_agentrl.rl.several_heads import SeveralHeads
+from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rl.preference.several_heads import SeveralHeads
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import nano_tokenizer, tiny_policy

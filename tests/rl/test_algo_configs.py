@@ -15,11 +15,11 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.entry.constants import REMOVED
-from lit_agentrl.rl import filters
-from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.config.constants import REMOVED
 from lit_agentrl.rl.binding import try_out
-from lit_agentrl.rl.ratios import sequence
+from lit_agentrl.rl.policy import filters
+from lit_agentrl.rl.policy.algorithm import Algorithm
+from lit_agentrl.rl.policy.ratios import sequence
 from tests.conftest import thinned
 
 ROOT = Path(__file__).parents[2]

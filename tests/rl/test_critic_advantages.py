@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import critic_advantages
-from lit_agentrl.rl.advantages import Advantage, mc_return
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
-from lit_agentrl.rl.critic_advantages import gae_bilevel, gae_token, gae_turn, n_step
+from lit_agentrl.rl.credit import critic_advantages
+from lit_agentrl.rl.credit.advantages import Advantage, mc_return
+from lit_agentrl.rl.credit.critic_advantages import gae_bilevel, gae_token, gae_turn, n_step
 from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, turn_index
 
 NAN = float("nan")

@@ -11,15 +11,10 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import (
-    advantages,
-    critic_advantages,
-    entropy,
-    filters,
-    row_selection,
-)
-from lit_agentrl.rl import structured_advantages as structured
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.credit import advantages, critic_advantages
+from lit_agentrl.rl.credit import structured_advantages as structured
+from lit_agentrl.rl.policy import entropy, filters, row_selection
 from tests.rl.ragged import advantages_of, loss_of, mix, ragged
 
 ONE_TOKEN = {"turns": (1, 1), "reply": (1, 1)}  # trajectories of one sampled token

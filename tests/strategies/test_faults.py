@@ -27,7 +27,7 @@ DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", *TINY,
 TROUBLE = '''
 import errno, os, signal, time
 from lit_agentrl.strategies import checkpoint_io
-from lit_agentrl.envs.bandit import Bandit
+from lit_agentrl.envs.games.bandit import Bandit
 
 def full(checkpoint, path):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

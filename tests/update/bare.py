@@ -22,7 +22,7 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings

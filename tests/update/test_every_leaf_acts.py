@@ -24,11 +24,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.signatures import check_targets
-from lit_agentrl.rl import filters
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import config_of, fresh, ragged
 from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, UNTRAINED, composed, host_of, hosted
