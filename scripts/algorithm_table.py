@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from lit_agentrl.paths import CONFIG_DIR
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "docs" / name for name in ("algorithms.md", "comparisons.md")]
 # a marker names the file that the algorithms of the table start from
@@ -69,7 +71,7 @@ def base_of(file: Path) -> str:
 
 def table(base: str) -> str:
     """The whole table of the algorithms that start from a base."""
-    folder = ROOT / "src/lit_agentrl/conf/algo"
+    folder = CONFIG_DIR / "algo"
     files = [file for file in sorted(folder.glob("[!_]*.yaml")) if base_of(file) == base]
     beside = () if base == "_base" else ("filter", "reward")
     # axes that no named algorithm uses would be empty columns

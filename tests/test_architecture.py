@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from lit_agentrl.paths import CONFIG_DIR
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
-CONF = PACKAGE / "conf"
 BASE = {
-    "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks", "renamed", "screen",
+    "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks", "renamed",
+    "screen", "paths",
 }  # fmt: skip
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
@@ -42,7 +44,7 @@ FORBIDDEN = {
     "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},
     "update": {"lightning"},
 }
-ALGORITHMS = {file.stem for file in (CONF / "algo").glob("[!_]*.yaml")}
+ALGORITHMS = {file.stem for file in (CONFIG_DIR / "algo").glob("[!_]*.yaml")}
 MAX_FILE_LINES, MAX_MEDIAN_LINES, MAX_FUNCTION_LINES = 300, 120, 60
 MAX_YAML_LINES, MAX_ROOT_YAML_LINES = 40, 70
 REASON = "# long: "  # above a function that must be longer, with the reason
@@ -168,13 +170,13 @@ def test_files_are_short_by_and_large() -> None:
 
 
 def test_yaml_files_stay_short() -> None:
-    folders = [CONF, *ROOT.glob("examples/*/conf")]
+    folders = [CONFIG_DIR, *ROOT.glob("examples/*/conf")]
     files = [file for folder in folders for file in folder.rglob("*.yaml")]
     assert len(files) > 30
     too_long = {}
     for file in files:
         length = len(file.read_text(encoding="utf-8").splitlines())
-        limit = MAX_ROOT_YAML_LINES if file.parent == CONF else MAX_YAML_LINES
+        limit = MAX_ROOT_YAML_LINES if file.parent == CONFIG_DIR else MAX_YAML_LINES
         if length > limit:
             too_long[str(file.relative_to(ROOT))] = length
     assert not too_long

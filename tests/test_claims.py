@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lit_agentrl.config.composition import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.report.page.runs import Run
 from lit_agentrl.report.table import Metrics
 from tests.conftest import load_script

@@ -25,6 +25,7 @@ from lit_agentrl.config.overrides import FLAGS
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.policy.filters import Selection
@@ -89,7 +90,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
         (folder / name).write_text(text, encoding="utf-8")
     configs = {}
     search = f"hydra.searchpath=[file://{folder}/my_conf]"
-    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "src/lit_agentrl/conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         for command in COMMANDS:
             overrides = shlex.split(command.removeprefix("--config-dir my_conf "))
             configs[overrides[-1].split("=")[0]] = compose("train", overrides=[*overrides, search])
@@ -169,14 +170,14 @@ def test_reward_of_the_page(composed: dict[str, DictConfig]) -> None:
 
 def test_every_reward_part_is_on_its_page() -> None:
     page = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
-    options = {file.stem for file in (ROOT / "src/lit_agentrl/conf/reward").glob("*.yaml")} - {"none"}
+    options = {file.stem for file in (CONFIG_DIR / "reward").glob("*.yaml")} - {"none"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
 def test_every_option_of_a_group_is_in_the_readme() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     rows = {found[1]: line for line in lines if (found := re.match(r"\| `([a-z/]+)` \|", line))}
-    conf = ROOT / "src/lit_agentrl/conf"
+    conf = CONFIG_DIR
     groups = [name for name in rows if (conf / name).is_dir()]
     assert {"algo", "env", "reward", "data", "dialect", "experiment"} <= {*groups}
     for group in groups:

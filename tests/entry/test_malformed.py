@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from lit_agentrl.build.parts import Parts, build_parts
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
-from lit_agentrl.config.composition import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import thinned
 from tests.entry.conftest import SMALL, Refused, contents, files
 

@@ -9,10 +9,10 @@ import pytest
 
 from lit_agentrl.api import compose
 from lit_agentrl.cli.levels import main as main_levels
-from lit_agentrl.config.composition import CONFIG_DIR
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.loggers.files import CSVLog
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.workers import cluster
 from lit_agentrl.rollout.workers.crew import PlayingError
 from tests.conftest import thinned

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
@@ -15,8 +14,9 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.games.bandit import Bandit
 from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
+from lit_agentrl.paths import CONFIG_DIR
 
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
+CONF = CONFIG_DIR / "env"
 NAMES = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
 
 

@@ -18,6 +18,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.accelerators import CPUAccelerator
 from omegaconf import OmegaConf
 
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.strategies import ddp
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
@@ -55,7 +56,7 @@ def _config(folder: Path) -> list[str]:
     """A folder of configs with the game ``trouble``."""
     (folder / "conf" / "env").mkdir(parents=True)
     (folder / "trouble.py").write_text(TROUBLE)
-    task = OmegaConf.load(ROOT / "src/lit_agentrl/conf/env/bandit.yaml")
+    task = OmegaConf.load(CONFIG_DIR / "env/bandit.yaml")
     task.game._target_ = "trouble.Trouble"
     OmegaConf.save(task, folder / "conf" / "env" / "trouble.yaml")
     return ["--config-dir", str(folder / "conf")]

@@ -23,13 +23,14 @@ import lit_agentrl
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.models.policy import load_nano
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.sync import SyncError, WeightSync
 from tests.rollout.test_process import rules
 
 pytestmark = pytest.mark.vllm
 PACKAGE = Path(lit_agentrl.__file__).parent
 EXTENSION = "lit_agentrl.engines.served.vllm_worker.Extension"
-PUSH = yaml.safe_load((PACKAGE / "conf/engine/vllm_serve.yaml").read_text())["push"]
+PUSH = yaml.safe_load((CONFIG_DIR / "engine/vllm_serve.yaml").read_text())["push"]
 STOCK = [
     {"path": "/collective_rpc", "json": {"method": "reload_weights", "kwargs": {"weights_path": "{folder}"}}}
 ]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lit_agentrl.config.composition import CONFIG_DIR
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
+from lit_agentrl.paths import CONFIG_DIR
 
 _NONE = "lit_agentrl.rl.policy.correction.none"
 _HERE = "lit_agentrl.rollout.workers.inline.Here"

@@ -12,10 +12,10 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from lit_agentrl import __version__
-from lit_agentrl.config.composition import CONFIG_DIR
 from lit_agentrl.config.errors import UserError, explain, report, was_interrupted
 from lit_agentrl.config.overrides import program, split_arguments
 from lit_agentrl.config.run_options import options_of
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ranks, threads
 from lit_agentrl.runs.jobs import Interrupted
 from lit_agentrl.runs.variables import check_environment

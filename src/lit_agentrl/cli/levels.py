@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.cli._running import parser_of, run_command
-from lit_agentrl.config.composition import CONFIG_DIR, search_path
+from lit_agentrl.config.composition import search_path
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import PACKAGE_DIR
 
 if TYPE_CHECKING:
     from lit_agentrl.envs.base import Task
@@ -63,7 +64,7 @@ def _require_own(tasks: Sequence[Task]) -> None:
     from lit_agentrl.envs.levels import levels_file
 
     for task in tasks:
-        if levels_file(task).is_relative_to(CONFIG_DIR.parent):
+        if levels_file(task).is_relative_to(PACKAGE_DIR):
             raise UserError(
                 f"env={task.name} is a game of this package under a name of yours, and its levels would be written "
                 "into the package; a run measures them at its start, so there is nothing to do"

@@ -18,9 +18,9 @@ from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadab
 from lit_agentrl.config.groups import all_groups, options_of
 from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import parse
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.renamed import current_name
 
-CONFIG_DIR = Path(__file__).resolve().parents[1] / "conf"
 # sections whose entries are arguments of any class: keys may be added and removed
 OPEN = (
     "trainer",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lit_agentrl.config.composition import CONFIG_DIR
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import CONFIG_DIR
 
 
 def check_folders(folders: Sequence[str | Path]) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.config.composition import CONFIG_DIR, task_loader
+from lit_agentrl.config.composition import task_loader
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest
 from lit_agentrl.config.overrides import check_overrides, parse, take_variant
 from lit_agentrl.config.saved import run_folder_of, saved_config
 from lit_agentrl.config.trust import TRUST_RUN, is_trusted
+from lit_agentrl.paths import CONFIG_DIR
 
 # sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
 _OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")

@@ -14,8 +14,8 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import reads_as_number, shown
-from lit_agentrl.config.composition import CONFIG_DIR
 from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
+from lit_agentrl.paths import CONFIG_DIR
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides

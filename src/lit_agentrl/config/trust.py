@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lit_agentrl.config.composition import CONFIG_DIR
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import CONFIG_DIR
 
 TRUST_RUN = "trust_run"  # the option that lets a run folder run code of others
 # Lightning's callbacks that log, print or end the run early: they write no files, change no weights, call nothing given

@@ -27,13 +27,13 @@ from lit_agentrl.build.strategy import is_parallel
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import class_of, level_key, options_of
 from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 from lit_agentrl.rollout.kept import DamagedEntry, KeptPlays
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 FOLDER = "LIT_AGENTRL_CACHE"  # variable that names another folder than the user's cache, or none
-_PACKAGE = Path(__file__).resolve().parents[1]
 # sections of the config that say how episodes are played, beside games, seed and lengths, which the wave has
 _SECTIONS = ("prompt", "dialect", "context", "model", "engine", "worlds")
 # ... and those whose parts stand beside: code of others there may look into it, or change it
@@ -93,7 +93,7 @@ def why_played(run: Run) -> str | None:
         task = run.games.tasks[spec.task]
         if not is_closed(task):
             return f"{task.name} may answer with more than code and data of this package"
-    changed = max(max(path.stat().st_mtime, path.stat().st_ctime) for path in _sources())
+    changed = max(max(path.stat().st_mtime, path.stat().st_ctime) for path in _sources().values())
     if changed >= psutil.Process().create_time():  # what runs may be what stood there before
         return "files of this package changed after this process began"
     return None
@@ -193,19 +193,23 @@ def _packages() -> list[str]:
     return sorted({path.name for each in folders for path in each.glob("*.dist-info")})
 
 
-def code_digest(root: Path = _PACKAGE) -> str:
+def code_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> str:
     """SHA-256 of this package: source, configs, templates, tables of games; embedded weights by themselves."""
     digest = hashlib.sha256()
-    for path in _sources(root):
-        digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+    for name, path in sorted(_sources(package, configs).items()):
+        digest.update(f"{name} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _sources(root: Path = _PACKAGE) -> list[Path]:
-    return sorted(
-        path for path in root.rglob("*") if path.suffix not in (".pyc", ".safetensors") and path.is_file()
-    )
+def _sources(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> dict[str, Path]:
+    """Name in the wheel -> file."""
+    return {
+        prefix + path.relative_to(folder).as_posix(): path
+        for prefix, folder in (("", package), ("conf/", configs))
+        for path in folder.rglob("*")
+        if path.suffix not in (".pyc", ".safetensors") and path.is_file()
+    }
 
 
 def _targets(node: Any) -> Iterator[str]:

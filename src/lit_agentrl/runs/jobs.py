@@ -26,6 +26,7 @@ from lit_agentrl.config.overrides import as_names, program
 from lit_agentrl.config.resuming import resumed_config
 from lit_agentrl.config.saved import trust_note
 from lit_agentrl.config.trust import TRUST_RUN
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ownership, ranks, run_folder
 from lit_agentrl.runs.checking import Checked, check, check_config, parts_of
 
@@ -108,7 +109,7 @@ def call_hydra(
     """Have Hydra print, or call ``task`` with the config of each run, as the arguments say."""
     named = [f"hydra.help.app_name='{program('train')}'"] if only_prints(flags) else []
     with _command_line([*flags, *overrides, *named]):
-        hydra.main(version_base="1.3", config_path=str(composition.CONFIG_DIR), config_name="train")(task)()
+        hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="train")(task)()
 
 
 def names_of_hydra() -> set[str | None]:

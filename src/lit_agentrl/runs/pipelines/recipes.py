@@ -17,12 +17,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.config.composition import CONFIG_DIR, compose_job, hydra_ready
+from lit_agentrl.config.composition import compose_job, hydra_ready
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest
 from lit_agentrl.config.overrides import parse, written
+from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
 CONFIG = CONFIG_DIR / "pipeline.yaml"
-FOLDER = CONFIG_DIR.with_name("recipes")
+FOLDER = PACKAGE_DIR / "recipes"
 # the option of each command that names what it makes
 PLACE_OF = {"train": "hydra.run.dir", "collect": "out", "label": "out"}
 _LISTS = ("policy", "env", "judge")  # places that a word alone may be, which are several words
@@ -195,7 +196,7 @@ def _start_weights(policy: Sequence[str]) -> str | None:
         model = compose_job("train", words).model
     target = str(model["_target_"])
     if target.endswith("load_nano"):
-        return str(CONFIG_DIR.parent / "models" / str(model.get("name", "nano")))
+        return str(PACKAGE_DIR / "models" / str(model.get("name", "nano")))
     return None if OmegaConf.is_missing(model, "name") or "name" not in model else str(model.name)
 
 
