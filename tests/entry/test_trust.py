@@ -19,6 +19,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.saved import saved_config, trust_note
 from lit_agentrl.config.trust import _OF_LIGHTNING, UntrustedError, _get, settle
 from lit_agentrl.evaluate.keeping import keep
+from lit_agentrl.renamed import rename_targets
 
 CALL = {"_target_": "os.system", "command": "touch owned"}
 HOSTILE = [  # key of a saved config, what a stranger wrote there
@@ -103,7 +104,7 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
 def test_names_of_earlier_runs_stay(saved: dict[str, Any], name: str) -> None:
     other = copy.deepcopy(saved)
     other["algo"]["nll"] = {"_target_": f"lit_agentrl.rl.{name}"}
-    assert settle(other, Path("/runs/1"))["algo"]["nll"]
+    assert settle(rename_targets(other), Path("/runs/1"))["algo"]["nll"]
 
 
 @pytest.mark.parametrize(("key", "value"), HOSTILE, ids=lambda value: str(value)[:50])
