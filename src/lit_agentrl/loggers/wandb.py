@@ -68,14 +68,12 @@ class WandbLog(WandbLogger):
             require(0 < len(tag) <= 64, "tags", list(tags), "a list of texts of 1 to 64 signs each")
         home = Path(save_dir).absolute()
         super().__init__(save_dir=home, project=project, name=name or home.name)
-        self._options: dict[str, Any] = {
-            "project": project,
-            "name": name or home.name,
-            "group": group,
-            "tags": list(tags),
-        }
         has_key = bool(os.environ.get("WANDB_API_KEY"))
         self.is_live = has_key and os.environ.get("WANDB_MODE", "online") in ("online", "shared")
+        self._options: dict[str, Any] = {
+            "dir": str(home), "project": project, "name": self._name, "group": group, "tags": list(tags),
+            "resume": "allow" if self.is_live else None,
+        }  # fmt: skip
         self._home = home
         self._levels: dict[str, float] = {}
         self._logged = -1  # completed iterations, of this launch
@@ -102,12 +100,9 @@ class WandbLog(WandbLogger):
             settings = wandb.Settings(
                 reinit="create_new", console="off", **({} if self.is_live else _OFFLINE)
             )
-            resume = "allow" if self.is_live else None
             try:
                 with nullcontext() if self.is_live else _caches_in(self.folder / "cache"):
-                    self._experiment = wandb.init(
-                        dir=str(self._home), id=self._id, resume=resume, settings=settings, **self._options
-                    )
+                    self._experiment = wandb.init(id=self._id, settings=settings, **self._options)
             except wandb.errors.Error as error:
                 raise ValueError(
                     f"W&B refuses the run ({error}); WANDB_MODE=offline keeps it here"
