@@ -121,9 +121,9 @@ gpu: $(STAMP)
 # what is published: the wheel is made from the source archive, so that neither lacks a file
 dist: $(STAMP)
 	rm -rf dist
-	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")'
+	$(BIN)/python -c 'from hatchling.build import build_sdist; build_sdist("dist")'
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 clean:
-	rm -rf .venv $(ORACLE) $(VLLM) $(OPENENV) $(PEER) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) $(VLLM) $(OPENENV) $(PEER) dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """Train an agent: ``python train.py algo=grpo env=sokoban``; see ``python train.py --help``."""
 
-from lit_agentrl.commands.train import main
+from lit_agentrl.cli.train import main
 
 if __name__ == "__main__":
     main()

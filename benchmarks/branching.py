@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Any
 
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import load_nano

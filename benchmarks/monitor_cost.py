@@ -22,7 +22,7 @@ from unittest.mock import patch
 from benchmarks.common import Spread, last_of, parse, parser_for, table, write_json
 from lit_agentrl.api import train
 from lit_agentrl.callbacks.iteration_log import IterationLog
-from lit_agentrl.callbacks.monitor import CollapseMonitor
+from lit_agentrl.monitor.callback import CollapseMonitor
 
 HOOKS = ("on_train_epoch_start", "on_train_batch_end", "on_validation_end", "on_train_epoch_end")
 WARM = 2  # iterations that are left out

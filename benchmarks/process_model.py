@@ -35,12 +35,12 @@ import torch
 
 from benchmarks.cells import Outcome, campaign_parser, finished, kept
 from benchmarks.common import last_of
-from lit_agentrl.commands.collect import main as collect
+from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import load_model
 from lit_agentrl.report.statistics import Interval, mean_interval
-from lit_agentrl.rewards.scoring import turn_values
+from lit_agentrl.rewards.learned.scoring import turn_values
 
 SEEDS = (0, 1, 2)
 PLAYED = "model=nano env=sokoban"

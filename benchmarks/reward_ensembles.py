@@ -31,7 +31,7 @@ from benchmarks.common import last_of
 from benchmarks.comparisons import gains, played, success
 from benchmarks.guards import COLLECTED, MODELS, PLAYS, SIDES, VALIDATED
 from lit_agentrl.api import Result
-from lit_agentrl.commands.collect import main as collect
+from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.files import replace_folder
 from lit_agentrl.report.statistics import mean_interval
 

@@ -20,7 +20,7 @@ from hydra.utils import instantiate
 from rollout_speed import make_engine, ours
 from torch.profiler import ProfilerActivity, profile
 
-from lit_agentrl.entry.composition import hydra_ready
+from lit_agentrl.config.composition import hydra_ready
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import load_nano

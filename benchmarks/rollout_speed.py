@@ -13,15 +13,16 @@ import time
 
 import torch
 import trl_games
-from common import ROOT, Measured, alternate, paired_ratio, parse, parser_for, spread, stopwatch, write_json
+from common import Measured, alternate, paired_ratio, parse, parser_for, spread, stopwatch, write_json
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
@@ -90,7 +91,7 @@ def main() -> None:
     policy = trl_games.policy(options.model, options.dtype)
     policy.network.to(options.device)
     chat = ChatRenderer(policy.tokenizer)
-    task: Task = instantiate(OmegaConf.load(ROOT / "src/lit_agentrl/conf/env/sokoban.yaml"))
+    task: Task = instantiate(OmegaConf.load(CONFIG_DIR / "env/sokoban.yaml"))
     engine = make_engine(policy, chat, options.episodes)
 
     def measure(repeat: int) -> Measured:

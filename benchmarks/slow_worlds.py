@@ -26,7 +26,7 @@ from benchmarks.slow_game import Slow
 from lit_agentrl import seeds
 from lit_agentrl.actions import Actions
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import Episode
@@ -34,9 +34,9 @@ from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.seats import Answer as Said
-from lit_agentrl.rollout.seats import Step
-from lit_agentrl.rollout.worlds import Worlds
+from lit_agentrl.rollout.worlds.pool import Worlds
+from lit_agentrl.rollout.worlds.seats import Answer as Said
+from lit_agentrl.rollout.worlds.seats import Step
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import Answer
 from lit_agentrl.text.dialects.base import Reply

@@ -38,13 +38,13 @@ from common import (
     write_json,
 )
 
-WHOLE = "import lit_agentrl.entry.jobs, lit_agentrl.entry.training, lit_agentrl.entry.evaluation"
+WHOLE = "import lit_agentrl.runs.jobs, lit_agentrl.runs.training, lit_agentrl.evaluate.evaluation"
 IMPORTS = {
     "python": "pass",
     "torch": "import torch",
     "lightning + transformers": "import lightning.pytorch, transformers",
     "lit_agentrl, the collector on": WHOLE,
-    "lit_agentrl": f"from lit_agentrl.entry import libraries; libraries.load(); {WHOLE}",  # as a run does
+    "lit_agentrl": f"from lit_agentrl.config import libraries; libraries.load(); {WHOLE}",  # as a run does
 }
 COMMANDS = {  # arguments of train.py, and the exit code that they must have
     "--help": 0,

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Outcome
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt

@@ -25,9 +25,9 @@ from lockstep import Lockstep, Meter
 from omegaconf import open_dict
 from trl_trainer import MANY, Job, train_trl
 
-from lit_agentrl.entry.assembly import build
-from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.threads import cores, spin_briefly
+from lit_agentrl.build.assembly import build
+from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.runs.threads import cores, spin_briefly
 
 OUR_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed", "bfloat16-true": "bf16-true"}
 
@@ -107,7 +107,7 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--ours", action="append", default=[], metavar="KEY=VALUE", help="for train.py")
     parser.add_argument(
-        "--cores", action="store_true", help="also our side with a core each, see docs/scaling.md"
+        "--cores", action="store_true", help="also our side with a core each, see docs/models.md"
     )
 
 

@@ -39,11 +39,11 @@ from hydra.utils import instantiate
 from torch.nn.functional import cross_entropy
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.build.structure import build_algorithm
+from lit_agentrl.config.composition import hydra_ready
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.entry.composition import hydra_ready
-from lit_agentrl.entry.structure import build_algorithm
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack

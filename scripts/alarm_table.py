@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry.composition import CONFIG_DIR
-from lit_agentrl.report.rules import Rule, collapse, times
-from lit_agentrl.report.runs import Run, load_ended
-from lit_agentrl.report.signals import reward_gap
+from lit_agentrl.monitor.rules import Rule, collapse, times
+from lit_agentrl.monitor.signals import reward_gap
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.report.page.runs import Run, load_ended
 from lit_agentrl.report.statistics import wilson_interval
 
 RIVAL = {"signal": "val/success", "below": 0.5, "reference": "peak"}

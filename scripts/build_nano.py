@@ -26,16 +26,16 @@ from omegaconf import OmegaConf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lit_agentrl.envs.bandit import RISKY_NAMES, SAFE_NAMES
 from lit_agentrl.envs.base import Task, TextEnv
+from lit_agentrl.envs.games.bandit import RISKY_NAMES, SAFE_NAMES
 from lit_agentrl.models.policy import NANO_FOLDER
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.microbatches import split_by_tokens
 
-ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -206,7 +206,7 @@ def make_demonstrations(
 
 
 def load_task(name: str) -> Task:
-    config = OmegaConf.load(ROOT / "src/lit_agentrl/conf/env" / f"{name}.yaml")
+    config = OmegaConf.load(CONFIG_DIR / "env" / f"{name}.yaml")
     if name == "sokoban":
         config.game.lengths = "uniform"  # long solutions have more to teach
     task: Task = instantiate(config)

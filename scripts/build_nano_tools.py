@@ -30,13 +30,13 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from lit_agentrl.envs.base import Task, TextEnv
 from lit_agentrl.envs.pocket.plan import FINISH
 from lit_agentrl.models.policy import NANO_FOLDER
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
 
-CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf"
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>"]
 # a line that begins as a board does, a digit, a word, the signs between words
 PIECES = r"[|+][^\n]*\n?|\n|\d|[A-Za-z_]+|[^A-Za-z0-9\n]+"
@@ -116,7 +116,9 @@ class School:
             yield name, *made
 
     def _task(self, name: str) -> Task:
-        config = OmegaConf.merge(OmegaConf.load(CONF / "env" / f"{name}.yaml"), self.recipe.options[name])
+        config = OmegaConf.merge(
+            OmegaConf.load(CONFIG_DIR / "env" / f"{name}.yaml"), self.recipe.options[name]
+        )
         task: Task = instantiate(config)
         return task
 

@@ -21,8 +21,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from claims import CLAIMS, Claim, Played, gaps, place, verdict
 
-from lit_agentrl.report.drawing import FAINT, INK, SERIES, drawing
-from lit_agentrl.report.inference import paired
+from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, drawing
+from lit_agentrl.report.page.inference import paired
 
 MARKS = {"reproduced": ("o", SERIES[0]), "not reproduced": ("x", SERIES[0]), "undecided": ("o", "none")}
 COLOURS = {

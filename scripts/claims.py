@@ -26,10 +26,10 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-from lit_agentrl.report.cells import Cell
-from lit_agentrl.report.inference import Difference, paired
-from lit_agentrl.report.rules import collapse, times
-from lit_agentrl.report.runs import Run, load_ended
+from lit_agentrl.monitor.rules import collapse, times
+from lit_agentrl.report.page.cells import Cell
+from lit_agentrl.report.page.inference import Difference, paired
+from lit_agentrl.report.page.runs import Run, load_ended
 
 CLAIMS = Path(__file__).resolve().parents[1] / "docs/findings/claims.yaml"
 

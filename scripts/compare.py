@@ -25,10 +25,11 @@ from omegaconf import OmegaConf
 
 from lit_agentrl import seeds
 from lit_agentrl.envs.base import Task
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.report.statistics import Interval, group_means, mean_interval, wilson_interval
 
 Solved = dict[float, list[bool]]  # temperature -> outcome of each episode
-CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf/env"
+CONF = CONFIG_DIR / "env"
 
 
 def read(path: Path, stage: str) -> Solved:

@@ -1,4 +1,4 @@
-"""The reference of options: one page for each config group, made from ``src/lit_agentrl/conf`` and from docstrings.
+"""The reference of options: one page for each config group, made from ``conf`` and from docstrings.
 
 The comment beside a key says what it means; where there is none, the docstring of the function or class that is given
 the key (``_target_``) does.  Nothing is imported: sources are read (griffe).
@@ -15,8 +15,9 @@ from pathlib import Path
 import griffe
 import yaml
 
+from lit_agentrl.paths import CONFIG_DIR
+
 ROOT = Path(__file__).resolve().parent.parent
-CONF = ROOT / "src" / "lit_agentrl" / "conf"
 PACKAGE = "lit_agentrl"
 OWN = ("_target_", "_partial_", "defaults")  # keys of Hydra, not options
 
@@ -98,7 +99,7 @@ def read(file: Path) -> Choice:
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     head = [line.removeprefix("#").strip() for line in lines[:first]]
-    group = "/".join(file.relative_to(CONF).parent.parts)
+    group = "/".join(file.relative_to(CONFIG_DIR).parent.parts)
     place = next((h.split()[1] for h in head if h.startswith("@package")), group.replace("/", "."))
     place = "" if place == "_global_" or not group else place
     root = yaml.compose(text)
@@ -168,9 +169,9 @@ def header(lines: list[str]) -> str:
 @cache
 def choices() -> tuple[Choice, ...]:
     """All config files."""
-    help_texts = CONF / "hydra" / "help"
-    files = [file for file in CONF.rglob("*.yaml") if file.parent != help_texts]
-    return tuple(read(file) for file in sorted(files, key=lambda file: file.relative_to(CONF)))
+    help_texts = CONFIG_DIR / "hydra" / "help"
+    files = [file for file in CONFIG_DIR.rglob("*.yaml") if file.parent != help_texts]
+    return tuple(read(file) for file in sorted(files, key=lambda file: file.relative_to(CONFIG_DIR)))
 
 
 def groups() -> dict[str, list[Choice]]:
@@ -188,8 +189,8 @@ def uri(group: str) -> str:
 
 def defaults() -> dict[str, str]:
     """What ``train.yaml`` chooses of each group."""
-    listed = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))["defaults"]
-    base = yaml.safe_load((CONF / "algo" / "_base.yaml").read_text(encoding="utf-8"))["defaults"]
+    listed = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text(encoding="utf-8"))["defaults"]
+    base = yaml.safe_load((CONFIG_DIR / "algo" / "_base.yaml").read_text(encoding="utf-8"))["defaults"]
     chosen = {key: value for entry in listed if isinstance(entry, dict) for key, value in entry.items()}
     return chosen | {f"algo/{k}": v for entry in base if isinstance(entry, dict) for k, v in entry.items()}
 
@@ -212,7 +213,7 @@ def index() -> str:
     return "\n".join([
         "# Options", "",
         "A run is a choice of each group (`env=sokoban`, `algo/clip=dual`) and a value of each option "
-        "(`rollout.members=16`). These pages are made from the files of `src/lit_agentrl/conf`. "
+        "(`rollout.members=16`). These pages are made from the files of `conf`. "
         "`python train.py --cfg job` prints what a command has composed.", "",
         "Options that belong to no group: [train](train.md), [evaluate](evaluate.md), [play](play.md).", "",
         "| group | choices | default |", "|---|---|---|", *rows, "",

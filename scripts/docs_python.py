@@ -8,7 +8,7 @@ import docs_conf
 CONTRACTS = [
     "lit_agentrl.api", "lit_agentrl.report.table.Metrics", "lit_agentrl.report.summary.Summary", "lit_agentrl.episode",
     "lit_agentrl.batch", "lit_agentrl.actions", "lit_agentrl.envs.world", "lit_agentrl.envs.base",
-    "lit_agentrl.envs.checker", "lit_agentrl.envs.splits", "lit_agentrl.envs.dataset", "lit_agentrl.text.context",
+    "lit_agentrl.envs.checker", "lit_agentrl.envs.splits", "lit_agentrl.envs.tasks.dataset", "lit_agentrl.text.context",
     "lit_agentrl.text.dialects.base", "lit_agentrl.rewards.base", "lit_agentrl.rollout.structures.base",
     "lit_agentrl.rollout.workers.base", "lit_agentrl.engines.base", "lit_agentrl.rl.objective",
     "lit_agentrl.modules.contract", "lit_agentrl.models.policy",

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from lit_agentrl.report.runs import Run, load_ended
+from lit_agentrl.report.page.runs import Run, load_ended
 from lit_agentrl.report.statistics import mean_interval
 
 SIGNALS = (

@@ -14,7 +14,7 @@ import argparse
 
 import torch
 
-from lit_agentrl.rl import advantages, structured_advantages
+from lit_agentrl.rl.credit import advantages, structured_advantages
 
 GROUPS, MEMBERS, SURE, CHANCE = 50_000, 8, 0.15, 0.25
 

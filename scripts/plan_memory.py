@@ -46,7 +46,7 @@ from lit_agentrl.models.lora import ALL_LINEAR, LoRA, adapters_off
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
 from lit_agentrl.models.pretrained import carefully, held_back
 from lit_agentrl.report.memory import peak_of
-from lit_agentrl.rl.value_loss import squared
+from lit_agentrl.rl.credit.value_loss import squared
 from lit_agentrl.update.critic import separate, shared
 from lit_agentrl.update.settings import OptimSettings
 

@@ -24,12 +24,13 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.envs.adapters.openenv import OpenEnv
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosted.openenv import OpenEnv
 from lit_agentrl.envs.levels import Levels, lookup, measure
+from lit_agentrl.paths import CONFIG_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
-CONF = ROOT / "src/lit_agentrl/conf/env"
+CONF = CONFIG_DIR / "env"
 OUT = ROOT / "docs/findings/played.csv"
 NUMBER, SEED = 1000, 7_000_000
 # world, options of its game, what the reference is

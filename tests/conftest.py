@@ -19,6 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.paths import CONFIG_DIR
 
 # the same examples every time, however slow the machine is today
 settings.register_profile(
@@ -62,7 +63,7 @@ def load_script(name: str) -> Any:
 
 def load_task_yaml(name: str) -> Task:
     """A game of ``conf/env`` with its shipped settings."""
-    task: Task = instantiate(OmegaConf.load(ROOT / "src/lit_agentrl/conf/env" / f"{name}.yaml"))
+    task: Task = instantiate(OmegaConf.load(CONFIG_DIR / "env" / f"{name}.yaml"))
     return task
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lit_agentrl.report.rules import Rule
-from lit_agentrl.report.runs import Run
+from lit_agentrl.monitor.rules import Rule
+from lit_agentrl.report.page.runs import Run
 from lit_agentrl.report.table import Metrics
 from tests.conftest import load_script
 

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 
 import lit_agentrl
 from lit_agentrl.api import Job, Result, RunError, UserError, _own_errors, compose, train
-from lit_agentrl.commands.play import main as main_play
-from lit_agentrl.entry.overrides import parse, written
+from lit_agentrl.cli.play import main as main_play
+from lit_agentrl.config.overrides import parse, written
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.report.table import Metrics, as_text
 
@@ -148,8 +148,8 @@ def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr("lit_agentrl.entry.training.train", fails)
-    monkeypatch.setattr("lit_agentrl.entry.jobs.check", lambda *_, **__: [])
+    monkeypatch.setattr("lit_agentrl.runs.training.train", fails)
+    monkeypatch.setattr("lit_agentrl.runs.jobs.check", lambda *_, **__: [])
     with pytest.raises(RunError, match="^RuntimeError: no memory$"):
         Job((f"hydra.run.dir='{tmp_path}/run'",), (), OmegaConf.create({})).train()
 
@@ -161,8 +161,8 @@ def test_an_interrupt_is_one_and_interrupts_still_work(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Lightning does
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lit_agentrl.entry.training.train", interrupted)
-    monkeypatch.setattr("lit_agentrl.entry.jobs.check", lambda *_, **__: [])
+    monkeypatch.setattr("lit_agentrl.runs.training.train", interrupted)
+    monkeypatch.setattr("lit_agentrl.runs.jobs.check", lambda *_, **__: [])
     before, argv = signal.getsignal(signal.SIGINT), list(sys.argv)
     with pytest.raises(KeyboardInterrupt) as raised:
         Job((f"hydra.run.dir='{tmp_path}/run'",), (), OmegaConf.create({})).train()
@@ -224,7 +224,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_ten_lines_of_the_page_are_the_api() -> None:
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     assert 8 <= len([line for line in code.splitlines() if line]) <= 12
     for word in (
@@ -238,5 +238,5 @@ def test_the_ten_lines_of_the_page_are_the_api() -> None:
         ".turns",
     ):
         assert word in code
-    compile(code, "python.md", "exec")
+    compile(code, "train.md", "exec")
     assert as_text("x") == "x"

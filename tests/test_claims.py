@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lit_agentrl.entry.composition import CONFIG_DIR
-from lit_agentrl.report.runs import Run
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.report.page.runs import Run
 from lit_agentrl.report.table import Metrics
 from tests.conftest import load_script
 

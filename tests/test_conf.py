@@ -20,23 +20,24 @@ from torch import Tensor
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.build.assembly import build_dict, build_trainer
+from lit_agentrl.build.games import build_games, try_games
+from lit_agentrl.build.parts import build_parts, build_rewards
+from lit_agentrl.config.composition import check_sections, compose_job, task_loader
+from lit_agentrl.config.overrides import as_names
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.config.trust import belongs, leaves
 from lit_agentrl.data.kinds import Kind
-from lit_agentrl.entry.assembly import build_dict, build_trainer
-from lit_agentrl.entry.composition import check_sections, compose_job, task_loader
-from lit_agentrl.entry.games import build_games, try_games
-from lit_agentrl.entry.overrides import as_names
-from lit_agentrl.entry.parts import build_parts, build_rewards
-from lit_agentrl.entry.signatures import check_targets
-from lit_agentrl.entry.trust import belongs, leaves
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.models.remote import RemotePolicy
-from lit_agentrl.rl.advantages import Advantage
-from lit_agentrl.rl.aggregation import Weights
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import try_out
-from lit_agentrl.rl.clipping import Clipped
-from lit_agentrl.rl.filters import Selection
-from lit_agentrl.rl.preference import NLL
-from lit_agentrl.rl.tree_steps import Ranking
+from lit_agentrl.rl.credit.advantages import Advantage
+from lit_agentrl.rl.credit.tree_steps import Ranking
+from lit_agentrl.rl.policy.aggregation import Weights
+from lit_agentrl.rl.policy.clipping import Clipped
+from lit_agentrl.rl.policy.filters import Selection
+from lit_agentrl.rl.preference.objective import NLL
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.text.chat import ChatRenderer
@@ -54,8 +55,7 @@ OPENING: dict[str, Any] = {
     "name": "sokoban", "rules": "", "actions": Actions("names", ("Up",)), "observation": "P _", "max_turns": 5,
     "max_actions": 10, "max_actions_per_turn": 5,
 }  # fmt: skip
-CONF = Path(__file__).resolve().parent.parent / "src/lit_agentrl/conf"
-PROBLEMS = CONF.parents[2] / "examples/own_data/problems.jsonl"
+PROBLEMS = CONFIG_DIR.parents[2] / "examples/own_data/problems.jsonl"
 
 
 def one_point() -> float:
@@ -65,15 +65,15 @@ def one_point() -> float:
 
 def find_options() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for file in sorted(CONF.rglob("*.yaml")):
-        group = file.parent.relative_to(CONF).as_posix()
+    for file in sorted(CONFIG_DIR.rglob("*.yaml")):
+        group = file.parent.relative_to(CONFIG_DIR).as_posix()
         if group != "." and not file.stem.startswith("_") and not group.startswith(("hydra", "experiment/")):
             found.setdefault(group, []).append(file.stem)
     return found
 
 
 OPTIONS = find_options()
-PAPERS = sorted(file.stem for file in (CONF / "experiment" / "paper").glob("*.yaml"))
+PAPERS = sorted(file.stem for file in (CONFIG_DIR / "experiment" / "paper").glob("*.yaml"))
 
 
 def host(group: str) -> str:
@@ -127,7 +127,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         raw = Path(__file__).with_name("envs") / "mcp_raw.py"
         overrides += [
             f"env.game.command=[{sys.executable},-S,{raw},book]",
-            f"env.game.path={CONF.parents[2] / 'examples/own_mcp/tasks.jsonl'}",
+            f"env.game.path={CONFIG_DIR.parents[2] / 'examples/own_mcp/tasks.jsonl'}",
         ]
     if choices.get("reference", "start") != "start":
         overrides.append("algo/kl=loss_k2")
@@ -157,7 +157,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append("reward.judge.engine.url=http://localhost:1")
     if choices.get("reward") == "judge_local":
         overrides.append(f"reward.judge.model.name={tiny}")
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         return compose(config_name="train", overrides=as_names([*overrides, "trainer.accelerator=cpu"]))
 
 
@@ -358,7 +358,7 @@ def test_a_table_of_a_part_that_is_empty_takes_entries(given: str, options: dict
 
 @pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))
 def test_the_settings_of_a_paper(name: str) -> None:
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
     cfg.run_dir = "."
     check_sections(cfg, "train")
@@ -373,7 +373,7 @@ def test_the_settings_of_a_paper(name: str) -> None:
 
 def runs_told(name: str) -> dict[str, list[str]]:
     """The table in the header of an algorithm: groups, epochs, minibatches, gradient norm, KL stop of each run."""
-    lines = (CONF / "algo" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = (CONFIG_DIR / "algo" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     cells = [
         [cell.strip() for cell in line.strip("# |").split(" | ")] for line in lines if line.startswith("# | ")
     ]
@@ -383,10 +383,10 @@ def runs_told(name: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", OPTIONS["algo"])
 def test_every_algorithm_says_how_it_is_run(name: str) -> None:
-    told, train = runs_told(name), OmegaConf.load(CONF / "train.yaml").rollout
-    chosen = OmegaConf.load(CONF / "algo" / f"{name}.yaml").defaults
+    told, train = runs_told(name), OmegaConf.load(CONFIG_DIR / "train.yaml").rollout
+    chosen = OmegaConf.load(CONFIG_DIR / "algo" / f"{name}.yaml").defaults
     choice = next((c["override /update@_global_.update"] for c in chosen if "update" in str(c)), "default")
-    files = [OmegaConf.load(CONF / "update" / f"{option}.yaml") for option in ("default", choice)]
+    files = [OmegaConf.load(CONFIG_DIR / "update" / f"{option}.yaml") for option in ("default", choice)]
     update = OmegaConf.merge(*files)
     groups = f"{train.prompts} x {train.members}"
     assert told["here"] == [
@@ -411,7 +411,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
     found.remove(("reward.function.fn._target_", "tests.test_conf.one_point"))  # code of the user's
     # it would be told a key of whoever evaluates the run
     found -= {
-        (f"{place}engine._target_", "lit_agentrl.engines.openai.OpenAIEngine")
+        (f"{place}engine._target_", "lit_agentrl.engines.served.openai.OpenAIEngine")
         for place in ("", "reward.judge.")
     }
     assert len(found) > 100
@@ -419,8 +419,8 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
 
 
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    from lit_agentrl.commands.evaluate import main as main_evaluate
-    from lit_agentrl.commands.train import main as main_train
+    from lit_agentrl.cli.evaluate import main as main_evaluate
+    from lit_agentrl.cli.train import main as main_train
 
     with pytest.raises(SystemExit) as stopped:
         main_train(["--help"])
@@ -435,7 +435,7 @@ def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_folders() -> None:
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         cfg: Any = compose(config_name="train", return_hydra_config=True)
         assert OmegaConf.is_missing(cfg.hydra.runtime, "output_dir")
         date, time = str(cfg.hydra.run.dir).removeprefix("outputs/").split("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lit_agentrl.report.runs import Run
+from lit_agentrl.report.page.runs import Run
 from lit_agentrl.report.table import Metrics
 from tests.conftest import load_script
 

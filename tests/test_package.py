@@ -15,21 +15,30 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 import lit_agentrl
 from lit_agentrl import __main__ as program
-from lit_agentrl.commands._running import run_command
+from lit_agentrl.cli._running import run_command
+from lit_agentrl.paths import CONFIG_DIR
 from tests.test_architecture import PACKAGE, imports
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_every_file_of_the_package_is_published() -> None:
-    patterns = PROJECT["tool"]["setuptools"]["package-data"]["lit_agentrl"]
-    published = {file for pattern in patterns for file in PACKAGE.glob(pattern) if file.is_file()}
-    others = {file for file in PACKAGE.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")}
-    assert published == others
+def test_every_file_of_the_package_and_of_conf_is_published() -> None:
+    published = {
+        file.distribution_path: Path(file.path) for file in WheelBuilder(str(ROOT)).recurse_included_files()
+    }
+    expected = {
+        f"{prefix}/{file.relative_to(folder).as_posix()}": file
+        for prefix, folder in (("lit_agentrl", PACKAGE), ("lit_agentrl/conf", CONFIG_DIR))
+        for file in folder.rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
+    }
+    assert published == expected
+    assert {"lit_agentrl/py.typed", "lit_agentrl/conf/train.yaml"} <= published.keys()
     folders = {file.parent for file in PACKAGE.rglob("*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
@@ -82,17 +91,17 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
 def test_a_file_is_a_subcommand(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "say_it.py").write_text('"""Say it.\n\nMore."""\ndef main(argv): print("said", *argv)\n')
     (tmp_path / "_helper.py").write_text('"""No subcommand."""\n')
-    monkeypatch.setattr(program.commands, "__path__", [*program.commands.__path__, str(tmp_path)])
+    monkeypatch.setattr(program.cli, "__path__", [*program.cli.__path__, str(tmp_path)])
     assert "\n  say-it     Say it.\n" in printed() == printed("--help") == printed("-h")
     assert "_helper" not in printed() and "No subcommand" not in printed()
     assert printed("say-it", "a=1", "--help") == "said a=1 --help\n"
     assert printed("say-ti", status=1) == "error: unknown subcommand say-ti; did you mean say-it?\n"
-    del sys.modules["lit_agentrl.commands.say_it"]
+    del sys.modules["lit_agentrl.cli.say_it"]
 
 
 @pytest.mark.parametrize("name", program.subcommands())
 def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
-    module = importlib.import_module(f"lit_agentrl.commands.{name.replace('-', '_')}")
+    module = importlib.import_module(f"lit_agentrl.cli.{name.replace('-', '_')}")
     assert callable(module.main)
     line = (
         ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or ""
@@ -132,38 +141,72 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+OFFLINE = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+TRAIN = ["train", "experiment=quick", "env=bandit", "trainer.accelerator=cpu"]
+
+
+def source_tree(folder: Path) -> Path:
+    """A copy of what the package is made from."""
+    shutil.copytree(PACKAGE, folder / "src/lit_agentrl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CONFIG_DIR, folder / "conf")
+    for name in ("pyproject.toml", ".gitignore", "README.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def new_environment(folder: Path) -> Path:
+    """The interpreter of an environment that reads our dependencies, and not our package."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    # a line of a .pth adds a folder, but reads none of the .pth files inside, by which our package is found
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin" / "python"
+
+
+def install(python: Path, *what: str | Path) -> None:
+    run(sys.executable, "-m", "pip", "--python", python, "install", *OFFLINE, *what, cwd=python.parent)
+
+
+def package_folder(python: Path, home: Path) -> Path:
+    return Path(run(python, "-c", "import lit_agentrl; print(lit_agentrl.__path__[0])", cwd=home).strip())
+
+
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_an_installed_wheel_trains_evaluates_and_plays_in_an_empty_folder(tmp_path: Path) -> None:
-    """Made as by ``make dist``, without a network: the environment reads our dependencies, and not our package."""
-    source, dist, home = (tmp_path / name for name in ("source", "dist", "home"))
-    shutil.copytree(PACKAGE, source / "src/lit_agentrl", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    """Made as by ``make dist``, without a network."""
+    source, dist, home = source_tree(tmp_path / "source"), tmp_path / "dist", tmp_path / "home"
     home.mkdir()
-    hook = f"from setuptools.build_meta import build_sdist; build_sdist({str(dist)!r})"
+    hook = f"from hatchling.build import build_sdist; build_sdist({str(dist)!r})"
     run(sys.executable, "-c", hook, cwd=source)
     (archive,) = dist.glob("*.tar.gz")
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", dist, archive, cwd=dist)
+    run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", dist, archive, cwd=dist)
     (wheel,) = dist.glob(f"lit_agentrl-{lit_agentrl.__version__}-py3-none-any.whl")
 
-    python, program = (tmp_path / "env" / "bin" / name for name in ("python", "lit-agentrl"))
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=home)
-    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    # a line of a .pth adds a folder, but reads none of the .pth files inside, by which our package is found
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel]
-    run(*pip, cwd=home)
-
-    assert run(python, "-c", "import lit_agentrl; print(lit_agentrl.__file__)", cwd=home).startswith(
-        str(packages)
-    )
+    python = new_environment(tmp_path / "env")
+    install(python, wheel)
+    assert package_folder(python, home).is_relative_to(tmp_path / "env")
+    program = python.with_name("lit-agentrl")
     assert run(program, "--version", cwd=home) == f"lit_agentrl {lit_agentrl.__version__}\n"
-    told = run(program, "train", "experiment=quick", "env=bandit", "trainer.accelerator=cpu", cwd=home)
-    assert "completed: 2 of 2 iterations" in told
+    assert "completed: 2 of 2 iterations" in run(program, *TRAIN, cwd=home)
     (folder,) = home.glob("outputs/*/*")
     module = [python, "-m", "lit_agentrl"]
     assert "last weights" in run(*module, "evaluate", f"run={folder}", "episodes=4", cwd=home)
     assert "turn 1" in run(*module, "play", f"run={folder}", "env=sokoban", cwd=home)
     assert {path.name for path in home.iterdir()} == {"outputs"}
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_an_editable_install_trains_in_an_empty_folder_and_reads_the_configs_of_its_source(
+    tmp_path: Path,
+) -> None:
+    source, home = source_tree(tmp_path / "source"), tmp_path / "home"
+    home.mkdir()
+    python = new_environment(tmp_path / "env")
+    install(python, "--editable", source)
+    assert package_folder(python, home) == source / "src/lit_agentrl"
+    program = python.with_name("lit-agentrl")
+    assert "completed: 2 of 2 iterations" in run(program, *TRAIN, cwd=home)
+    (source / "conf/algo/mine.yaml").write_text((CONFIG_DIR / "algo/grpo.yaml").read_text())
+    assert "name: grpo" in run(program, "train", "algo=mine", "--cfg", "job", cwd=home)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, load_script
 from tests.rollout.test_mcts import over
 
@@ -26,10 +27,10 @@ def test_branches_stand_below_their_parents() -> None:
 
 
 def test_the_docs_show_each_that_is_drawn() -> None:
-    pages = (ROOT / "docs" / name for name in ("rollouts.md", "rewards.md"))
+    pages = (ROOT / "docs" / name for name in ("structures.md", "rewards.md"))
     page = "".join(page.read_text(encoding="utf-8") for page in pages)
     shown = set(re.findall(r"images/structure_(\w+)\.svg", page))
     assert shown == set(load_script("structure_pictures").RUNS)
-    structures = (ROOT / "src/lit_agentrl/conf/algo/structure").glob("*.yaml")
+    structures = (CONFIG_DIR / "algo/structure").glob("*.yaml")
     assert {path.stem for path in structures} <= shown
     assert all((ROOT / "docs" / "images" / f"structure_{name}.svg").exists() for name in shown)

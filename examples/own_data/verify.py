@@ -2,7 +2,7 @@
 
 import re
 
-from lit_agentrl.envs.dataset import Verdict
+from lit_agentrl.envs.tasks.dataset import Verdict
 
 SIDES = {"left": 1, ">": 1, "right": -1, "<": -1}
 QUESTION = re.compile(r"(\d+) \+ (\d+) or (\d+) \?")

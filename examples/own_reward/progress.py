@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lit_agentrl import seeds
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, RewardContext, Shaping
-from lit_agentrl.rewards.rnd import embed
+from lit_agentrl.rewards.learned.rnd import embed
 
 
 @dataclass(kw_only=True)

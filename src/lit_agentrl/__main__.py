@@ -1,6 +1,6 @@
 """``lit-agentrl`` and ``python -m lit_agentrl``: find the subcommand and call it.
 
-A subcommand is a file of ``lit_agentrl/commands/`` with a function ``main(argv)``; nothing else names it.
+A subcommand is a file of ``lit_agentrl/cli/`` with a function ``main(argv)``; nothing else names it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lit_agentrl import __version__, commands
+from lit_agentrl import __version__, cli
 
 HELP = ("--help", "-h")
 
 
 def subcommands() -> dict[str, Path]:
     """The file of each, by the name it is called by."""
-    files = (file for folder in commands.__path__ for file in Path(folder).glob("[!_]*.py"))
+    files = (file for folder in cli.__path__ for file in Path(folder).glob("[!_]*.py"))
     return {file.stem.replace("_", "-"): file for file in sorted(files)}
 
 
@@ -33,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif name in subcommands():
         if os.getcwd() not in sys.path:  # a game of one's own, in the folder one works in
             sys.path.append(os.getcwd())
-        importlib.import_module(f"{commands.__name__}.{name.replace('-', '_')}").main(arguments)
+        importlib.import_module(f"{cli.__name__}.{name.replace('-', '_')}").main(arguments)
     else:
-        from lit_agentrl.entry.errors import did_you_mean, nearest, report
+        from lit_agentrl.config.errors import did_you_mean, nearest, report
 
         hint = did_you_mean(nearest(name, subcommands())) or f"valid: {', '.join(subcommands())}"
         report(f"unknown subcommand {name}; {hint}")

@@ -29,17 +29,17 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.entry import jobs, ranks, threads
-from lit_agentrl.entry.checking import check
-from lit_agentrl.entry.errors import WHERE, RunError, UserError, explain, was_interrupted
-from lit_agentrl.entry.options import opened, options_of
-from lit_agentrl.entry.overrides import written
+from lit_agentrl.config.errors import WHERE, RunError, UserError, explain, was_interrupted
+from lit_agentrl.config.overrides import written
+from lit_agentrl.config.run_options import opened, options_of
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
+from lit_agentrl.runs import jobs, ranks, threads
+from lit_agentrl.runs.checking import check
 
 if TYPE_CHECKING:
-    from lit_agentrl.entry.playing import Playthrough
-    from lit_agentrl.entry.scores import Scores
+    from lit_agentrl.evaluate.playing import Playthrough
+    from lit_agentrl.evaluate.scores import Scores
     from lit_agentrl.models.policy import Policy
 
 __all__ = ["Job", "Result", "RunError", "UserError", "compose", "train"]
@@ -164,7 +164,7 @@ class Result:
         """
         with _own_errors():
             cfg, folder, saved, load_task = self._opened("play", {"checkpoint": checkpoint, **options})
-            from lit_agentrl.entry.playing import load_policy
+            from lit_agentrl.evaluate.playing import load_policy
 
             return load_policy(cfg, saved, load_task, folder=folder)
 
@@ -180,7 +180,7 @@ class Result:
         """
         with _own_errors():
             cfg, folder, saved, load_task = self._opened("evaluate", options)
-            from lit_agentrl.entry.evaluation import evaluate
+            from lit_agentrl.evaluate.evaluation import evaluate
 
             return evaluate(cfg, saved, load_task, folder=folder)
 
@@ -197,7 +197,7 @@ class Result:
             raise UserError("episodes is no option here: one episode is played; call play for each instance")
         with _own_errors():
             cfg, folder, saved, load_task = self._opened("play", options)
-            from lit_agentrl.entry.playing import play
+            from lit_agentrl.evaluate.playing import play
 
             return play(cfg, saved, load_task, folder=folder)[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hydra import compose, initialize_config_dir
 
 from benchmarks.comparisons import FOURTH, gains, over_control, rate_of, table
-from tests.test_conf import CONF
+from lit_agentrl.paths import CONFIG_DIR
 
 
 def rooms(solved: str, invalid: float = 0.0) -> dict[str, object]:
@@ -38,7 +38,7 @@ def test_what_is_above_the_control_by_hand() -> None:
 
 def test_the_experiment_is_the_setting_of_the_fourth_look() -> None:
     options, (rate,) = FOURTH["online_dpo"]
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         typed = compose("train", [*options.split(), f"optim.lr={rate}", "env=sokoban"])
         named = compose("train", ["experiment=sokoban_online_dpo"])
     assert named == typed and named.algo.nll.of == "pairs"

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 import pytest
 
 from benchmarks.monitor_cost import HOOKS, Clock
-from lit_agentrl.callbacks.monitor import CollapseMonitor
+from lit_agentrl.monitor.callback import CollapseMonitor
 
 
 def test_the_share_is_that_of_all_iterations_but_the_first() -> None:

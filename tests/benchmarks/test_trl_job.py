@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.seats import Seats
+from lit_agentrl.rollout.worlds.seats import Seats
 from lit_agentrl.text.chat import ChatRenderer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -19,9 +19,9 @@ from torch import nn
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
-from lit_agentrl.callbacks.loggers import CSVLog, TensorBoardLog
 from lit_agentrl.callbacks.transcripts import Transcripts
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Segment, Turn
+from lit_agentrl.loggers.files import CSVLog, TensorBoardLog
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 
 

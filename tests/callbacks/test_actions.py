@@ -12,17 +12,17 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from lit_agentrl.callbacks.actions import Action, Stop
-from lit_agentrl.callbacks.adapt import Adapt
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
-from lit_agentrl.callbacks.monitor import CollapseMonitor
-from lit_agentrl.callbacks.rollback import Rollback
 from lit_agentrl.callbacks.rollout import RolloutCallback
-from lit_agentrl.report.rules import Rule
+from lit_agentrl.monitor.actions import Action, Stop
+from lit_agentrl.monitor.adapt import Adapt
+from lit_agentrl.monitor.callback import CollapseMonitor
+from lit_agentrl.monitor.rollback import Rollback
+from lit_agentrl.monitor.rules import Rule
 from lit_agentrl.report.table import Metrics
-from lit_agentrl.rl.entropy import AdaptiveBonus, Bonus
-from lit_agentrl.rl.filters import top_std
+from lit_agentrl.rl.policy.entropy import AdaptiveBonus, Bonus
+from lit_agentrl.rl.policy.filters import top_std
 
 Launch = Callable[..., Trainer]
 SCORES = {2: 0.8, 4: 0.9, 6: 0.2, 8: 0.2, 10: 0.9, 12: 0.2, 14: 0.2, 16: 0.2, 18: 0.2}

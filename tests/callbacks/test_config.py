@@ -11,13 +11,12 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from lit_agentrl.callbacks.loggers import CSVLog, with_table
-
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf"
+from lit_agentrl.loggers.files import CSVLog, with_table
+from lit_agentrl.paths import CONFIG_DIR
 
 
 def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = compose("train", overrides=[f"{group}={option}", "run_dir=run", *overrides])
         return {name: instantiate(part) for name, part in config[group].items()}
 

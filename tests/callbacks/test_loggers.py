@@ -14,8 +14,8 @@ from pytest import approx
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from lit_agentrl.callbacks import board
-from lit_agentrl.callbacks.loggers import CSVLog, TensorBoardLog, deterministic_columns
+from lit_agentrl.loggers import board
+from lit_agentrl.loggers.files import CSVLog, TensorBoardLog, deterministic_columns
 
 
 def rows(path: Path) -> list[dict[str, str]]:

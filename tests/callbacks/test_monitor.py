@@ -12,12 +12,12 @@ import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lit_agentrl.callbacks.actions import Action, Stop, Warn
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
-from lit_agentrl.callbacks.monitor import CollapseMonitor
-from lit_agentrl.report.rules import Rule
-from lit_agentrl.report.signals import both_fallen
+from lit_agentrl.monitor.actions import Action, Stop, Warn
+from lit_agentrl.monitor.callback import CollapseMonitor
+from lit_agentrl.monitor.rules import Rule
+from lit_agentrl.monitor.signals import both_fallen
 from lit_agentrl.report.table import Metrics
 
 Launch = Callable[..., Trainer]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from lit_agentrl.build.assembly import build
 from lit_agentrl.callbacks.start_kl import StartKL
-from lit_agentrl.entry.assembly import build
-from lit_agentrl.entry.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, task_loader
 from lit_agentrl.models.lora import LEVELS
 
 

@@ -12,7 +12,7 @@ from lit_agentrl.data.reading import read
 from lit_agentrl.data.references import References
 from lit_agentrl.data.referred import Referred, behind, behind_best, best, longest_row
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.scoring import rows_of
+from lit_agentrl.rewards.learned.scoring import rows_of
 from lit_agentrl.rollout.pack import pack
 from tests.data.test_reading import file, folder, learnt, played, reply, student
 

@@ -13,8 +13,8 @@ from lit_agentrl.data.kinds import side_of
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder, open_labels, open_rows
 from lit_agentrl.data.unpaired import Unpaired
-from lit_agentrl.entry.criticising import row_of
 from lit_agentrl.episode import Episode
+from lit_agentrl.offline.criticising import row_of
 from tests.data.test_reading import file, reply, student
 from tests.rewards.conftest import episode, turn
 

@@ -13,7 +13,7 @@ from lit_agentrl.data.reading import read
 from lit_agentrl.data.stepwise import Stepwise, labelled
 from lit_agentrl.episode import Episode
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.step_labels import so_far
+from lit_agentrl.rl.preference.step_labels import so_far
 from lit_agentrl.rollout.pack import pack
 from tests.data.test_reading import TALK, file, folder, learnt, played, reply, student
 

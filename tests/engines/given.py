@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lit_agentrl.engines.base import Capabilities, TurnRequest
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import copy_weights
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import copy_weights
 from tests.engines.test_native import Never

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.keyed import DRAWS, NUMBER, Draws, KeyedDraws
-from lit_agentrl.engines.sampling import draw_tokens
+from lit_agentrl.engines.native.sampling import draw_tokens
+from lit_agentrl.engines.served.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.seeds import uniforms
 
 KINDS = (

@@ -11,15 +11,15 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from lit_agentrl.batch import LEFT_OUT
+from lit_agentrl.build.structure import check_levels
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.levels import LevelEngine
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.entry.structure import check_levels
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import LEVELS, LoRA, level_in_use, levels_of, merged
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.rl import row_selection
+from lit_agentrl.rl.policy import row_selection
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.rollout.structures.two_level import TwoLevel
 from lit_agentrl.update.settings import OptimSettings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.engines.base import Capabilities
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import open_engine, require_promised
 from lit_agentrl.engines.scripted import ScriptedEngine
 

@@ -17,11 +17,12 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
-from lit_agentrl.engines.http import ServerError
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.engines.openai import OpenAIEngine
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.served.http import ServerError
+from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.episode import EndReason, FinishReason
 from lit_agentrl.models.remote import load_remote
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
@@ -34,7 +35,6 @@ from tests.engines.test_native import AfterToken, Never
 from tests.rollout.test_process import rules
 from tests.rollout.test_sync import WARM, moved
 
-CONF = ROOT / "src/lit_agentrl/conf"
 QUICK = {"retries": 8, "backoff_s": 0.001, "timeout_s": 30.0}
 GREEDY = SamplingParams(temperature=0.0, max_reply_tokens=6, max_context_tokens=300)
 
@@ -204,7 +204,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
 
 def test_a_pause_that_the_server_asks_for_holds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("lit_agentrl.engines.http.time.sleep", slept.append)
+    monkeypatch.setattr("lit_agentrl.engines.served.http.time.sleep", slept.append)
     eng = engine("http://x")
     assert eng._server._wait("3") == 3.0 and eng._server._not_before > 0
     assert eng._server._wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0 and eng._server._wait("soon") == 0.0
@@ -273,14 +273,14 @@ def test_a_chat_gets_messages_and_its_text_is_recorded() -> None:
 
 
 # one has no game of its own, the other asks a server
-GAMES = sorted({file.stem for file in (CONF / "env").glob("*.yaml")} - {"mixture", "openenv"})
+GAMES = sorted({file.stem for file in (CONFIG_DIR / "env").glob("*.yaml")} - {"mixture", "openenv"})
 
 
 @pytest.mark.parametrize("name", GAMES)
 @pytest.mark.parametrize("prompt", ["compact", "full"])
 def test_every_game_is_played_by_messages(name: str, prompt: str) -> None:
     said: list[Any] = []
-    config = OmegaConf.load(CONF / "env" / f"{name}.yaml")
+    config = OmegaConf.load(CONFIG_DIR / "env" / f"{name}.yaml")
     if name == "dataset":
         config.game.path = str(ROOT / "examples/own_data/problems.jsonl")
     if name == "mcp":
@@ -290,7 +290,7 @@ def test_every_game_is_played_by_messages(name: str, prompt: str) -> None:
         config.game.url = served_game()
     if name == "bfcl":
         pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
-    wording: Prompt = instantiate(OmegaConf.load(CONF / "prompt" / f"{prompt}.yaml"))
+    wording: Prompt = instantiate(OmegaConf.load(CONFIG_DIR / "prompt" / f"{prompt}.yaml"))
     with serving(lambda path, body: chat_of("<think>é</think><answer>Up</answer>"), None, said) as url:
         made = remote(url, mode="chat", model="gpt", **QUICK)
         chat = ChatRenderer(load_remote().tokenizer)

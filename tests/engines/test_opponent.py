@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import foretell
 from lit_agentrl.engines.opponent import OpponentEngine
 from lit_agentrl.models.lora import LoRA, adapters_off

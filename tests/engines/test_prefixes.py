@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_agentrl.engines import prefixes as module
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native import prefixes as module
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
 from tests.conftest import tiny_network
 from tests.engines.test_native import Never, padded, play

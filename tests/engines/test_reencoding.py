@@ -17,7 +17,7 @@ from transformers import (
 )  # fmt: skip
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.logprobs import score_tokens
 from tests.engines.test_native import PREFIXES, Never, padded, play
@@ -66,7 +66,7 @@ def test_both_paths_draw_the_same_tokens():
     params = SamplingParams(max_reply_tokens=7, max_context_tokens=200)
     quick, _ = play(engine(net), PREFIXES, params)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lit_agentrl.engines.native.why_not", lambda *_: "is a test")
+        patch.setattr("lit_agentrl.engines.native.engine.why_not", lambda *_: "is a test")
         slow, _ = play(engine(net), PREFIXES, params)
     assert {e: t for e, (t, _, _) in quick.items()} == {e: t for e, (t, _, _) in slow.items()}
     torch.testing.assert_close(padded(quick)[2], padded(slow)[2], atol=1e-5, rtol=0)

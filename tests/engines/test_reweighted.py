@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.engines import native
 from lit_agentrl.engines.base import Capabilities, SamplingParams
+from lit_agentrl.engines.native import engine as native
 from lit_agentrl.engines.needs import require_promised
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.models.heads import TokensAndState
-from lit_agentrl.rl import value_loss
+from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.update.critic import Critic, played_with, separate
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_network, tiny_policy

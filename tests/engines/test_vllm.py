@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from lit_agentrl.engines import vllm_setup
-from lit_agentrl.engines.vllm import VLLMEngine
-from lit_agentrl.engines.vllm_setup import imported, require_vllm, undisturbed, unpacked
+from lit_agentrl.engines.served import vllm_setup
+from lit_agentrl.engines.served.vllm import VLLMEngine
+from lit_agentrl.engines.served.vllm_setup import imported, require_vllm, undisturbed, unpacked
 from tests.conftest import load_script, tiny_network
 from tests.rollout.test_process import rules
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lit_agentrl.engines.vllm_setup import load_all
-from lit_agentrl.engines.vllm_worker import Extension
+from lit_agentrl.engines.served.vllm_setup import load_all
+from lit_agentrl.engines.served.vllm_worker import Extension
 
 
 class Model(nn.Module):

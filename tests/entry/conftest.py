@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 
 SMALL = (
     "env=bandit rollout.prompts=2 rollout.members=2 rollout.max_reply_tokens=8 rollout.max_context_tokens=128"

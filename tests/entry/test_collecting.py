@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_agentrl.commands.collect import main as main_collect
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.collect import main as main_collect
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.ledger import check_ledger
 from tests.entry.conftest import Refused, contents

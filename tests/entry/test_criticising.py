@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.label import main as main_label
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.label import main as main_label
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.episodes import EpisodeFolder
 from lit_agentrl.data.row_folder import RowFolder, open_rows
 from lit_agentrl.episode import Episode

@@ -12,18 +12,18 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from lit_agentrl.build.assembly import Run, build
+from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.rethinking import Rethinking
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.entry import diagnosing
-from lit_agentrl.entry.assembly import Run, build
-from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.score_table import table_of
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.episode import Episode
+from lit_agentrl.evaluate import diagnosing
+from lit_agentrl.evaluate.score_table import table_of
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave

@@ -11,9 +11,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require
-from lit_agentrl.entry.errors import explain, nearest, report
-from lit_agentrl.entry.jobs import _command_line
-from lit_agentrl.entry.signatures import check_targets
+from lit_agentrl.config.errors import explain, nearest, report
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.runs.jobs import _command_line
 from lit_agentrl.strategies.checkpoint_io import CheckpointError
 from lit_agentrl.update.settings import UpdateSettings
 
@@ -96,7 +96,7 @@ def test_numbers_that_no_sum_can_hold_and_texts_that_look_like_numbers(value: ob
 
 
 def test_a_name_where_options_stand_is_told_its_group() -> None:
-    monitor = {"_target_": "lit_agentrl.callbacks.monitor.CollapseMonitor", "rules": {}, "action": "stop"}
+    monitor = {"_target_": "lit_agentrl.monitor.callback.CollapseMonitor", "rules": {}, "action": "stop"}
     with pytest.raises(
         ValueError, match=r"callbacks/collapse/action=NAME chooses them, with .* rollback or stop"
     ):

@@ -16,22 +16,22 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.build.assembly import Run, build
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.composition import compose_job, task_loader
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.entry import eval_cache
-from lit_agentrl.entry.assembly import Run, build
-from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.eval_cache import Start, code_digest, is_closed, why_played
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.dataset import Dataset
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.sokoban import Sokoban
+from lit_agentrl.envs.tasks.dataset import Dataset
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.report import summary as reports
 from lit_agentrl.rollout.kept import KeptPlays
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.runs import eval_cache
+from lit_agentrl.runs.eval_cache import Start, code_digest, is_closed, why_played
 from tests.callbacks.test_resume import scalars, texts
 from tests.conftest import load_task_yaml
 from tests.integration.conftest import checkpoint_of
@@ -165,25 +165,29 @@ def test_all_that_numbers_depend_on_is_in_the_key(
 
 
 def test_the_code_is_that_of_the_whole_package(tmp_path: Path) -> None:
-    for name, text in {
-        "a.py": "a",
-        "b/c.py": "c",
-        "b/d.yaml": "d",
-        "b/e.pyc": "e",
-        "w.safetensors": "w",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    before = code_digest(tmp_path)
-    for name in ("b/e.pyc", "w.safetensors"):  # made of source; hashed by themselves where they are played
+    package, configs = tmp_path / "package", tmp_path / "conf"
+    for name in (
+        "package/a.py", "package/b/c.py", "package/b/d.yaml", "package/b/e.pyc", "package/w.safetensors",
+        "conf/env/f.yaml",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(name)
+    before = code_digest(package, configs)
+    for name in (
+        "package/b/e.pyc",
+        "package/w.safetensors",
+    ):  # made of source; hashed where they are played
         (tmp_path / name).write_text("other")
-    assert code_digest(tmp_path) == before
-    for name in ("a.py", "b/d.yaml"):
+    assert code_digest(package, configs) == before
+    for name in ("package/a.py", "package/b/d.yaml", "conf/env/f.yaml"):
         (tmp_path / name).write_text("other")
-        before, old = code_digest(tmp_path), before
+        before, old = code_digest(package, configs), before
         assert before != old
-    (tmp_path / "b/c.py").rename(tmp_path / "b/f.py")
-    assert code_digest(tmp_path) != before
+    (package / "b/c.py").rename(package / "b/f.py")
+    before, old = code_digest(package, configs), before
+    assert before != old
+    configs.rename(package / "conf")  # as in a wheel
+    assert code_digest(package, package / "conf") == before
 
 
 # ------------------------------------------------------------------ what is played

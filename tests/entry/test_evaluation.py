@@ -14,10 +14,10 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.entry.score_table import table_of
-from lit_agentrl.entry.scores import record_of
+from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.episode import EndReason, Outcome
+from lit_agentrl.evaluate.score_table import table_of
+from lit_agentrl.evaluate.scores import record_of
 from lit_agentrl.report.statistics import best_of_k
 from tests.entry.conftest import Refused
 from tests.rewards.test_model import model as reward_model

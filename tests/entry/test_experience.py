@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from tests.engines.server import Model, serving
 from tests.entry.conftest import Refused
 from tests.integration.conftest import command, run

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.idle import _refuse_long_warmup, bounds_that_never_act, processes_without_prompts
+from lit_agentrl.build.idle import _refuse_long_warmup, bounds_that_never_act, processes_without_prompts
+from lit_agentrl.config.errors import UserError
 from tests.rl.ragged import fresh
 from tests.update.bare import build
 

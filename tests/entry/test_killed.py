@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import Trainer
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.report import summary as reports
 from tests.entry.conftest import Refused, contents
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.label import main as main_label
+from lit_agentrl.cli.label import main as main_label
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.pairs import Pairs
 from lit_agentrl.data.ratings import ELO, connected, ratings

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry.composition import CONFIG_DIR
-from lit_agentrl.entry.parts import Parts, build_parts
+from lit_agentrl.build.parts import Parts, build_parts
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import thinned
 from tests.entry.conftest import SMALL, Refused, contents, files
 
@@ -518,8 +518,8 @@ def test_what_was_checked_is_used(monkeypatch: pytest.MonkeyPatch, in_empty_fold
         assert len(made) == len(names)
         used.append(parts)
 
-    monkeypatch.setattr("lit_agentrl.entry.parts.build_parts", made_parts)
-    monkeypatch.setattr("lit_agentrl.entry.training.train", trained)
+    monkeypatch.setattr("lit_agentrl.build.parts.build_parts", made_parts)
+    monkeypatch.setattr("lit_agentrl.runs.training.train", trained)
     names = ["a", "b", "'${run_dir}'"]
     with pytest.raises(SystemExit):  # since nothing was trained
         main_train(["-m", f"algo.name={','.join(names)}", "env=bandit"])
@@ -535,7 +535,7 @@ def test_interrupt_tells_how_to_continue(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lit_agentrl.entry.training.train", interrupted)
+    monkeypatch.setattr("lit_agentrl.runs.training.train", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main_train(["hydra.run.dir=run"])
     assert stopped.value.code == 130

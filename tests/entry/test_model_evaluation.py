@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.options import options_of_model
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.run_options import options_of_model
+from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused
 
 REMOTE = "model=remote engine=openai engine.mode=chat engine.model=gpt/x engine.url="
-WORLDS = sorted(file.stem for file in (ROOT / "src/lit_agentrl/conf/env").glob("*.yaml"))
+WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
 UNPLAYED = {
     "mixture": "env=mixture is a mixture; name its games",
     "bfcl": "this game needs bfcl-eval",

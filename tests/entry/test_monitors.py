@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.entry.composition import compose_job, task_loader
-from lit_agentrl.entry.monitors import OF_PAIRS, metrics_of
-from lit_agentrl.entry.parts import build_parts
+from lit_agentrl.build.monitors import OF_PAIRS, metrics_of
+from lit_agentrl.build.parts import build_parts
+from lit_agentrl.config.composition import compose_job, task_loader
 from tests.conftest import ROOT
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from omegaconf import open_dict
 
-from lit_agentrl.entry.composition import compose_job
-from lit_agentrl.entry.naming import run_names
-from lit_agentrl.entry.overrides import parse
+from lit_agentrl.config.composition import compose_job
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.runs.sweeps.naming import run_names
 
 GROUPS = ("algo", "algo/clip", "reward")
 

@@ -12,26 +12,26 @@ from hydra import compose, initialize_config_dir
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig
 
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry.composition import task_loader
-from lit_agentrl.entry.overlap import add_correction
-from lit_agentrl.entry.parts import build_parts
-from lit_agentrl.entry.record import hyperparameters
-from lit_agentrl.entry.structure import build_algorithm
+from lit_agentrl.build.overlap import add_correction
+from lit_agentrl.build.parts import build_parts
+from lit_agentrl.build.structure import build_algorithm
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.composition import task_loader
 from lit_agentrl.models.policy import NANO_FOLDER
-from lit_agentrl.rl.algorithm import Algorithm
-from lit_agentrl.rl.correction import masked, truncated
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.rl.policy.algorithm import Algorithm
+from lit_agentrl.rl.policy.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
+from lit_agentrl.runs.record import hyperparameters
 from lit_agentrl.strategies.doors import doors_of
-from tests.conftest import ROOT
 from tests.rl.test_algo_configs import ALGORITHMS
 
 
 @pytest.fixture(autouse=True)
 def hydra() -> Iterator[None]:
-    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "src/lit_agentrl/conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         yield
 
 

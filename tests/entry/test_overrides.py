@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.overrides import check_overrides, flag_values, split_arguments
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import check_overrides, flag_values, split_arguments
 
 
 def test_flags_and_overrides_in_any_order() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.pipeline import main as main_pipeline
-from lit_agentrl.entry.recipes import Stage, read, recipes
-from lit_agentrl.entry.stages import RECORD, Pipeline
+from lit_agentrl.cli.pipeline import main as main_pipeline
 from lit_agentrl.models.policy import NANO_FOLDER
+from lit_agentrl.runs.pipelines.recipes import Stage, read, recipes
+from lit_agentrl.runs.pipelines.stages import RECORD, Pipeline
 from tests.conftest import thinned
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused

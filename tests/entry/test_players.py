@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_agentrl.engines import vllm
+from lit_agentrl.engines.served import vllm
 from tests.conftest import thinned
 from tests.entry.test_structure import built
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.entry import keeping
-from lit_agentrl.entry.prompts import check_prompts, check_thinking
+from lit_agentrl.build.prompts import check_prompts, check_thinking
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
-from lit_agentrl.rewards.delta import Delta
-from lit_agentrl.rewards.length import Length
-from lit_agentrl.rewards.normalise import Normalise
+from lit_agentrl.evaluate import keeping
 from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rewards.shaping.delta import Delta
+from lit_agentrl.rewards.shaping.length import Length
+from lit_agentrl.rewards.shaping.normalise import Normalise
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions

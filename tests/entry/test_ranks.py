@@ -13,10 +13,10 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry import ranks
-from lit_agentrl.entry.errors import UserError
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.runs import ranks
 from lit_agentrl.strategies.ddp import DDP
 from lit_agentrl.strategies.launching import run_id
 from lit_agentrl.strategies.single import single

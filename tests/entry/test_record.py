@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.entry import record
-from lit_agentrl.entry.record import git_revision, hyperparameters, peak_memory_bytes
+from lit_agentrl.runs import record
+from lit_agentrl.runs.record import git_revision, hyperparameters, peak_memory_bytes
 
 
 def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_not_affect_learning() -> None:

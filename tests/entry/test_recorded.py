@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.commands.collect import main as main_collect
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.collect import main as main_collect
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from tests.conftest import thinned
 from tests.entry.conftest import Refused
 from tests.integration.conftest import checkpoint_of, command, outcome, run

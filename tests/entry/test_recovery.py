@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.entry.recovery import name_good_checkpoint
+from lit_agentrl.runs.recovery import name_good_checkpoint
 
 
 def save(path: Path, iterations: int) -> None:

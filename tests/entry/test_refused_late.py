@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.api import compose
-from lit_agentrl.callbacks.loggers import CSVLog
-from lit_agentrl.commands.levels import main as main_levels
-from lit_agentrl.entry.composition import CONFIG_DIR
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.overrides import parse
+from lit_agentrl.cli.levels import main as main_levels
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.loggers.files import CSVLog
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.workers import cluster
 from lit_agentrl.rollout.workers.crew import PlayingError
 from tests.conftest import thinned
@@ -162,7 +162,7 @@ def test_an_override_that_is_no_text() -> None:
 
 
 def test_contexts_longer_than_the_model_has_positions() -> None:
-    from lit_agentrl.engines.support import require_positions
+    from lit_agentrl.engines.native.support import require_positions
     from tests.conftest import tiny_network
 
     with pytest.raises(ValueError, match="rollout.max_context_tokens=1000000 is more than the"):
@@ -231,7 +231,7 @@ def test_the_folder_of_a_run_of_a_sweep_needs_no_quotes() -> None:
 
 @pytest.mark.parametrize("place", ["checkpoints", "transcripts"])
 def test_a_file_where_a_resumed_run_has_a_folder(tmp_path: Path, place: str) -> None:
-    from lit_agentrl.entry.run_folder import UserError, require_writable
+    from lit_agentrl.runs.run_folder import UserError, require_writable
 
     (tmp_path / place).write_text("mine")
     with pytest.raises(UserError, match=f"{place} is no folder, as a run leaves one there"):

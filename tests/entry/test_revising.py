@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_agentrl.commands.collect import main as main_collect
-from lit_agentrl.commands.label import main as main_label
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.collect import main as main_collect
+from lit_agentrl.cli.label import main as main_label
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.episodes import open_folder
 from lit_agentrl.data.pairs import Pairs, only_turn
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder
-from lit_agentrl.entry.revising import chosen, row_of
 from lit_agentrl.episode import Episode
+from lit_agentrl.offline.revising import chosen, row_of
 from tests.data.test_reading import file, student
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused, contents

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_agentrl.commands.collect import main as main_collect
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.collect import main as main_collect
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.episodes import open_folder
 from tests.entry.conftest import Refused
 from tests.entry.test_structure import built

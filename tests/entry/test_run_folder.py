@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry import ownership, run_folder
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.jobs import take_part
-from lit_agentrl.entry.overrides import parse
-from lit_agentrl.entry.ownership import LOCK, FolderInUse, give_up, owned, owner
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.runs import ownership, run_folder
+from lit_agentrl.runs.jobs import take_part
+from lit_agentrl.runs.ownership import LOCK, FolderInUse, give_up, owned, owner
 from tests.entry.conftest import Refused, contents
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
@@ -168,7 +168,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         Path(cfg.run_dir, "metrics.csv").write_text(str(len(folders)))
         folders.append(Path(cfg.run_dir))
 
-    monkeypatch.setattr("lit_agentrl.entry.training.train", train)
+    monkeypatch.setattr("lit_agentrl.runs.training.train", train)
     return folders
 
 
@@ -255,13 +255,13 @@ def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
 
     def start(cfg: Any) -> None:
         Path("run", "metrics.csv").write_text("iteration\n0\n")
-        monkeypatch.setattr("lit_agentrl.entry.ranks.are_started", lambda cfg: True)
+        monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: True)
         take_part(cfg, jobs_of[0])
 
     jobs_of: list[Any] = []
-    monkeypatch.setattr("lit_agentrl.entry.ranks.are_started", lambda cfg: False)
-    monkeypatch.setattr("lit_agentrl.entry.ranks.share", lambda job, nodes: jobs_of.append(job))
-    monkeypatch.setattr("lit_agentrl.entry.ranks.start", start)
+    monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: False)
+    monkeypatch.setattr("lit_agentrl.runs.ranks.share", lambda job, nodes: jobs_of.append(job))
+    monkeypatch.setattr("lit_agentrl.runs.ranks.start", start)
     assert "run holds a run that another process has begun meanwhile" in refused(
         "env=bandit hydra.run.dir=run"
     )
@@ -281,8 +281,8 @@ def test_of_several_processes_the_first_owns_the_folder(monkeypatch: pytest.Monk
             Path("run", "summary.json").write_text("{}")
             raise ValueError("a rank has failed")
 
-        monkeypatch.setattr("lit_agentrl.entry.ranks.are_started", lambda cfg: False)
-        monkeypatch.setattr("lit_agentrl.entry.ranks.start", start)
+        monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: False)
+        monkeypatch.setattr("lit_agentrl.runs.ranks.start", start)
         with pytest.raises(SystemExit):
             main_train(["env=bandit", "hydra.run.dir=run"])
         assert Path("run", "summary.json").read_text() == "{}"

@@ -10,11 +10,12 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.entry import composition
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.parts import build_parts
-from lit_agentrl.entry.saved import _add_worker, _up_to_date, saved_config
-from lit_agentrl.rl.group_loss import GroupLoss
+from lit_agentrl.build.parts import build_parts
+from lit_agentrl.config import composition
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.saved import _add_worker, _up_to_date, saved_config
+from lit_agentrl.renamed import rename_targets
+from lit_agentrl.rl.policy.group_loss import GroupLoss
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 
@@ -29,7 +30,7 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     cfg.run_dir = str(tmp_path)
     cfg.engine.compile = value
     cfg.callbacks.collapse.action = "stop"
-    cfg.algo.entropy = {"_target_": "lit_agentrl.rl.entropy.bonus", "_partial_": True, "coef": 0.01}
+    cfg.algo.entropy = {"_target_": "lit_agentrl.rl.policy.entropy.bonus", "_partial_": True, "coef": 0.01}
     cfg.reward.rnd.seed = "${seed}"
     del (
         cfg["dialect"],
@@ -60,7 +61,7 @@ def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
         "_target_": "lit_agentrl.rl.algorithm.Algorithm", "name": "gvpo", "ratio": part, "clip": part, "kl": None,
         "advantage": {"_target_": "lit_agentrl.rl.gvpo.gvpo", "_partial_": True, "beta": 0.2},
     }  # fmt: skip
-    made = instantiate(_up_to_date({"algo": old})["algo"])
+    made = instantiate(_up_to_date(rename_targets({"algo": old}))["algo"])
     assert (
         isinstance(made, GroupLoss) and made.loss_of_groups.keywords == {"beta": 0.2} and made.name == "gvpo"
     )
@@ -86,7 +87,10 @@ def test_a_loss_that_is_no_more_is_not_resumed_as_another(tmp_path: Path, axis: 
 
 def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:
     old = {"_target_": "lit_agentrl.modules.critic.CriticOptim", "lr": 1e-4}
-    assert _up_to_date(old) == {"_target_": "lit_agentrl.update.settings.OptimSettings", "lr": 1e-4}
+    assert _up_to_date(rename_targets(old)) == {
+        "_target_": "lit_agentrl.update.settings.OptimSettings",
+        "lr": 1e-4,
+    }
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from lit_agentrl.entry import errors, screen
+from lit_agentrl import screen
+from lit_agentrl.config import errors
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from tests.engines.server import Faults, answer_of, serving
 from tests.entry.conftest import SMALL, Refused
 

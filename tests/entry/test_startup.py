@@ -25,8 +25,8 @@ COMMANDS = [  # entry point, arguments, what is printed
 ]
 PROBE = """
 import json, sys
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 sys.argv[0] = "train.py"
 for entry, arguments, _ in json.loads(sys.argv.pop()):
     try:
@@ -79,7 +79,7 @@ def test_the_probe_sees_what_a_checked_run_imports() -> None:
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_the_collector_is_as_before_and_leaves_what_was_imported_alone(is_enabled: bool) -> None:
     script = (
-        "import gc, json, sys; from lit_agentrl.entry import libraries\n"
+        "import gc, json, sys; from lit_agentrl.config import libraries\n"
         f"gc.enable() if {is_enabled} else gc.disable()\n"
         "libraries.load(); first = gc.get_freeze_count(); libraries.load()\n"
         "print(json.dumps([gc.isenabled(), first, gc.get_freeze_count(), 'torch' in sys.modules]))"

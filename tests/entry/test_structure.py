@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_dir
 
-from lit_agentrl.entry.composition import task_loader
-from lit_agentrl.entry.parts import Parts, build_parts
-from tests.conftest import ROOT, thinned
+from lit_agentrl.build.parts import Parts, build_parts
+from lit_agentrl.config.composition import task_loader
+from lit_agentrl.paths import CONFIG_DIR
+from tests.conftest import thinned
 
 INDEPENDENT = "algo/structure=independent"
 
 
 def built(*overrides: str) -> Parts:
-    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "src/lit_agentrl/conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
         cfg = compose("train", overrides=["env=bandit", *overrides])
         cfg.run_dir = "."
         return build_parts(cfg, task_loader())

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.entry import sweepers, threads
-from lit_agentrl.entry.composition import CONFIG_DIR, compose_job, search_path
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.sweepers import planned, require_one_value
+from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.runs import threads
+from lit_agentrl.runs.sweeps import sweepers
+from lit_agentrl.runs.sweeps.sweepers import planned, require_one_value
 from tests.conftest import thinned
 
 SWEEP = (pytest.mark.slow, pytest.mark.sweep)

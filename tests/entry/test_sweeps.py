@@ -21,11 +21,11 @@ import torch
 from omegaconf import OmegaConf
 
 from lit_agentrl.__main__ import main
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry import continuing, sweepers
-from lit_agentrl.entry.errors import UserError
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.errors import UserError
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.sweep import Entry, append, latest, read
+from lit_agentrl.runs.sweeps import continuing, sweepers
 from tests.conftest import ROOT
 from tests.entry.conftest import SMALL
 

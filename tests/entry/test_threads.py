@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from lit_agentrl.entry import threads
+from lit_agentrl.runs import threads
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.report.table import Metrics
 from tests.entry.conftest import SMALL, files
 

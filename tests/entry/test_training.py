@@ -16,17 +16,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.composition import load_option
 from lit_agentrl.distributed import StrategyDoors
-from lit_agentrl.engines import vllm_setup
-from lit_agentrl.entry import training
-from lit_agentrl.entry.composition import load_option
-from lit_agentrl.envs.bandit import Bandit
+from lit_agentrl.engines.served import vllm_setup
 from lit_agentrl.envs.base import Outcome, Task
+from lit_agentrl.envs.games.bandit import Bandit
 from lit_agentrl.envs.world import World
 from lit_agentrl.models.onednn import _CAPACITIES, _PREPARED
 from lit_agentrl.report import summary as reports
+from lit_agentrl.runs import training
 from tests.entry.conftest import Refused
 
 SMALL = [

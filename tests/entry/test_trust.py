@@ -12,13 +12,14 @@ import pytest
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
-from lit_agentrl.entry import composition
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.keeping import keep
-from lit_agentrl.entry.saved import saved_config, trust_note
-from lit_agentrl.entry.trust import _OF_LIGHTNING, UntrustedError, _get, settle
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config import composition
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.saved import saved_config, trust_note
+from lit_agentrl.config.trust import _OF_LIGHTNING, UntrustedError, _get, settle
+from lit_agentrl.evaluate.keeping import keep
+from lit_agentrl.renamed import rename_targets
 
 CALL = {"_target_": "os.system", "command": "touch owned"}
 HOSTILE = [  # key of a saved config, what a stranger wrote there
@@ -36,8 +37,8 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("env.game.command", "touch owned"),
     ("val.envs", [CALL]),
     ("algo._target_", "torch.load"),
-    ("algo.clip._target_", "lit_agentrl.rl.clipping.torch.hub.load"),
-    ("algo.clip._target_", "lit_agentrl.rl.clipping.Tensor"),
+    ("algo.clip._target_", "lit_agentrl.rl.policy.clipping.torch.hub.load"),
+    ("algo.clip._target_", "lit_agentrl.rl.policy.clipping.Tensor"),
     ("algo.clip", {**CALL, "_partial_": True}),
     ("algo.name", "${oc.env:HOME}"),
     ("algo.name", r"\${oc.env:HOME}"),
@@ -64,7 +65,7 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     (
         "env.game",
         {
-            "_target_": "lit_agentrl.envs.adapters.remote.Remote",
+            "_target_": "lit_agentrl.envs.hosted.remote.Remote",
             "_partial_": True,
             "url": "http://elsewhere",
         },
@@ -92,7 +93,7 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
     assert settled["callbacks"]["transcripts"]["dialect"] == settled["dialect"]
     other = copy.deepcopy(saved)
     other["optim"]["optimizer"]["_target_"] = "torch.optim.SGD"
-    other["algo"]["clip"]["_target_"] = "lit_agentrl.rl.clipping.cispo"
+    other["algo"]["clip"]["_target_"] = "lit_agentrl.rl.policy.clipping.cispo"
     others = {name: {"_target_": f"lightning.pytorch.callbacks.{name}"} for name in _OF_LIGHTNING}
     assert all(issubclass(_get(each["_target_"]), Callback) for each in others.values())
     other["callbacks"] |= others
@@ -103,7 +104,7 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
 def test_names_of_earlier_runs_stay(saved: dict[str, Any], name: str) -> None:
     other = copy.deepcopy(saved)
     other["algo"]["nll"] = {"_target_": f"lit_agentrl.rl.{name}"}
-    assert settle(other, Path("/runs/1"))["algo"]["nll"]
+    assert settle(rename_targets(other), Path("/runs/1"))["algo"]["nll"]
 
 
 @pytest.mark.parametrize(("key", "value"), HOSTILE, ids=lambda value: str(value)[:50])
@@ -182,7 +183,7 @@ def test_own_code_runs_again_where_the_run_is_trusted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "from lit_agentrl.envs.bandit import Bandit\nclass Mine(Bandit): pass\n"
+        "from lit_agentrl.envs.games.bandit import Bandit\nclass Mine(Bandit): pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     run: list[str] = []
@@ -191,8 +192,8 @@ def test_own_code_runs_again_where_the_run_is_trusted(
         run.append("evaluated")
         return SimpleNamespace(path="here")
 
-    monkeypatch.setattr("lit_agentrl.entry.evaluation.evaluate", evaluated)
-    monkeypatch.setattr("lit_agentrl.entry.training.train", lambda *_, **__: run.append("resumed"))
+    monkeypatch.setattr("lit_agentrl.evaluate.evaluation.evaluate", evaluated)
+    monkeypatch.setattr("lit_agentrl.runs.training.train", lambda *_, **__: run.append("resumed"))
     game = {"_target_": "mine.Mine", "payoff": "expected"}
     folder = write(tmp_path / "run", {**saved, "env": {**saved["env"], "game": game}})
     for main, command in ((main_evaluate, f"run={folder}"), (main_train, f"resume={folder}")):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_agentrl.entry.viewing import episode_view, turn_view
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
+from lit_agentrl.evaluate.viewing import episode_view, turn_view
 from lit_agentrl.report.table import as_text
 from lit_agentrl.text.dialects.answer import ANSWER
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.commands.weigh import main as main_weigh
+from lit_agentrl.cli.weigh import main as main_weigh
+from lit_agentrl.config.composition import compose_job, hydra_ready
 from lit_agentrl.data.episodes import EpisodeFolder
-from lit_agentrl.entry.composition import compose_job, hydra_ready
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from tests.conftest import nano_tokenizer
 from tests.entry.conftest import Refused

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lit_agentrl.envs.adapters.serving import GameServer
-from lit_agentrl.envs.adapters.sessions import Sessions
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosted.serving import GameServer
+from lit_agentrl.envs.hosted.sessions import Sessions
 
 
 @dataclass

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.envs.adapters.remote import Remote
 from lit_agentrl.envs.checker import check_env
+from lit_agentrl.envs.hosted.remote import Remote
 from tests.conftest import ROOT
 from tests.envs.started import started
 from tests.integration.conftest import assert_the_same_twice

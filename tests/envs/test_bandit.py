@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_agentrl.envs.bandit import RISKY_NAMES, SAFE_NAMES, Bandit
+from lit_agentrl.envs.games.bandit import RISKY_NAMES, SAFE_NAMES, Bandit
 
 
 def arms(env: Bandit) -> tuple[str, str]:

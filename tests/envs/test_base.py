@@ -10,10 +10,10 @@ import gymnasium
 import pytest
 
 import lit_agentrl.envs  # noqa: F401  (registers the games)
-from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Mixture, Task
-from lit_agentrl.envs.frozen_lake import FrozenLake
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.bandit import Bandit
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.envs.splits import MAX_ATTEMPTS, draw_for_split, split_of, stable_hash
 
 GAMES = [Sokoban, FrozenLake, Bandit]

@@ -14,15 +14,16 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.actions import Actions
-from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Mixture, Task, TextEnv
 from lit_agentrl.envs.checker import ContractError, check_env
-from lit_agentrl.envs.frozen_lake import FrozenLake
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.bandit import Bandit
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.envs.world import World
+from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import served_game, served_openenv
 
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
+CONF = CONFIG_DIR / "env"
 FILES = sorted(CONF.glob("*.yaml"))
 PROBLEMS = Path(__file__).parents[2] / "examples/own_data/problems.jsonl"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.code import Code, unfenced
-from lit_agentrl.envs.code_tasks import LAST, MIDDLE, CodeTask
 from lit_agentrl.envs.levels import lookup
-from lit_agentrl.envs.sandbox import Limits, run
+from lit_agentrl.envs.tasks.code import Code, unfenced
+from lit_agentrl.envs.tasks.code_tasks import LAST, MIDDLE, CodeTask
+from lit_agentrl.envs.tasks.sandbox import Limits, run
 from tests.conftest import load_task_yaml
 from tests.envs.processes import printed_alike
 
@@ -100,13 +100,13 @@ def test_gold_solves_and_another_process_sees_the_same() -> None:
             env.reset(seed=seed)
             assert env.step((env.optimal_actions(horizon=1) or [""])[0])[1] == 1.0
     printed_alike(
-        "from lit_agentrl.envs.code import Code\nenv = Code()\n"
+        "from lit_agentrl.envs.tasks.code import Code\nenv = Code()\n"
         "for seed in range(20): print(env.reset(seed=seed), env._hidden, env.state_key())"
     )
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_agentrl.envs.sandbox._pools", {})
+    monkeypatch.setattr("lit_agentrl.envs.tasks.sandbox._pools", {})
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     with pytest.raises(
         ValueError, match=r"^this game needs pydantic-monty .*pip install 'lit-agentrl\[code\]'$"

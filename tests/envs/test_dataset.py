@@ -16,14 +16,15 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from examples.own_data.verify import verify
-from lit_agentrl.entry.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, search_path
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.dataset import Dataset, Verdict, exact
 from lit_agentrl.envs.levels import level_key, levels_file, lookup, measure
+from lit_agentrl.envs.tasks.dataset import Dataset, Verdict, exact
+from lit_agentrl.paths import CONFIG_DIR
 
 ROOT = Path(__file__).parents[2]
-CONF = ROOT / "src/lit_agentrl/conf/env/dataset.yaml"
+CONF = CONFIG_DIR / "env/dataset.yaml"
 SUMS = [{"question": f"{a} + {b} ?", "answer": a + b} for a in range(10) for b in range(10)]
 GOOD = b'{"question": "1 + 1 ?", "answer": 2}\n'
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, load_task_yaml
 from tests.envs.processes import printed_alike
 
@@ -18,7 +19,7 @@ NEEDS = {
     "bfcl": "bfcl_eval", "code": "pydantic_monty", "babyai": "minigrid", "textarena": "textarena",
     "reasoning_gym": "reasoning_gym",
 }  # fmt: skip
-WORLDS = sorted(file.stem for file in (ROOT / "src/lit_agentrl/conf/env").glob("*.yaml"))
+WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
 MINUTES = {"babyai", "textarena", "reasoning_gym"}  # that they take
 SCRIPT = """
 import dataclasses, hashlib, json
@@ -49,7 +50,7 @@ def marked(name: str) -> tuple[pytest.MarkDecorator, ...]:
 def test_a_thousand_instances(name: str) -> None:
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed (docs/adapters.md)")
-    file = ROOT / f"src/lit_agentrl/conf/env/{name}.yaml"
+    file = CONFIG_DIR / f"env/{name}.yaml"
     problems = str(ROOT / "examples/own_data/problems.jsonl")
     script = SCRIPT.format(file=str(file), problems=problems, split=SPLIT, number=NUMBER)
     _, instances, plain = json.loads(printed_alike(script))

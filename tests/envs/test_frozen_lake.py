@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from lit_agentrl.envs.frozen_lake import FrozenLake
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
 
 
 def place(env: FrozenLake, rows: list[str], square: int) -> None:

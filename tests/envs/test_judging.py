@@ -15,9 +15,9 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.judging import Judging, ranks_rightly
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.envs.splits import split_of
+from lit_agentrl.envs.tasks.judging import Judging, ranks_rightly
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.judging import Criteria
 from lit_agentrl.models.remote import load_remote

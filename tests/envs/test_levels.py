@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.commands.levels import main
+from lit_agentrl.cli.levels import main
 from lit_agentrl.envs import levels
-from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.games.bandit import Bandit
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.paths import CONFIG_DIR
 
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/env"
+CONF = CONFIG_DIR / "env"
 NAMES = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
 
 
@@ -98,7 +98,7 @@ def test_a_level_that_a_game_does_not_say_is_unknown():
 def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "levelled.py").write_text(
-        "from lit_agentrl.envs.bandit import Bandit\nclass Mine(Bandit):\n    pass\n"
+        "from lit_agentrl.envs.games.bandit import Bandit\nclass Mine(Bandit):\n    pass\n"
     )
     (tmp_path / "env").mkdir()
     config = OmegaConf.load(CONF / "bandit.yaml")

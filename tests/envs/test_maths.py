@@ -13,10 +13,10 @@ import pytest
 
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import lookup
-from lit_agentrl.envs.maths import Maths
-from lit_agentrl.envs.maths_answers import MAX_LENGTH, Form, expression, judge
-from lit_agentrl.envs.maths_tasks import TOPICS, Draw, spelt
 from lit_agentrl.envs.splits import SPLITS, keyed_rng
+from lit_agentrl.envs.tasks.maths import Maths
+from lit_agentrl.envs.tasks.maths_answers import MAX_LENGTH, Form, expression, judge
+from lit_agentrl.envs.tasks.maths_tasks import TOPICS, Draw, spelt
 from tests.conftest import load_task_yaml
 from tests.envs.processes import printed_alike
 
@@ -122,7 +122,7 @@ def test_gold_solves_and_another_process_sees_the_same() -> None:
             assert env.step((env.optimal_actions(horizon=1) or [""])[0])[1] == 1.0
         assert len(met) == 3 * len(TOPICS)
     printed_alike(
-        "from lit_agentrl.envs.maths import Maths\nenv = Maths()\n"
+        "from lit_agentrl.envs.tasks.maths import Maths\nenv = Maths()\n"
         "for seed in range(99): print(env.reset(seed=seed), env.optimal_actions(horizon=1), env.state_key())"
     )
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from lit_agentrl.actions import ToolCall
-from lit_agentrl.envs.adapters.mcp import Mcp
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosted.mcp import Mcp
 from lit_agentrl.envs.levels import measure
-from lit_agentrl.rollout.seats import Seats
+from lit_agentrl.rollout.worlds.seats import Seats
 from tests.conftest import ROOT
 from tests.envs.started import started
 

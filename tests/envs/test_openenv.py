@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.envs.adapters.openenv import OpenEnv
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
+from lit_agentrl.envs.hosted.openenv import OpenEnv
 from lit_agentrl.envs.levels import level_key
-from lit_agentrl.rollout.seats import Seats
+from lit_agentrl.rollout.worlds.seats import Seats
 from tests.envs.openenv_raw import serving
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.envs.adapters.openenv import OpenEnv
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
+from lit_agentrl.envs.hosted.openenv import OpenEnv
 from lit_agentrl.envs.levels import measure
 from tests.conftest import ROOT
 from tests.envs.started import started

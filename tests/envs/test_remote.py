@@ -21,12 +21,12 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from examples.own_tools.vault import Vault
-from lit_agentrl.commands.serve_env import main
+from lit_agentrl.cli.serve_env import main
 from lit_agentrl.envs.adapters.reasoning_gym import ReasoningGym
-from lit_agentrl.envs.adapters.remote import Remote
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.frozen_lake import FrozenLake
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
+from lit_agentrl.envs.hosted.remote import Remote
 from lit_agentrl.envs.levels import level_key
 from lit_agentrl.envs.world import World
 from lit_agentrl.rollout.scheduler import Scheduler

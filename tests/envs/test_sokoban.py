@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from lit_agentrl.envs.sokoban import VOCABULARIES, Sokoban, solve
+from lit_agentrl.envs.games.sokoban import VOCABULARIES, Sokoban, solve
 
 
 def cells_of(picture: list[str], symbols: str) -> list[list[int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.strategies import sharded_io
 from tests.conftest import ROOT
 

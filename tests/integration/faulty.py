@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from lit_agentrl import seeds
-from lit_agentrl.envs.bandit import Bandit
-from lit_agentrl.envs.frozen_lake import FrozenLake
+from lit_agentrl.envs.games.bandit import Bandit
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
 
 GROWN_MB = 4096
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.entry.ownership import owner
+from lit_agentrl.runs.ownership import owner
 from tests.engines.server import serving
 from tests.integration.conftest import assert_equal_runs, checkpoint_of, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from lit_agentrl.envs.bandit import RISKY_NAMES
+from lit_agentrl.envs.games.bandit import RISKY_NAMES
 from tests.engines.server import chat_of
 
 LESSON = "Take the risky one"

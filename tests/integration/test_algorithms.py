@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.report import summary as reports
 from tests.conftest import sampled

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lit_agentrl.callbacks.transcripts import read
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.episode import Segment
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler

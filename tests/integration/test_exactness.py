@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from tests.integration.conftest import TINY, assert_equal_runs, outcome
 
 

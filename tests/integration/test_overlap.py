@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lit_agentrl.callbacks.transcripts import read as read_transcripts
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, assert_equal_runs, outcome
 
@@ -81,7 +81,7 @@ def test_a_playing_process_that_fails_ends_the_run_with_one_line(
 ) -> None:
     """The engine's file is broken for the process that starts after the run has loaded it."""
     (tmp_path / "fragile.py").write_text(
-        "from lit_agentrl.engines.native import NativeEngine\n"
+        "from lit_agentrl.engines.native.engine import NativeEngine\n"
         "class Fragile(NativeEngine):\n"
         "    import multiprocessing\n"
         "    if multiprocessing.parent_process() is not None:\n"

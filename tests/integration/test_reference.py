@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from tests.integration.conftest import TINY, assert_equal_runs, checkpoint_of, command, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.sweep]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.commands.collect import main as main_collect
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.collect import main as main_collect
+from lit_agentrl.cli.train import main as main_train
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, assert_equal_runs, outcome
 from tests.rewards.test_model import model as reward_model
@@ -21,7 +21,7 @@ STATEFUL = "reward=[count,rnd,icm,delta,normalise,tripwire]"
 
 JUDGED = """
 judge:
-  _target_: lit_agentrl.rewards.judge.Judge
+  _target_: lit_agentrl.rewards.learned.judge.Judge
   engine:
     _target_: tests.rewards.test_judge.Reading
     _partial_: true

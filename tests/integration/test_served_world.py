@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from tests.conftest import ROOT
 from tests.envs.started import started
 from tests.integration.conftest import assert_equal_runs, environment, outcome, run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.slow_worlds import EPISODES, TURNS, play, play_vector, tokens
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.envs.hosting import Hosting
 from tests.integration.conftest import assert_equal_runs, outcome
 

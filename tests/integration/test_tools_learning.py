@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,9 @@ from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import adapters_off
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.rl import kl, value_loss
-from lit_agentrl.rl.critic_advantages import gae_token
+from lit_agentrl.rl.credit import value_loss
+from lit_agentrl.rl.credit.critic_advantages import gae_token
+from lit_agentrl.rl.policy import kl
 from lit_agentrl.update.critic import separate, shared
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import tiny_policy

@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import LoRA, adapter_layers, adapters_off, fingerprint, merged
 from lit_agentrl.models.policy import Policy, load_nano, load_pretrained

@@ -12,8 +12,8 @@ import torch
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.rl import aggregation, clipping, kl, ratios
-from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.policy import aggregation, clipping, kl, ratios
+from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.update.conftest import algorithm, recorded, step
@@ -142,7 +142,7 @@ def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved():
 
 
 def _raw_return(*, return_B, is_action_BT):
-    from lit_agentrl.rl.advantages import Advantage, broadcast_to_actions
+    from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions
 
     return Advantage(broadcast_to_actions(return_B, is_action_BT))
 

@@ -15,16 +15,17 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.commands.evaluate import main as main_evaluate
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
 from lit_agentrl.modules.reward import RewardModule
-from lit_agentrl.rewards.scoring import turn_values
-from lit_agentrl.rl.several_heads import SeveralHeads
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rl.preference.several_heads import SeveralHeads
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import nano_tokenizer, tiny_policy
-from tests.rl.test_algo_configs import CONF, REWARD_MODELS
+from tests.rl.test_algo_configs import REWARD_MODELS
 from tests.update.bare import BareModule
 from tests.update.conftest import recorded
 
@@ -34,7 +35,7 @@ class BareReward(RewardModule, BareModule):
 
 
 def objective(name: str) -> Any:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         section = compose("train", overrides=[f"algo={name}"]).algo
     del section.structure
     return instantiate(section)
@@ -122,7 +123,7 @@ def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path)
         assert "\n" not in str(raised.value)
     for path, said in (
         (str(tmp_path / "no"), "is not there; looked for"),
-        (str(CONF), "holds no reward model"),
+        (str(CONFIG_DIR), "holds no reward model"),
     ):
         with pytest.raises(ValueError, match=said):
             read_about(path)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import advantages, aggregation
-from lit_agentrl.rl.algorithm import Algorithm, policy_loss
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.credit import advantages
 from lit_agentrl.rl.objective import metric_values
+from lit_agentrl.rl.policy import aggregation
+from lit_agentrl.rl.policy.algorithm import Algorithm, policy_loss
 from tests.oracle.batches import Batch
 
 NORM = 30  # the constant of Dr. GRPO

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lit_agentrl.rl import advantages, critic_advantages, kl
-from lit_agentrl.rl.aggregation import token_mean
-from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.clipping import none as no_clip
-from lit_agentrl.rl.penalties import shape_rewards
-from lit_agentrl.rl.ratios import token
+from lit_agentrl.rl.credit import advantages, critic_advantages
+from lit_agentrl.rl.policy import kl
+from lit_agentrl.rl.policy.aggregation import token_mean
+from lit_agentrl.rl.policy.algorithm import Algorithm
+from lit_agentrl.rl.policy.clipping import none as no_clip
+from lit_agentrl.rl.policy.penalties import shape_rewards
+from lit_agentrl.rl.policy.ratios import token
 from tests.oracle.batches import alone, batches, filled, mask, random_batch
 
 pytestmark = pytest.mark.oracle

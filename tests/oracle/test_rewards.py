@@ -9,9 +9,9 @@ import torch
 
 from lit_agentrl.actions import Actions
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.format import Format
-from lit_agentrl.rewards.overlong import Overlong
-from lit_agentrl.rewards.repetition import Repetition
+from lit_agentrl.rewards.shaping.format import Format
+from lit_agentrl.rewards.shaping.overlong import Overlong
+from lit_agentrl.rewards.shaping.repetition import Repetition
 from lit_agentrl.text.dialects.answer import ANSWER
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.oracles import load

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from lit_agentrl.rl import entropy
+from lit_agentrl.rl.policy import entropy
 from tests.oracle.batches import batches, filled, mask
 from tests.oracle.oracles import load, trainer, trl_loss
 

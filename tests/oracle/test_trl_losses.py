@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.rl import aggregation, clipping, entropy, kl, ratios
+from lit_agentrl.rl.policy import aggregation, clipping, entropy, kl, ratios
 from tests.oracle.batches import batches, filled, random_batch
 from tests.oracle.losses import NORM, ours, with_gradient
 from tests.oracle.oracles import load, trainer, trl_loss

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import links, pairing, scores
-from lit_agentrl.rl.exploring import Exploring
+from lit_agentrl.rl.preference import links, pairing, scores
+from lit_agentrl.rl.preference.exploring import Exploring
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.losses import with_gradient
 from tests.oracle.oracles import load

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import links, margins, pairing, scores, unpaired
-from lit_agentrl.rl.preference import NLL, PreferenceLoss
-from lit_agentrl.rl.unpaired import PointwiseLoss
+from lit_agentrl.rl.preference import links, margins, pairing, scores, unpaired
+from lit_agentrl.rl.preference.objective import NLL, PreferenceLoss
+from lit_agentrl.rl.preference.unpaired import PointwiseLoss
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.losses import with_gradient
 from tests.oracle.oracles import Accelerator, load

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import scores, unpaired
+from lit_agentrl.rl.preference import scores, unpaired
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.losses import with_gradient
 from tests.oracle.oracles import load

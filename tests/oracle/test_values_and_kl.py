@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.rl import aggregation, entropy, kl, kl_control, value_loss
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.credit import value_loss
+from lit_agentrl.rl.policy import aggregation, entropy, kl, kl_control
 from tests.oracle.batches import NUM_BATCHES, VOCABULARY, batches, filled, mask
 from tests.oracle.losses import MODES, NORM, aggregated, with_gradient
 

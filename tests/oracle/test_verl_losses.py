@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import aggregation, clipping, ratios
+from lit_agentrl.rl.policy import aggregation, clipping, ratios
 from tests.oracle.batches import batches, filled, mask, random_batch
 from tests.oracle.losses import MODES, NORM, aggregated, ours, with_gradient
 from tests.oracle.oracles import load

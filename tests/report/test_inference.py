@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lit_agentrl.report import inference, power
+from lit_agentrl.report.page import inference, power
 from lit_agentrl.report.statistics import mean_interval, pass_at_k, wilson_interval
 
 VALUES = [0.2, 0.5, 0.35, 0.4, 0.1]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.__main__ import main
-from lit_agentrl.report import page
+from lit_agentrl.report.page import files as page
 from tests.report.conftest import MakeRun
 
 EVIL = "<script>alert(1)</script>|`=cmd()`"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.__main__ import main
-from lit_agentrl.report.regimes import Played, Thinking, parse, regime
+from lit_agentrl.report.page.regimes import Played, Thinking, parse, regime
 from tests.report.conftest import MakeRun
 from tests.report.test_page import EVIL, Tags
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.report.rules import Rule
-from lit_agentrl.report.signals import reward_gap
+from lit_agentrl.monitor.rules import Rule
+from lit_agentrl.monitor.signals import reward_gap
 
 STEADY = [1.0, 1.2, 0.8, 1.1, 0.9] * 12
 

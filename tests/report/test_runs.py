@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.report import sweep
-from lit_agentrl.report.cells import Name, group
-from lit_agentrl.report.runs import flat_settings, load
+from lit_agentrl.report.page.cells import Name, group
+from lit_agentrl.report.page.runs import flat_settings, load
 from tests.report.conftest import MakeRun, edit
 
 

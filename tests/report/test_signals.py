@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from lit_agentrl.distributed import rank, world_size
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
-from lit_agentrl.report.rules import Rule
-from lit_agentrl.report.signals import of_replies
+from lit_agentrl.monitor.rules import Rule
+from lit_agentrl.monitor.signals import of_replies
 from tests.strategies.processes import on_ranks
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.train import main as main_train
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.rewards.base import Points
-from lit_agentrl.rewards.cost import LearnedCost
 from lit_agentrl.rewards.function import Function
-from lit_agentrl.rewards.model import Learned
+from lit_agentrl.rewards.learned.cost import LearnedCost
+from lit_agentrl.rewards.learned.model import Learned
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.pack import pack
 from tests.rewards.conftest import context

@@ -14,8 +14,8 @@ from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.unpaired import Unpaired
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import Criteria, Unreadable
-from lit_agentrl.rewards.judge import Judge
-from lit_agentrl.rewards.meta import Meta
+from lit_agentrl.rewards.learned.judge import Judge
+from lit_agentrl.rewards.learned.meta import Meta
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint

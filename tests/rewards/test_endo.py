@@ -11,7 +11,7 @@ import torch
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.rewards.endo import Endogenous, endogenous
+from lit_agentrl.rewards.learned.endo import Endogenous, endogenous
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from tests.conftest import nano_tokenizer, tiny_policy
 from tests.rewards.conftest import context, episode, turn

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from lit_agentrl.rewards.function import Function
-from lit_agentrl.rewards.length import Length
 from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rewards.shaping.length import Length
 from tests.rewards.conftest import episode, turn
 
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from lit_agentrl.engines.base import TurnRequest
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.engines.openai import OpenAIEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import Criteria, Unreadable, best_judged, voted
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rewards.base import RewardContext
-from lit_agentrl.rewards.judge import Judge
-from lit_agentrl.rewards.meta import Meta
+from lit_agentrl.rewards.learned.judge import Judge
+from lit_agentrl.rewards.learned.meta import Meta
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.adviser import Adviser
 from tests.conftest import nano_tokenizer

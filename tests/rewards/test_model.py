@@ -17,15 +17,16 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.reward_model import ABOUT, WEIGHTS, About, of_weights, save_head
-from lit_agentrl.report.signals import learned_gap
-from lit_agentrl.rewards.model import Learned
+from lit_agentrl.monitor.signals import learned_gap
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.rewards.learned.model import Learned
+from lit_agentrl.rewards.learned.scoring import rows_of
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rewards.scoring import rows_of
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
-from tests.conftest import ROOT, nano_tokenizer, tiny_policy
+from tests.conftest import nano_tokenizer, tiny_policy
 from tests.rewards.conftest import context, episode, turn
 
-RULES = ROOT / "src/lit_agentrl/conf/callbacks/collapse/default.yaml"
+RULES = CONFIG_DIR / "callbacks/collapse/default.yaml"
 
 
 @cache

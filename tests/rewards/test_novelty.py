@@ -10,10 +10,10 @@ import re
 import pytest
 import torch
 
-from lit_agentrl.rewards.count import Count
-from lit_agentrl.rewards.icm import IntrinsicCuriosity, transitions
-from lit_agentrl.rewards.moments import Moments
-from lit_agentrl.rewards.rnd import RandomNetworkDistillation, embed
+from lit_agentrl.rewards.learned.icm import IntrinsicCuriosity, transitions
+from lit_agentrl.rewards.learned.rnd import RandomNetworkDistillation, embed
+from lit_agentrl.rewards.shaping.count import Count
+from lit_agentrl.rewards.shaping.moments import Moments
 from tests.conftest import load_task_yaml
 from tests.rewards.conftest import context, episode, turn
 

@@ -10,15 +10,15 @@ import torch
 
 from lit_agentrl.episode import EndReason
 from lit_agentrl.rewards.base import Shaping
-from lit_agentrl.rewards.caps import Caps
-from lit_agentrl.rewards.count import Count
-from lit_agentrl.rewards.delta import Delta
-from lit_agentrl.rewards.format import Format
-from lit_agentrl.rewards.length import Length
-from lit_agentrl.rewards.normalise import Normalise
+from lit_agentrl.rewards.learned.rnd import RandomNetworkDistillation
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rewards.rnd import RandomNetworkDistillation
-from lit_agentrl.rewards.top_lambda import TopLambda
+from lit_agentrl.rewards.shaping.caps import Caps
+from lit_agentrl.rewards.shaping.count import Count
+from lit_agentrl.rewards.shaping.delta import Delta
+from lit_agentrl.rewards.shaping.format import Format
+from lit_agentrl.rewards.shaping.length import Length
+from lit_agentrl.rewards.shaping.normalise import Normalise
+from lit_agentrl.rewards.shaping.top_lambda import TopLambda
 from lit_agentrl.rewards.tripwire import TripWire
 from lit_agentrl.rollout.pack import pack
 from tests.rewards.conftest import context, episode, golden, sized, turn

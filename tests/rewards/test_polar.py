@@ -10,9 +10,9 @@ import pytest
 
 from lit_agentrl.data.referred import behind
 from lit_agentrl.episode import Episode
+from lit_agentrl.rewards.learned.polar import BesideReference
+from lit_agentrl.rewards.learned.scoring import rows_of
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rewards.polar import BesideReference
-from lit_agentrl.rewards.scoring import rows_of
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 from tests.conftest import nano_tokenizer
 from tests.rewards.conftest import context, episode, turn

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_agentrl.envs.base import Task
-from lit_agentrl.rewards.potential import Potential, StepsToGoal
+from lit_agentrl.rewards.shaping.potential import Potential, StepsToGoal
 from tests.conftest import load_task_yaml
 from tests.rewards.conftest import episode, turn
 from tests.rollout.conftest import Count

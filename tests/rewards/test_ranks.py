@@ -10,13 +10,13 @@ import pytest
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from lit_agentrl.rewards.count import Count
-from lit_agentrl.rewards.format import Format
-from lit_agentrl.rewards.icm import IntrinsicCuriosity
-from lit_agentrl.rewards.normalise import Normalise
+from lit_agentrl.rewards.learned.icm import IntrinsicCuriosity
+from lit_agentrl.rewards.learned.rnd import RandomNetworkDistillation
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.rewards.rnd import RandomNetworkDistillation
-from lit_agentrl.rewards.top_lambda import TopLambda
+from lit_agentrl.rewards.shaping.count import Count
+from lit_agentrl.rewards.shaping.format import Format
+from lit_agentrl.rewards.shaping.normalise import Normalise
+from lit_agentrl.rewards.shaping.top_lambda import TopLambda
 from tests.rewards.conftest import context, golden
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.remembered import Remembered
+from lit_agentrl.rewards.learned.remembered import Remembered
 from tests.rewards.conftest import episode, turn
 
 

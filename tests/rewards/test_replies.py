@@ -7,11 +7,11 @@ import math
 import pytest
 
 from lit_agentrl.actions import Actions
-from lit_agentrl.rewards.cosine import Cosine
-from lit_agentrl.rewards.format import Format
-from lit_agentrl.rewards.length import Length
-from lit_agentrl.rewards.overlong import Overlong
-from lit_agentrl.rewards.repetition import Repetition
+from lit_agentrl.rewards.shaping.cosine import Cosine
+from lit_agentrl.rewards.shaping.format import Format
+from lit_agentrl.rewards.shaping.length import Length
+from lit_agentrl.rewards.shaping.overlong import Overlong
+from lit_agentrl.rewards.shaping.repetition import Repetition
 from lit_agentrl.text.dialects.answer import ANSWER
 from tests.rewards.conftest import episode, sized, turn
 

@@ -8,9 +8,9 @@ from itertools import permutations
 import pytest
 import torch
 
-from lit_agentrl.rewards.delta import Delta
-from lit_agentrl.rewards.top_lambda import TopLambda
-from lit_agentrl.rl.advantages import group_mean_std
+from lit_agentrl.rewards.shaping.delta import Delta
+from lit_agentrl.rewards.shaping.top_lambda import TopLambda
+from lit_agentrl.rl.credit.advantages import group_mean_std
 from tests.rewards.conftest import episode, golden, sized, turn
 
 

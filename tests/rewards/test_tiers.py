@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.tiers import Tiers, called_name
+from lit_agentrl.rewards.shaping.tiers import Tiers, called_name
 from tests.conftest import load_task_yaml
 from tests.rewards.conftest import episode, turn
 

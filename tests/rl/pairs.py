@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import links, pairing, scores
-from lit_agentrl.rl.preference import PreferenceLoss
+from lit_agentrl.rl.preference import links, pairing, scores
+from lit_agentrl.rl.preference.objective import PreferenceLoss
 
 # summed log-probs (nats) of policy and reference, lengths (tokens), points; chosen side first
 POLICY = [(-12.0, -14.0), (-4.0, -3.5), (-9.0, -6.0)]

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.credit import advantages
 
 SCALAR = [
     (advantages.group_mean, {}, [0.5, -0.5, 0, 0.366667, 0.366667, -0.733333]),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch, columns
-from lit_agentrl.rl import clipping, filters, kl
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
+from lit_agentrl.rl.policy import clipping, filters, kl
 
 
 def part(*, return_B: Tensor, state_key_BK: Tensor, value_BT: Tensor | None = None, eps: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.rl import clipping
+from lit_agentrl.rl.policy import clipping
 
 RHO = torch.tensor([[0.5, 0.9, 1.1, 1.5, 6.0]], dtype=torch.float64)
 ADV = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import advantages, aggregation, clipping, ratios
-from lit_agentrl.rl.algorithm import Algorithm, policy_loss
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.clipping import log_wide
+from lit_agentrl.rl.credit import advantages
+from lit_agentrl.rl.policy import aggregation, clipping, ratios
+from lit_agentrl.rl.policy.algorithm import Algorithm, policy_loss
+from lit_agentrl.rl.policy.clipping import log_wide
 
 SEQ = aggregation.seq_mean_token_mean
 HUGE = {"low": 100.0, "high": 100.0}

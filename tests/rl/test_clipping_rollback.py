@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.rl.clipping import rollback, symmetric
+from lit_agentrl.rl.policy.clipping import rollback, symmetric
 
 RHO = torch.tensor([0.5, 0.9, 1.1, 1.5]).repeat(3, 1)
 ADV = torch.tensor([[2.0], [-1.0], [0.0]]).repeat(1, 4)

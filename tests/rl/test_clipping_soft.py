@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lit_agentrl.rl.clipping import none, soft_gate
+from lit_agentrl.rl.policy.clipping import none, soft_gate
 
 RHO = torch.tensor([[1.0, 2.0, 0.5, 4.0]], dtype=torch.float64).repeat(3, 1)
 ADV = torch.tensor([[2.0], [-1.0], [0.0]], dtype=torch.float64).repeat(1, 4)

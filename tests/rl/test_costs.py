@@ -8,10 +8,11 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import advantages, aggregation, clipping, critic_advantages, kl, ratios
-from lit_agentrl.rl.algorithm import Algorithm
-from lit_agentrl.rl.costs import COEF_MIN, Lagrange, as_rewards, mean_cost
-from lit_agentrl.rl.value_loss import clipped, clipped_with_costs
+from lit_agentrl.rl.credit import advantages, critic_advantages
+from lit_agentrl.rl.credit.value_loss import clipped, clipped_with_costs
+from lit_agentrl.rl.policy import aggregation, clipping, kl, ratios
+from lit_agentrl.rl.policy.algorithm import Algorithm
+from lit_agentrl.rl.policy.costs import COEF_MIN, Lagrange, as_rewards, mean_cost
 from tests.rl.ragged import fresh, ragged
 
 COSTS = [[1.0, 0.0], [0.5, 0.5], [0.0, 2.0], [0.0, 0.0], [1.0], [0.0, 0.25]]  # of the turns of each row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +11,11 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import critic_advantages
-from lit_agentrl.rl.advantages import Advantage, mc_return
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
-from lit_agentrl.rl.critic_advantages import gae_bilevel, gae_token, gae_turn, n_step
+from lit_agentrl.rl.credit import critic_advantages
+from lit_agentrl.rl.credit.advantages import Advantage, mc_return
+from lit_agentrl.rl.credit.critic_advantages import gae_bilevel, gae_token, gae_turn, n_step
 from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, turn_index
 
 NAN = float("nan")
@@ -314,7 +314,7 @@ def test_nothing_carries_gradient_and_the_dtype_is_that_of_the_reward(valued, fn
 @pytest.mark.parametrize("fn", FNS)
 def test_the_yaml_says_what_the_function_defaults_to(fn):
     name = fn.__name__
-    text = (Path(__file__).parents[2] / f"src/lit_agentrl/conf/algo/advantage/{name}.yaml").read_text()
+    text = (CONFIG_DIR / f"algo/advantage/{name}.yaml").read_text()
     part = instantiate(OmegaConf.create(text))
     assert part.func is getattr(critic_advantages, name)
     assert part.keywords == {

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lit_agentrl.rl.entropy import AdaptiveBonus, top_entropy_quantile
+from lit_agentrl.rl.policy.entropy import AdaptiveBonus, top_entropy_quantile
 
 ADAPTIVE = {"target": 0.5, "delta": 0.01, "max_coef": 0.025}
 

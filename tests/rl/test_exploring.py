@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import comparison_advantages, links, pairing, row_selection, scores
-from lit_agentrl.rl.exploring import Exploring
+from lit_agentrl.rl.credit import comparison_advantages
 from lit_agentrl.rl.objective import metric_values
+from lit_agentrl.rl.policy import row_selection
+from lit_agentrl.rl.preference import links, pairing, scores
+from lit_agentrl.rl.preference.exploring import Exploring
 from tests.rl.pairs import loss_of as pairs_loss
 from tests.rl.pairs import objective, rows, three
 from tests.rl.ragged import fresh, loss_of, ragged

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import filters
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.policy import filters
 
 
 def select(ratio, returns, groups):

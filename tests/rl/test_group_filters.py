@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import filters
 from lit_agentrl.rl.binding import bind, try_out
-from lit_agentrl.rl.filters import dynamic_sampling, min_p, reject_uniform, std_nucleus, var_threshold
+from lit_agentrl.rl.policy import filters
+from lit_agentrl.rl.policy.filters import dynamic_sampling, min_p, reject_uniform, std_nucleus, var_threshold
 
 NAN = float("nan")
 FILTERS = [

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.gvpo import gvpo_loss
+from lit_agentrl.rl.credit import advantages
+from lit_agentrl.rl.policy.gvpo import gvpo_loss
 
 
 def with_advantage(tensors):

@@ -1,6 +1,6 @@
 """Where one rule is a special case of another, it gives the same numbers: on random ragged batches, float64.
 
-``docs/evidence.md`` lists these and the identities that stand in the files of single rules.
+``docs/findings/proofs.md`` lists these and the identities that stand in the files of single rules.
 """
 
 from __future__ import annotations
@@ -11,15 +11,10 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import (
-    advantages,
-    critic_advantages,
-    entropy,
-    filters,
-    row_selection,
-)
-from lit_agentrl.rl import structured_advantages as structured
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.credit import advantages, critic_advantages
+from lit_agentrl.rl.credit import structured_advantages as structured
+from lit_agentrl.rl.policy import entropy, filters, row_selection
 from tests.rl.ragged import advantages_of, loss_of, mix, ragged
 
 ONE_TOKEN = {"turns": (1, 1), "reply": (1, 1)}  # trajectories of one sampled token

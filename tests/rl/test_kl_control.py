@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import kl
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.kl_control import COEF_MAX, COEF_MIN, Fixed, PPOPenalty, SeedThreshold, Ziegler
+from lit_agentrl.rl.policy import kl
+from lit_agentrl.rl.policy.kl_control import COEF_MAX, COEF_MIN, Fixed, PPOPenalty, SeedThreshold, Ziegler
 
 ALL = [Fixed(), Ziegler(target=6.0, horizon=1e4), PPOPenalty(), SeedThreshold()]
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import entropy, kl
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.policy import entropy, kl
 
 
 def test_kl_estimators(batch):

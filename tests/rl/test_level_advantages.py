@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.level_advantages import two_level
+from lit_agentrl.rl.credit import advantages
+from lit_agentrl.rl.credit.level_advantages import two_level
 from tests.rl.ragged import ragged
 
 # turns of two trajectories as (planner's or executor's, points); turn k has k % 2 + 1 tokens

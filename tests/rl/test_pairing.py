@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import pairing
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.preference import pairing
 from tests.rl.pairs import rows
 from tests.rl.ragged import ragged
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import advantages, aggregation, clipping, entropy, kl, ratios
-from lit_agentrl.rl.algorithm import Algorithm, policy_loss
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.credit import advantages
 from lit_agentrl.rl.objective import add_metrics, metric_values
-from lit_agentrl.rl.penalties import shape_rewards
+from lit_agentrl.rl.policy import aggregation, clipping, entropy, kl, ratios
+from lit_agentrl.rl.policy.algorithm import Algorithm, policy_loss
+from lit_agentrl.rl.policy.penalties import shape_rewards
 
 LINEAR = partial(clipping.symmetric, epsilon=0.2)
 HIGHER = clipping.clip_higher

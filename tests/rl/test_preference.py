@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.rl import links, margins, pairing, scores
 from lit_agentrl.rl.objective import metric_values
-from lit_agentrl.rl.preference import NLL
+from lit_agentrl.rl.preference import links, margins, pairing, scores
+from lit_agentrl.rl.preference.objective import NLL
 from tests.rl.pairs import LENGTH, POLICY, each, loss_of, objective, rows, several_turns, three
 
 AVERAGED = {"score": scores.length_averaged, "reference": scores.without}

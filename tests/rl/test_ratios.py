@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.rl import aggregation, ratios
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.policy import aggregation, ratios
 
 RATIOS = [ratios.none, ratios.token, ratios.turn, ratios.trajectory, ratios.sequence, ratios.sequence_token]
 

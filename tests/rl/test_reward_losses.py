@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import links, margins, pairing, unpaired
-from lit_agentrl.rl.judging import Verdicts, judge, sign_metrics
 from lit_agentrl.rl.objective import metric_values
-from lit_agentrl.rl.reward_losses import ComparedScores, RankedScores
-from lit_agentrl.rl.step_labels import LabelledSteps, so_far, step_metrics
+from lit_agentrl.rl.preference import links, margins, pairing, unpaired
+from lit_agentrl.rl.preference.judging import Verdicts, judge, sign_metrics
+from lit_agentrl.rl.preference.reward_losses import ComparedScores, RankedScores
+from lit_agentrl.rl.preference.step_labels import LabelledSteps, so_far, step_metrics
 from tests.rl.pairs import rows
 
 FOUR = [1.5, 0.5, 0.2, -0.4]  # scores of a group, best first

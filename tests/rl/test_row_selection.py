@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import advantages
 from lit_agentrl.rl.binding import bind, try_out
-from lit_agentrl.rl.row_selection import CPPO, abs_advantage, keep_all, mask_truncated
+from lit_agentrl.rl.credit import advantages
+from lit_agentrl.rl.policy.row_selection import CPPO, abs_advantage, keep_all, mask_truncated
 from tests.rl.ragged import advantages_of, loss_of, mix, ragged
 
 NAN = float("nan")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.rl.rule_weights import fitted, hinge
+from lit_agentrl.rl.preference.rule_weights import fitted, hinge
 
 
 def test_the_worked_number() -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl import pairing, unpaired
 from lit_agentrl.rl.objective import metric_values
-from lit_agentrl.rl.reward_losses import RankedScores
-from lit_agentrl.rl.several_heads import SeveralHeads, of_head
-from lit_agentrl.rl.step_labels import LabelledSteps, so_far
+from lit_agentrl.rl.preference import pairing, unpaired
+from lit_agentrl.rl.preference.reward_losses import RankedScores
+from lit_agentrl.rl.preference.several_heads import SeveralHeads, of_head
+from lit_agentrl.rl.preference.step_labels import LabelledSteps, so_far
 from tests.rl.test_reward_losses import compared, loss, scored
 
 NAN = math.nan

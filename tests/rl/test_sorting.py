@@ -10,11 +10,11 @@ import torch
 from torch.nn.functional import logsigmoid, pad
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import links, margins, pairing, scores, unpaired
-from lit_agentrl.rl.pairing import Pairs
-from lit_agentrl.rl.preference import NLL
-from lit_agentrl.rl.sorting import at_same_rank, of_rows, to_rows
-from lit_agentrl.rl.unpaired import PointwiseLoss
+from lit_agentrl.rl.preference import links, margins, pairing, scores, unpaired
+from lit_agentrl.rl.preference.objective import NLL
+from lit_agentrl.rl.preference.pairing import Pairs
+from lit_agentrl.rl.preference.sorting import at_same_rank, of_rows, to_rows
+from lit_agentrl.rl.preference.unpaired import PointwiseLoss
 from tests.rl.pairs import loss_of as loss_at_once
 from tests.rl.pairs import objective, rows, three
 from tests.rl.ragged import ragged

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import advantages, structured_advantages
 from lit_agentrl.rl.binding import bind, try_out, with_computed
-from lit_agentrl.rl.structured_advantages import branch_hard, gigpo, indicator, raw_filtered, tree
+from lit_agentrl.rl.credit import advantages, structured_advantages
+from lit_agentrl.rl.credit.structured_advantages import branch_hard, gigpo, indicator, raw_filtered, tree
 
 ALL_FNS = [gigpo, tree, branch_hard, indicator, raw_filtered]
 GIGPO_MEAN = [[0.966667, 1], [-0.983333, -1], [0.016667, 0], [0.7, 0.866667], [0.75], [-1.45, -1.233333]]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lit_agentrl.models.heads import TokensAndState, TokenValues
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.comparison_advantages import demonstration
-from lit_agentrl.rl.token_values import ilql
-from lit_agentrl.rl.turn_values import cql
-from lit_agentrl.rl.value_loss import conservative, expectile, implicit, squared
+from lit_agentrl.rl.credit.comparison_advantages import demonstration
+from lit_agentrl.rl.credit.token_values import ilql
+from lit_agentrl.rl.credit.turn_values import cql
+from lit_agentrl.rl.credit.value_loss import conservative, expectile, implicit, squared
 
 NAN = float("nan")
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import pairing, tree_steps
 from lit_agentrl.rl.binding import bind, with_computed
+from lit_agentrl.rl.credit import tree_steps
 from lit_agentrl.rl.objective import metric_values, try_loss
-from lit_agentrl.rl.preference import NLL
+from lit_agentrl.rl.preference import pairing
+from lit_agentrl.rl.preference.objective import NLL
 from tests.rl.pairs import loss_of, objective, rows
 from tests.rl.ragged import ragged
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl import comparison_advantages as comparisons
-from lit_agentrl.rl import links, pairing, regression, scores, unpaired
-from lit_agentrl.rl.advantages import group_mean
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.group_loss import GroupLoss
+from lit_agentrl.rl.credit import comparison_advantages as comparisons
+from lit_agentrl.rl.credit.advantages import group_mean
 from lit_agentrl.rl.objective import metric_values
-from lit_agentrl.rl.preference import PreferenceLoss
-from lit_agentrl.rl.unpaired import PointwiseLoss
+from lit_agentrl.rl.policy import regression
+from lit_agentrl.rl.policy.group_loss import GroupLoss
+from lit_agentrl.rl.preference import links, pairing, scores, unpaired
+from lit_agentrl.rl.preference.objective import PreferenceLoss
+from lit_agentrl.rl.preference.unpaired import PointwiseLoss
 from tests.rl.pairs import each, objective, rows, three
 
 
@@ -191,7 +192,7 @@ def test_qrpo_of_many_small_nats_does_not_overflow():
 
 def test_rebel_over_all_pairs_is_gvpo():
     """The sum of squares of all differences is N times that of the distances from the mean."""
-    from lit_agentrl.rl.gvpo import gvpo_loss
+    from lit_agentrl.rl.policy.gvpo import gvpo_loss
 
     tensors = rows([[[(-1.0, -1.5)] * n] for n in (1, 2, 3)], [0.2, 1.0, 0.1])
     tensors |= {"group_B": torch.zeros(3, dtype=torch.int64)}

@@ -9,7 +9,7 @@ import torch
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
-from lit_agentrl.rl.value_loss import ValueLoss, clipped, explained_variance, squared
+from lit_agentrl.rl.credit.value_loss import ValueLoss, clipped, explained_variance, squared
 
 NAN = float("nan")
 MASK = torch.tensor([[True, True, True, True, True, False]])

@@ -15,8 +15,8 @@ import torch
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.envs.frozen_lake import FrozenLake
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import load_nano

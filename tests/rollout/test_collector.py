@@ -13,7 +13,7 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave

@@ -12,7 +12,7 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.lessons import Operation, changed, cleaned, read
 from lit_agentrl.rollout.questions import Asked, Question, ask

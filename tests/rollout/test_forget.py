@@ -13,7 +13,7 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.settings import RolloutSettings

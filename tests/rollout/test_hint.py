@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.entry.structure import check_trained
+from lit_agentrl.build.structure import check_trained
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Source
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.hints import beginning
 from lit_agentrl.rollout.settings import RolloutSettings

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import EndReason, Segment
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.rollout.pack import pack

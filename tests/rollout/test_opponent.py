@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import Capabilities, SamplingParams
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import require_promised
 from lit_agentrl.engines.opponent import OpponentEngine
 from lit_agentrl.episode import Episode, Source
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.opponent import Opponent

@@ -18,8 +18,8 @@ import torch
 
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
-from lit_agentrl.envs.frozen_lake import FrozenLake
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.models.policy import copy_weights, named_weights
 from lit_agentrl.rollout.rules import Rules

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lit_agentrl.distributed import StrategyDoors
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.workers.base import play
 from lit_agentrl.rollout.workers.cluster import connect

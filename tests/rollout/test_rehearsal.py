@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds import Desk
+from lit_agentrl.rollout.worlds.pool import Desk
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer

@@ -12,7 +12,7 @@ import torch
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.episode import EndReason, Episode, Source
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures import replay

@@ -15,9 +15,9 @@ from examples.own_tools.vault import Vault
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
-from lit_agentrl.rollout.child import Child
-from lit_agentrl.rollout.seats import Call, Seats
-from lit_agentrl.rollout.worlds import Workers
+from lit_agentrl.rollout.worlds.child import Child
+from lit_agentrl.rollout.worlds.pool import Workers
+from lit_agentrl.rollout.worlds.seats import Call, Seats
 
 
 class Odd(World):

@@ -9,10 +9,10 @@ import pytest
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.envs.bandit import Bandit
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.frozen_lake import FrozenLake
-from lit_agentrl.envs.sokoban import Sokoban
+from lit_agentrl.envs.games.bandit import Bandit
+from lit_agentrl.envs.games.frozen_lake import FrozenLake
+from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.shots import with_shots

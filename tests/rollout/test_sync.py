@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lit_agentrl.engines.base import SamplingParams, TurnResult
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.policy import copy_weights, named_weights, plain_parameters
 from lit_agentrl.rollout.sync import SyncError, WeightSync

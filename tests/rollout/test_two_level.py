@@ -10,7 +10,7 @@ import torch
 from lit_agentrl.batch import LEFT_OUT, StepBatch, TrajectoryBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import EndReason, Segment
-from lit_agentrl.rl import filters
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import RolloutSettings

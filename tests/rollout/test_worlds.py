@@ -15,7 +15,7 @@ from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.worlds import Worlds
+from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer

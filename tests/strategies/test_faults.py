@@ -18,6 +18,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.accelerators import CPUAccelerator
 from omegaconf import OmegaConf
 
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.strategies import ddp
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, command, environment
@@ -27,7 +28,7 @@ DDP = ["strategy=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", *TINY,
 TROUBLE = '''
 import errno, os, signal, time
 from lit_agentrl.strategies import checkpoint_io
-from lit_agentrl.envs.bandit import Bandit
+from lit_agentrl.envs.games.bandit import Bandit
 
 def full(checkpoint, path):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -55,7 +56,7 @@ def _config(folder: Path) -> list[str]:
     """A folder of configs with the game ``trouble``."""
     (folder / "conf" / "env").mkdir(parents=True)
     (folder / "trouble.py").write_text(TROUBLE)
-    task = OmegaConf.load(ROOT / "src/lit_agentrl/conf/env/bandit.yaml")
+    task = OmegaConf.load(CONFIG_DIR / "env/bandit.yaml")
     task.game._target_ = "trouble.Trouble"
     OmegaConf.save(task, folder / "conf" / "env" / "trouble.yaml")
     return ["--config-dir", str(folder / "conf")]

@@ -19,11 +19,11 @@ from lit_agentrl.distributed import rank, world_size
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.strategies.ddp import DDP
 from lit_agentrl.strategies.fsdp import FSDP
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
-from tests.conftest import ROOT
 from tests.rl.ragged import config_of, ragged
 from tests.strategies.processes import on_ranks
 from tests.strategies.recorded import whole
@@ -92,7 +92,7 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
     algorithm = instantiate(config.algo)
     critic = None
     if algorithm.needs("value_BT"):
-        section = OmegaConf.load(ROOT / "src/lit_agentrl/conf/critic/separate.yaml")
+        section = OmegaConf.load(CONFIG_DIR / "critic/separate.yaml")
         section.optim.lr = 0.01
         critic = instantiate(section)
     adamw = partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.0)

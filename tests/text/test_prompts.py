@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from lit_agentrl.actions import Actions
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.text.dialects.answer import ANSWER, COMPLAINTS
 from lit_agentrl.text.prompts import Prompt
 
 NAMES = Actions("names", ("Up", "Down"))
 TEXT = Actions("text")
-CONF = Path(__file__).parents[2] / "src/lit_agentrl/conf/prompt"
+CONF = CONFIG_DIR / "prompt"
 
 
 def opening(prompt: Prompt, **changes: Any) -> list[dict[str, str]]:

@@ -12,10 +12,11 @@ import torch
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.native import NativeEngine
+from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.rl import advantages, aggregation, clipping, ratios
-from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.credit import advantages
+from lit_agentrl.rl.policy import aggregation, clipping, ratios
+from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave

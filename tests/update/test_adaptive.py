@@ -12,20 +12,9 @@ import torch
 from lit_agentrl.models.heads import ValuesAndCosts
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.rl import (
-    advantages,
-    aggregation,
-    clipping,
-    correction,
-    costs,
-    critic_advantages,
-    entropy,
-    kl,
-    kl_control,
-    ratios,
-    value_loss,
-)
+from lit_agentrl.rl.credit import advantages, critic_advantages, value_loss
 from lit_agentrl.rl.objective import coefficients
+from lit_agentrl.rl.policy import aggregation, clipping, correction, costs, entropy, kl, kl_control, ratios
 from lit_agentrl.update.critic import separate
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from lit_agentrl.models.logprobs import hidden_before, score_tokens
-from lit_agentrl.rl import row_selection, value_loss
-from lit_agentrl.rl.critic_advantages import gae_token, gae_turn
+from lit_agentrl.rl.credit import value_loss
+from lit_agentrl.rl.credit.critic_advantages import gae_token, gae_turn
+from lit_agentrl.rl.policy import row_selection
 from lit_agentrl.update.critic import Critic, separate, shared
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
@@ -40,7 +41,7 @@ def test_the_hidden_states_are_those_that_the_logits_are_read_from(family):
 
 def test_values_start_at_zero_so_that_the_first_advantage_is_the_return():
     """Zero values and lambda 1: the policy moves as under Monte-Carlo returns."""
-    from lit_agentrl.rl.advantages import mc_return
+    from lit_agentrl.rl.credit.advantages import mc_return
 
     _, with_critic = trained(partial(separate, **OPTIONS))
     _, without = step(alg=algorithm(advantage=partial(mc_return)))
@@ -80,7 +81,7 @@ def test_the_shared_trunk_gets_the_value_gradient_weighted_by_coef():
 
 
 def _no_policy_loss(*, ratio_BT, advantage_BT):
-    from lit_agentrl.rl.clipping import none
+    from lit_agentrl.rl.policy.clipping import none
 
     return none(ratio_BT=ratio_BT, advantage_BT=advantage_BT * 0)
 

@@ -24,20 +24,21 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.entry.errors import UserError
-from lit_agentrl.entry.signatures import check_targets
-from lit_agentrl.rl import filters
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.objective import Objective
+from lit_agentrl.rl.policy import filters
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import config_of, fresh, ragged
-from tests.rl.test_algo_configs import ALGORITHMS, CONF, OPTIONS, UNTRAINED, composed, host_of, hosted
+from tests.rl.test_algo_configs import ALGORITHMS, OPTIONS, UNTRAINED, composed, host_of, hosted
 from tests.update.bare import build, float64, off_policy, step
 
 pytestmark = [pytest.mark.slow, pytest.mark.sweep]
 
-FILTERS = sorted(file.stem for file in (CONF / "filter").glob("*.yaml"))
-CRITICS = sorted(file.stem for file in (CONF / "critic").glob("*.yaml") if file.stem != "none")
+FILTERS = sorted(file.stem for file in (CONFIG_DIR / "filter").glob("*.yaml"))
+CRITICS = sorted(file.stem for file in (CONFIG_DIR / "critic").glob("*.yaml") if file.stem != "none")
 # constants under which an option acts on these batches, where its own do not
 SCALES = {
     # a target above the entropy of the batch, so that the bonus acts, and steps that reach max_coef
@@ -258,7 +259,7 @@ def test_every_filter(name):
 # ---------------------------------------------------------------------- the critic
 @pytest.mark.parametrize("name", CRITICS)
 def test_every_option_of_a_critic(name):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         config = OmegaConf.create({"critic": compose("train", overrides=[f"critic={name}"]).critic})
 
     @cache

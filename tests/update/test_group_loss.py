@@ -10,9 +10,10 @@ import torch
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.rl import advantages, entropy, gvpo, kl
-from lit_agentrl.rl.group_loss import GroupLoss
+from lit_agentrl.rl.credit import advantages
 from lit_agentrl.rl.objective import coefficients
+from lit_agentrl.rl.policy import entropy, gvpo, kl
+from lit_agentrl.rl.policy.group_loss import GroupLoss
 from lit_agentrl.update.microbatches import micro_batches
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.step import Stepper

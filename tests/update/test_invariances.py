@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.rl.algorithm import Algorithm
+from lit_agentrl.rl.policy.algorithm import Algorithm
 from tests.conftest import thinned
 from tests.rl.ragged import fresh
 from tests.rl.test_algo_configs import ALGORITHMS, UNTRAINED

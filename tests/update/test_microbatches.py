@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_agentrl.rl import aggregation
+from lit_agentrl.rl.policy import aggregation
 from lit_agentrl.update import microbatches
 from lit_agentrl.update.microbatches import split_by_tokens
 from lit_agentrl.update.minibatches import split_units

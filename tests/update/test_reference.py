@@ -16,9 +16,9 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from lit_agentrl.entry.reference import build_reference, kept_reference
+from lit_agentrl.build.reference import build_reference, kept_reference
 from lit_agentrl.models.lora import LoRA
-from lit_agentrl.rl.algorithm import policy_loss
+from lit_agentrl.rl.policy.algorithm import policy_loss
 from lit_agentrl.update.moving import Moving
 from lit_agentrl.update.reference import Reference, Start
 from lit_agentrl.update.settings import OptimSettings

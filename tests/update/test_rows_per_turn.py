@@ -11,14 +11,14 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.rl import aggregation, clipping, kl, ratios, row_selection
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.penalties import shape_rewards
+from lit_agentrl.rl.policy import aggregation, clipping, kl, ratios, row_selection
+from lit_agentrl.rl.policy.penalties import shape_rewards
 from lit_agentrl.rollout.pack import pack
-from tests.conftest import ROOT
 from tests.update.conftest import algorithm, recorded, step
 
-FOLDER = ROOT / "src/lit_agentrl/conf/algo"
+FOLDER = CONFIG_DIR / "algo"
 
 
 def load(file: Path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.engines.vllm import VLLMEngine
+from lit_agentrl.engines.served.vllm import VLLMEngine
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.sync import WeightSync

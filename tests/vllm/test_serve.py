@@ -21,15 +21,16 @@ import yaml
 
 import lit_agentrl
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.openai import OpenAIEngine
+from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.models.policy import load_nano
+from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.sync import SyncError, WeightSync
 from tests.rollout.test_process import rules
 
 pytestmark = pytest.mark.vllm
 PACKAGE = Path(lit_agentrl.__file__).parent
-EXTENSION = "lit_agentrl.engines.vllm_worker.Extension"
-PUSH = yaml.safe_load((PACKAGE / "conf/engine/vllm_serve.yaml").read_text())["push"]
+EXTENSION = "lit_agentrl.engines.served.vllm_worker.Extension"
+PUSH = yaml.safe_load((CONFIG_DIR / "engine/vllm_serve.yaml").read_text())["push"]
 STOCK = [
     {"path": "/collective_rpc", "json": {"method": "reload_weights", "kwargs": {"weights_path": "{folder}"}}}
 ]

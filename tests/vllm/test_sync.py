@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.engines import vllm
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.vllm import _OPENED, VLLMEngine
+from lit_agentrl.engines.served import vllm
+from lit_agentrl.engines.served.vllm import _OPENED, VLLMEngine
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.sync import SyncError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.commands.evaluate import main as evaluate
-from lit_agentrl.commands.train import main
+from lit_agentrl.cli.evaluate import main as evaluate
+from lit_agentrl.cli.train import main
 
 pytestmark = pytest.mark.vllm
 

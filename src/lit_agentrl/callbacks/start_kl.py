@@ -13,7 +13,7 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.models.lora import adapter_layers
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.modules.contract import as_agent, as_trained
-from lit_agentrl.rl.kl import k3
+from lit_agentrl.rl.policy.kl import k3
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.strategies.doors import doors_of
 from lit_agentrl.update.networks import Networks

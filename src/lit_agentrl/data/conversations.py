@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lit_agentrl.envs.messages import BadRow, Messages
+from lit_agentrl.envs.tasks.messages import BadRow, Messages
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import reply_segments

@@ -10,7 +10,7 @@ from lit_agentrl.checks import require_one_of
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.messages import dialogue
+from lit_agentrl.envs.tasks.messages import dialogue
 from lit_agentrl.episode import Episode
 
 

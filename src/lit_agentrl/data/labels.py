@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_agentrl.envs.messages import BadRow, number
+from lit_agentrl.envs.tasks.messages import BadRow, number
 from lit_agentrl.episode import Episode
 
 

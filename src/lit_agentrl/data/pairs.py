@@ -13,7 +13,7 @@ from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import MOST, Kind, replies, scored
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.messages import BadRow, pair_of, pair_worth
+from lit_agentrl.envs.tasks.messages import BadRow, pair_of, pair_worth
 from lit_agentrl.episode import Episode, Segment, Turn
 
 

@@ -10,7 +10,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, replies, scored
 from lit_agentrl.data.labels import differ, labelled, labels_of
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.messages import BadRow, answers_of, ranked_of
+from lit_agentrl.envs.tasks.messages import BadRow, answers_of, ranked_of
 from lit_agentrl.episode import Episode
 
 

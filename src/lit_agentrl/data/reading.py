@@ -16,8 +16,8 @@ from lit_agentrl.data.labels import labelled
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import longest_row
 from lit_agentrl.data.row_folder import kind_of
-from lit_agentrl.envs.messages import BadRow, held_out_with
-from lit_agentrl.envs.tables import READERS, read_table, short_path
+from lit_agentrl.envs.tasks.messages import BadRow, held_out_with
+from lit_agentrl.envs.tasks.tables import READERS, read_table, short_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger

@@ -11,7 +11,7 @@ import numpy as np
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.ranked import Ranked
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.messages import BadRow
+from lit_agentrl.envs.tasks.messages import BadRow
 from lit_agentrl.episode import Episode, Segment
 
 

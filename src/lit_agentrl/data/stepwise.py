@@ -10,7 +10,7 @@ from lit_agentrl.checks import require
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.messages import BadRow, dialogue, prompt_of
+from lit_agentrl.envs.tasks.messages import BadRow, dialogue, prompt_of
 from lit_agentrl.episode import Episode
 
 

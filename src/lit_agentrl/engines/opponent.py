@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require
-from lit_agentrl.engines.attention import NAME
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
-from lit_agentrl.engines.inference import Inference, Reader
-from lit_agentrl.engines.ragged import Packed
-from lit_agentrl.engines.support import why_not
+from lit_agentrl.engines.native.attention import NAME
+from lit_agentrl.engines.native.inference import Inference, Reader
+from lit_agentrl.engines.native.ragged import Packed
+from lit_agentrl.engines.native.support import why_not
 from lit_agentrl.models.lora import adapter_layers, adapters_off
 
 Around = Callable[[], AbstractContextManager[object]]

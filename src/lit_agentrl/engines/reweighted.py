@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lit_agentrl.engines.cache import Beside
+from lit_agentrl.engines.native.cache import Beside
 
 
 class Reweighted(nn.Module):

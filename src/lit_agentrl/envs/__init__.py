@@ -1,9 +1,11 @@
-"""Text games.  Importing the package imports every module in it, so each game registers itself."""
+"""Text games and tasks.  Importing the package imports its games and tasks, so each registers with gymnasium."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _room in ("games", "tasks"):
+    _package = importlib.import_module(f"{__name__}.{_room}")
+    for _module in pkgutil.iter_modules(_package.__path__):
+        importlib.import_module(f"{_package.__name__}.{_module.name}")

@@ -18,12 +18,12 @@ from lit_agentrl.models.reward_model import About, of_weights, save_head
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named, outcomes
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.judging import Verdicts, judge, sign_metrics
 from lit_agentrl.rl.objective import Objective, Tensors
-from lit_agentrl.rl.reward_losses import is_end
-from lit_agentrl.rl.several_heads import of_head
-from lit_agentrl.rl.step_labels import step_metrics
-from lit_agentrl.rl.units import trajectory_units
+from lit_agentrl.rl.preference.judging import Verdicts, judge, sign_metrics
+from lit_agentrl.rl.preference.reward_losses import is_end
+from lit_agentrl.rl.preference.several_heads import of_head
+from lit_agentrl.rl.preference.step_labels import step_metrics
+from lit_agentrl.rl.preference.units import trajectory_units
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
 
 
@@ -35,7 +35,7 @@ class RewardModule(PolicyModule):
 
     Args:
         policy: network and tokenizer; the network is trained in place.
-        objective: one that reads ``score_BT``; see ``rl/reward_losses.py``.
+        objective: one that reads ``score_BT``; see ``rl/preference/reward_losses.py``.
         seed: run seed; the head's first weights are drawn with it.
         options: others of `AgentModule`.
     """

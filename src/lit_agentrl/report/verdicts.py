@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.episode import EndReason, Outcome
-from lit_agentrl.rl.judging import Verdicts
+from lit_agentrl.rl.preference.judging import Verdicts
 
 PAIRS, NEAR = "pairs", "equal length"  # what a reward model is judged on, in place of games
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lit_agentrl.checks import require, require_one_of
-from lit_agentrl.envs.functions import arguments_of, function_name
+from lit_agentrl.envs.tasks.functions import arguments_of, function_name
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Shaping, Stage
 

@@ -16,7 +16,7 @@ from lit_agentrl.episode import Episode, Message
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rehearsal import say
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds import Desk
+from lit_agentrl.rollout.worlds.pool import Desk
 
 
 def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:

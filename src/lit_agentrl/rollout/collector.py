@@ -20,7 +20,7 @@ from lit_agentrl.report.iteration import rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.filters import Selection
+from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.rollout.pack import pack, trajectory_id
 from lit_agentrl.rollout.questions import Asked, Question
@@ -42,7 +42,7 @@ class Collector:
         rules: how episodes are played, with the probes of ``rewards``.
         settings: numbers and sampling.
         structure: which episodes groups are made of.
-        select_groups: group selection, a function of ``rl/filters.py`` with its constants bound.
+        select_groups: group selection, a function of ``rl/policy/filters.py`` with its constants bound.
         further_prompts: this rank's prompts of (iteration, wave).
         rewards: what training sees in place of the environment's points.
     """

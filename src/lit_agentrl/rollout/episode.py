@@ -12,9 +12,9 @@ import numpy as np
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Turn
 from lit_agentrl.rollout.hints import beginning, solution
-from lit_agentrl.rollout.past import PLAIN, Before, Manner, Node, before, reopened, taken_over
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.seats import Answer, Look
+from lit_agentrl.rollout.worlds.past import PLAIN, Before, Manner, Node, before, reopened, taken_over
+from lit_agentrl.rollout.worlds.seats import Answer, Look
 from lit_agentrl.rollout.written import encode, read
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages

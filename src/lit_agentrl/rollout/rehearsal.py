@@ -13,8 +13,8 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.seats import random_action
-from lit_agentrl.rollout.worlds import Desk
+from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.seats import random_action
 
 _INVALID = "?"  # a reply where no legal action is known: it shows at least how a turn goes on
 

@@ -14,8 +14,8 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Message
 from lit_agentrl.rewards.base import Probe
-from lit_agentrl.rollout.seats import Look
-from lit_agentrl.rollout.worlds import Worlds
+from lit_agentrl.rollout.worlds.pool import Worlds
+from lit_agentrl.rollout.worlds.seats import Look
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt

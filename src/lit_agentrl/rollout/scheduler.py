@@ -11,9 +11,9 @@ from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnRe
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.branching import Admission, Branch, Branching
 from lit_agentrl.rollout.episode import EpisodeInPlay
-from lit_agentrl.rollout.past import Before, Manner, row_of
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds import Desk
+from lit_agentrl.rollout.worlds.past import Before, Manner, row_of
+from lit_agentrl.rollout.worlds.pool import Desk
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from lit_agentrl.checks import named
 from lit_agentrl.episode import Episode, Message
 from lit_agentrl.rollout.best import play_best
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds import Desk
+from lit_agentrl.rollout.worlds.pool import Desk
 from lit_agentrl.text.context import FULL
 from lit_agentrl.text.prompts import opening_with
 

@@ -10,7 +10,7 @@ import numpy as np
 from lit_agentrl import seeds
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Segment
-from lit_agentrl.rollout.past import row_of
+from lit_agentrl.rollout.worlds.past import row_of
 from lit_agentrl.text.chat import ChatRenderer
 
 

@@ -21,8 +21,8 @@ from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.pretrained import held_back, load_network
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
+from lit_agentrl.rl.credit.value_loss import ValueLoss, explained_variance
 from lit_agentrl.rl.masked import masked_sum
-from lit_agentrl.rl.value_loss import ValueLoss, explained_variance
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
 
@@ -41,7 +41,7 @@ class Critic(nn.Module):
         hidden: width of the trunk.
         vocabulary: tokens.
         trunk: a network of the critic's own, or None: the head then reads the policy's hidden states.
-        loss: per-token value loss; see ``rl/value_loss.py``.
+        loss: per-token value loss; see ``rl/credit/value_loss.py``.
         optim: optimizer and schedule of the critic's own parameters.
         coef: weight of the value loss where the trunk is the policy's; of the trunk's gradient and the head's.
         grad_clip: largest gradient norm of the critic's own parameters.

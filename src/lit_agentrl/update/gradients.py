@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lit_agentrl.batch import FILLER
 from lit_agentrl.checks import require_whole
-from lit_agentrl.rl.filters import group_std
 from lit_agentrl.rl.masked import segment_sum
+from lit_agentrl.rl.policy.filters import group_std
 
 
 @dataclass(frozen=True, kw_only=True)

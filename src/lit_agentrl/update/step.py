@@ -13,8 +13,8 @@ from lit_agentrl.episode import Source
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routing import Pass
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.kl import old_kl
 from lit_agentrl.rl.objective import Objective, add_metrics
+from lit_agentrl.rl.policy.kl import old_kl
 from lit_agentrl.update.lanes import Lanes
 from lit_agentrl.update.microbatches import MicroBatch, micro_batches
 from lit_agentrl.update.networks import Networks

@@ -16,9 +16,9 @@ from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import at_least_float32
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.rl.algorithm import Algorithm
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
+from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.update.critic import Critic, explained
 from lit_agentrl.update.gradients import by_spread
 from lit_agentrl.update.kept import KeptReference

@@ -1,0 +1,1 @@
+"""Build the objects of a run from its config."""

@@ -1,0 +1,246 @@
+"""From a composed config to the objects of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lightning.pytorch as pl
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.build.games import Games, TaskLoader
+from lit_agentrl.build.making import engine_of, made, made_policy
+from lit_agentrl.build.parts import Parts, build_parts
+from lit_agentrl.build.players import check_players
+from lit_agentrl.build.prompts import check_prompts, check_thinking
+from lit_agentrl.build.quiet import quieten
+from lit_agentrl.build.recorded import HeldOut, recordings
+from lit_agentrl.build.reference import kept_reference
+from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
+from lit_agentrl.build.structure import check_levels
+from lit_agentrl.callbacks.iteration_log import Compares
+from lit_agentrl.callbacks.notes import Notes
+from lit_agentrl.callbacks.rollout import RolloutCallback
+from lit_agentrl.checks import named, shown
+from lit_agentrl.data.prompts import PromptStream
+from lit_agentrl.data.recordings import Recordings
+from lit_agentrl.engines.base import Engine
+from lit_agentrl.engines.levels import LevelEngine
+from lit_agentrl.engines.native.support import require_positions
+from lit_agentrl.engines.needs import open_engine, reach
+from lit_agentrl.engines.opponent import OpponentEngine
+from lit_agentrl.loggers.files import with_table
+from lit_agentrl.models.lora import levels_of
+from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.modules.policy import PolicyModule
+from lit_agentrl.modules.reward import RewardModule
+from lit_agentrl.rl.objective import SCORES
+from lit_agentrl.rollout.collector import Collector
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.structures.base import Structure
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
+from lit_agentrl.strategies.single import accelerator, single
+from lit_agentrl.text.chat import ChatRenderer
+
+T = TypeVar("T")
+
+
+@dataclass
+class Run:
+    """Everything that an entry point drives."""
+
+    cfg: DictConfig
+    games: Games
+    rules: Rules
+    structure: Structure
+    module: PolicyModule
+    stream: PromptStream
+    rollouts: RolloutCallback
+    trainer: pl.Trainer
+    loggers: list[Logger]
+    folder: Path
+    recorded: Recordings | None = None  # trained on in place of rollouts, or beside them
+    held_out: HeldOut | None = None  # pairs that evaluations compare in place of playing
+
+
+# long: a straight list of what a run is made of
+def build(
+    cfg: DictConfig,
+    load_task: TaskLoader,
+    *,
+    parts: Parts | None = None,
+    extra_callbacks: Sequence[pl.Callback] = (),
+) -> Run:
+    """Instantiate a run; every option is checked here, before anything is played.
+
+    Args:
+        cfg: the composed config.
+        load_task: finds the config of a game by name.
+        parts: those of this config, where they are made already.
+        extra_callbacks: beside those of the config.
+
+    Raises:
+        ValueError: a value that makes no sense, naming the option.
+    """
+    quieten()
+    bound_caches()
+    parts = parts or build_parts(cfg, load_task)
+    pl.seed_everything(cfg.seed, verbose=False)
+    games, settings = parts.games, parts.rollout
+    policy = made_policy(cfg, trains=parts.algorithm.trains)
+    with named("model"):  # whose template it is
+        chat = ChatRenderer(
+            policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
+            shows_replies=parts.context.shows_replies,
+        )  # fmt: skip
+    check_thinking(chat, parts.prompt, policy.name)
+    if levels_of(policy.network):
+        check_levels(parts.structure, processes=math.prod(processes_of(cfg)))
+    rules = Rules(
+        tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
+        engine=_engine(cfg, parts, policy),
+        seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
+        worlds=parts.worlds,
+    )  # fmt: skip
+    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), needs=parts.algorithm.needs)
+    parts.worker.check(rules)
+    found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
+    recorded, beside = (None, found) if parts.plays else (found, None)
+    is_judged = parts.algorithm.reads == SCORES
+    held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
+    with named("rollout"):
+        stream = PromptStream(
+            prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
+            task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, beside=beside,
+            is_judged=is_judged,
+        )  # fmt: skip
+    collector = Collector(
+        rules, settings, structure=parts.structure, select_groups=parts.select_groups,
+        further_prompts=stream.wave, rewards=parts.rewards,
+    )  # fmt: skip
+    players = Players(
+        rules, parts.worker,
+        (lambda i: collector.first_wave(stream.wave(i, wave=0))) if settings.overlap else None,
+    )  # fmt: skip
+    rollouts = RolloutCallback(
+        collector, players,
+        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
+        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
+    )  # fmt: skip
+    measured = held_out or games
+    levels = {
+        name: (level.chance_success, level.oracle_success)
+        for name, level in measured.levels("val").items()
+        if level.chance_success is not None and level.oracle_success is not None
+    }
+    is_given = recorded is not None and recorded.is_reference and parts.reference.is_start
+    module = (RewardModule if is_judged else PolicyModule)(
+        policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
+        temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
+        reference=parts.reference,
+        is_reference_given=is_given,
+        kept=None if recorded is None else kept_reference(cfg, recorded, is_given=is_given),
+    )  # fmt: skip
+    folder = Path(cfg.run_dir)
+    loggers = with_table(build_dict(cfg, "logger", Logger), folder)
+    notes = Notes(folder, parts.structure.notes)
+    callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
+    if held_out or len(levels) == len(games.val):  # the means over games are those of all of them
+        chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
+        for part in (*callbacks, *loggers):
+            if isinstance(part, Compares):
+                part.compare_with(chance=chance, oracle=oracle)
+    trainer = build_trainer(cfg, callbacks, loggers)
+    return Run(
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, found, held_out
+    )  # fmt: skip
+
+
+def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engine]:
+    """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
+    require_positions(policy.network, cfg.rollout.max_context_tokens)
+    make = engine_of(cfg)
+    # once more: a launcher may have started more processes than the options say
+    asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
+    reach(make)
+    if levels_of(policy.network):
+        if asked["beta"]:
+            raise ValueError(
+                f"critic.beta={asked['beta']:g} reweighs the tokens of one adapter, and model/lora=levels has two; set "
+                "critic.beta=0, or model/lora=default"
+            )
+        make = partial(LevelEngine, make)
+    if (mix := parts.structure.opponent) is not None:
+        make = partial(OpponentEngine, make, mix=mix)
+    return partial(open_engine, make, asked=asked)
+
+
+def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
+    """The objects of a group whose entries each have a ``_target_``; null entries are left out.
+
+    Raises:
+        ValueError: an entry is neither, or makes something else.
+    """
+    found = []
+    for name, entry in (cfg.get(key) or {}).items():
+        if entry is None:
+            continue
+        if not isinstance(entry, DictConfig) or "_target_" not in entry:
+            raise ValueError(f"{key}.{name!s}={shown(entry)} must have a _target_, or be null")
+        found.append(made(cfg, f"{key}.{name!s}", kind))
+    return found
+
+
+def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Sequence[Logger]) -> pl.Trainer:
+    """Lightning's trainer; what the program must decide is set here, the rest by ``trainer``.
+
+    Raises:
+        ValueError: several devices under a strategy of one, or an accelerator that cannot do.
+    """
+    strategy = strategy_of(cfg)
+    with named("trainer"):
+        device = accelerator(cfg.trainer.get("accelerator", "auto"))
+    if not is_parallel(strategy) and math.prod(processes_of(cfg)) > 1:
+        name = "single" if strategy == single() else type(strategy).__name__
+        raise ValueError(
+            f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: strategy={name} is "
+            "one process on one device; choose another strategy, such as strategy=ddp"
+        )
+    trainer: pl.Trainer = instantiate(
+        cfg.trainer,
+        strategy=strategy,
+        accelerator=device,
+        callbacks=list(callbacks),
+        logger=list(loggers),
+        default_root_dir=str(cfg.run_dir),
+        check_val_every_n_epoch=cfg.val.every,
+        log_every_n_steps=1,
+        num_sanity_val_steps=0,
+        enable_checkpointing=any(isinstance(c, pl.callbacks.Checkpoint) for c in callbacks),
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        plugins=[AtomicIO()],
+        _convert_="all",
+    )
+    # a batch holds recorded episodes, whose numbers keep their precision whatever that of the network is
+    trainer.precision_plugin.convert_input = _as_it_is  # type: ignore[method-assign]
+    return trainer
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """The config as plain containers with interpolations resolved."""
+    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]

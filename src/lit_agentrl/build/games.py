@@ -1,0 +1,144 @@
+"""The games of a run: those that are trained on, and those that are only evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from lit_agentrl.checks import blamed, named, require
+from lit_agentrl.config.composition import compose_job
+from lit_agentrl.config.errors import UserError, explain
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.envs.base import Mixture, Task
+from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.rewards.pipeline import RewardPipeline
+
+TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
+
+
+@dataclass
+class Games:
+    """The run's games: trained ones first, then those that are only evaluated."""
+
+    tasks: list[Task]
+    weights: list[float]  # of the trained ones
+    val: list[EvalSpec]
+    test: list[EvalSpec]
+
+    def levels(self, split: str) -> dict[str, Levels]:
+        """Chance and oracle of the games evaluated on this split, as far as they are known."""
+        specs = self.val if split == "val" else self.test
+        return {self.tasks[spec.task].name: lookup(self.tasks[spec.task], split) for spec in specs}
+
+
+def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
+    """The training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
+
+    Raises:
+        ValueError: an unknown or doubled name, a bad limit, naming the option.
+    """
+    chosen = instantiate(cfg.env)
+    if isinstance(chosen, Mixture):
+        tasks = [load_game(load_task, name, "env.weights") for name in chosen.weights]
+        weights = list(chosen.weights.values())
+    elif isinstance(chosen, Task):
+        tasks, weights = [chosen], [1.0]
+    else:
+        raise ValueError(
+            f"env._target_={cfg.env._target_} makes a {type(chosen).__name__}; it must make a Task"
+        )
+    specs = {}
+    for split in ("val", "test"):
+        names = game_names(f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]])
+        indices = []
+        for name in names:
+            known = [task.name for task in tasks]
+            if name not in known:
+                tasks.append(load_game(load_task, name, f"{split}.envs"))
+                known.append(name)
+            indices.append(known.index(name))
+        specs[split] = [EvalSpec(task=index, prompts=cfg[split].episodes) for index in indices]
+    return Games(tasks, weights, specs["val"], specs["test"])
+
+
+def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
+    """The one game that the options of a run name, with the limits of its runs.
+
+    Args:
+        job: such as ``env=sokoban`` and ``env.game.size=7``.
+        search: as `composition.search_path` gives it.
+
+    Raises:
+        ValueError: an unknown option, a value that makes no sense, or several games.
+    """
+    cfg = compose_job("train", job, search)
+    check_targets(OmegaConf.masked_copy(cfg, ["env"]))
+    task = instantiate(cfg.env)
+    if not isinstance(task, Task):
+        raise UserError(f"{' '.join(job)}: a mixture has no levels of its own; name its games")
+    with named("env"):
+        task.make("train").close()
+    return task
+
+
+def game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
+    """Names of games that an option lists; one alone may stand without brackets.
+
+    Raises:
+        ValueError: none, or one twice.
+    """
+    names = default if given is None else [given] if isinstance(given, str) else given
+    is_listed = isinstance(names, Sequence | ListConfig) and all(isinstance(name, str) for name in names)
+    require(is_listed, option, given, "the name of a game, or a list of them")
+    if len(set(names)) != len(names) or not names:
+        reason = "names a game twice" if names else "names no game; null stands for the games trained on"
+        raise ValueError(f"{option}=[{','.join(map(str, names))}] {reason}")
+    return names
+
+
+def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
+    """A single game by its name, which stands in ``option``.
+
+    Raises:
+        ValueError: there is none of that name, several games are, or its YAML makes no sense.
+    """
+    try:
+        section = load_task(name)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error
+    try:
+        check_targets(OmegaConf.create({"env": section}))
+        task = instantiate(section)
+    except Exception as error:  # its YAML is a user's
+        raise ValueError(f"{option}: game {name}: {explain(error)}") from error
+    if not isinstance(task, Task):
+        raise ValueError(f"{option}: {name} is not a single game; name games of conf/env")
+    return task
+
+
+def try_games(games: Games, rewards: RewardPipeline) -> None:
+    """Make each game, so that a bad rule fails here, and show its first instance to the reward parts.
+
+    One that is hosted elsewhere is made here for reward parts alone; `rehearse` makes it where it lives.
+
+    Raises:
+        ValueError: from a game, or from a part that cannot work with one that is trained on.
+    """
+    for index, task in enumerate(games.tasks):
+        is_trained = index < len(games.weights)
+        if task.hosting.where != "inline" and not (is_trained and rewards.parts):
+            continue
+        with named("env" if is_trained and len(games.weights) == 1 else task.name):
+            made = task.make("train")
+        with closing(made) as env:
+            if is_trained and rewards.parts:
+                with blamed("env", f"env: game {task.name} instance seed 0, reset"):
+                    observation, _ = env.reset(seed=0)
+                for name, part in rewards.parts.items():
+                    with blamed(f"reward.{name}"):
+                        part.check_game(task, env, observation)

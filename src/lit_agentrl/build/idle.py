@@ -1,0 +1,201 @@
+"""Options that a run would not act on: refused where they are typed, told where an algorithm's own YAML has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.build.parts import Parts
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.modules.base import AgentModule
+from lit_agentrl.rl.binding import bind, constants, tensor_names, with_computed
+from lit_agentrl.rl.credit.value_loss import ValueLoss
+from lit_agentrl.rl.objective import SCORES
+
+
+class Rule(NamedTuple):
+    """When options act: those whose key begins so, under this condition; else why not."""
+
+    key: str
+    acts: Callable[[DictConfig, Parts], bool]
+    why: str
+
+
+def _has_test(cfg: DictConfig, parts: Parts) -> bool:
+    return bool(cfg.test.episodes)
+
+
+def _is_played(cfg: DictConfig, parts: Parts) -> bool:
+    return parts.plays
+
+
+def _plays(cfg: DictConfig, parts: Parts) -> bool:
+    return parts.algorithm.reads != SCORES
+
+
+def _is_truncated(cfg: DictConfig, parts: Parts) -> bool:
+    allowed: bool = cfg.rollout.allow_truncated_sampling
+    return not allowed or parts.rollout.top_p < 1 or parts.rollout.top_k > 0
+
+
+def _tries_fit(cfg: DictConfig, parts: Parts) -> bool:
+    return bool(cfg.env.game.tries <= parts.games.tasks[0].action_budget)
+
+
+def _trains(cfg: DictConfig, parts: Parts) -> bool:
+    return parts.algorithm.trains
+
+
+def _narrows(cfg: DictConfig, parts: Parts) -> bool:
+    """Whether the monitor's action leaves the filter alone, or can turn it."""
+    return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
+
+
+_NOT_TRAINED = "the algorithm takes no step; leave it out"
+_NO_TEST = "test.episodes=0 plays no test; leave it out, or set test.episodes"
+RULES = (
+    Rule(
+        "critic.",
+        lambda cfg, parts: parts.critic is not None,
+        "the advantage asks for no values, so there is no critic; leave it out, or choose an estimator such as "
+        "algo/advantage=gae_token",
+    ),
+    Rule("optim", _trains, _NOT_TRAINED),
+    Rule("update", _trains, _NOT_TRAINED),
+    Rule("test.temperature", _has_test, _NO_TEST),
+    Rule("test.envs", _has_test, _NO_TEST),
+    *(
+        Rule(key, _is_played, "nothing is played in training; leave it out, or set data=rollouts")
+        for key in (
+            "filter",
+            "rollout.prompts",
+            "rollout.members",
+            "rollout.instances",
+            "rollout.top_",
+            "rollout.allow_",
+        )
+    ),
+    *(
+        Rule(key, _plays, "a reward model plays nothing: it is judged on pairs held out; leave it out")
+        for key in ("val.episodes", "val.envs", "val.temperature", "test.envs", "test.temperature")
+    ),
+    Rule(
+        "callbacks/collapse/action",
+        _narrows,
+        "nothing is played in training, so there is no filter to turn; set callbacks.collapse.action.filter=null, or "
+        "data=rollouts",
+    ),
+    Rule(
+        "rollout.allow_truncated_sampling",
+        _is_truncated,
+        "nothing is truncated; leave it out, or set rollout.top_p below 1 or rollout.top_k above 0",
+    ),
+    Rule(
+        "update.max_logp_gap",
+        lambda cfg, parts: not parts.algorithm.needs("sampler_logp_BT"),
+        "algo/correction has log-probs recomputed whatever the gap; leave it out, or use algo/correction=none",
+    ),
+    Rule(
+        "reward.delta.at_iteration",
+        lambda cfg, parts: (cfg.reward.delta.at_iteration or 0) < cfg.trainer.max_epochs,
+        "the run ends before; give an iteration below trainer.max_epochs, or leave it out",
+    ),
+    Rule(
+        "env.game.tries",
+        _tries_fit,
+        "an episode ends before, with its env.max_turns replies or env.max_actions answers; raise both to as many, "
+        "or lower it",
+    ),
+    Rule(
+        "env.hosting.restarts",
+        lambda cfg, parts: any(task.hosting.where != "inline" for task in parts.games.tasks),
+        "games that answer inline have no workers; leave it out, or set env.hosting.where=thread or process",
+    ),
+)
+
+
+def refuse_idle(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
+    """Refuse what acts in none of a command's jobs.
+
+    Args:
+        overrides: as they were typed.
+        jobs: each with its config and what was made of it.
+
+    Raises:
+        UserError: naming the option, why it does not act, and the remedy.
+    """
+    for override in parse(overrides):
+        for rule in RULES:
+            is_meant = override.key_or_group.startswith(rule.key)
+            if is_meant and not any(rule.acts(cfg, parts) for cfg, parts in jobs):
+                raise UserError(f"{override.input_line} has no effect: {rule.why}")
+    _refuse_long_warmup({override.key_or_group for override in parse(overrides)}, jobs)
+    for cfg, parts in jobs:
+        warmup, iterations = cfg.critic.get("warmup_iterations", 0), cfg.trainer.max_epochs
+        if parts.critic is not None and warmup >= iterations:
+            raise UserError(
+                f"critic.warmup_iterations={warmup} of trainer.max_epochs={iterations}: the policy would never be "
+                "trained; lower the first, or raise the second"
+            )
+
+
+def _refuse_long_warmup(typed: set[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
+    """A warm-up that no run of the command leaves; ``debug=fast`` shortens runs on purpose."""
+    for section in ("optim", "critic.optim"):
+        option = f"{section}.warmup_iterations"
+        if option not in typed or "debug" in typed:
+            continue
+        pairs = [(int(OmegaConf.select(cfg, option)), int(cfg.trainer.max_epochs)) for cfg, _ in jobs]
+        if all(warmup >= iterations for warmup, iterations in pairs):
+            warmup, iterations = pairs[0]
+            raise UserError(
+                f"{option}={warmup} of trainer.max_epochs={iterations}: {section}.lr would never be reached; lower "
+                "the first, or raise the second"
+            )
+
+
+def processes_without_prompts(prompts: int, processes: int) -> str:
+    """A line about processes that no prompt of an iteration is left for; empty, where each has one."""
+    if processes <= prompts:
+        return ""
+    return (
+        f"rollout.prompts={prompts} leave {processes - prompts} of {processes} processes nothing to play; raise it, or "
+        "lower trainer.devices"
+    )
+
+
+def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
+    """A line about bounds of ratios and values, where an iteration has only the step in which nothing has moved.
+
+    Args:
+        module: with its objective, critic and settings.
+        is_ahead: whether episodes are played with older weights.
+
+    Returns:
+        Empty, where each of them can act.
+    """
+    settings, objective = module.updater.settings, module.objective
+    if settings.epochs * settings.minibatches > 1:
+        return ""
+    rows = TrajectoryBatch.toy().tensors()
+    is_older = is_ahead and not objective.needs("sampler_logp_BT")
+    names = [] if is_older else [f"algo.{name}" for name in objective.ratio_bounds(rows)]
+    why = ["every ratio is 1 but for rounding"] if names else []
+    if module.critic is not None:
+        loss = module.critic.loss
+        result: ValueLoss = bind(loss, with_computed(rows))  # of values that have not moved
+        bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
+        if bounds and (given := constants(loss)):
+            names += [f"critic.loss.{name}" for name in given]
+            why.append("no value has moved")
+    if not names:
+        return ""
+    verb, them = ("acts", "it") if len(names) == 1 else ("act", "them")
+    return (
+        f"{' and '.join(names)} never {verb}: an iteration has one step, in which {' and '.join(why)}; "
+        f"update=four_minibatches makes {them} act"
+    )

@@ -1,0 +1,151 @@
+"""Making the object that a section of a config describes, and finding at once one that cannot be it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.checks import blamed
+from lit_agentrl.config.composition import load_option
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.engines.base import Engine
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.remote import RemotePolicy
+from lit_agentrl.text.dialects.base import Dialect, Reply
+from lit_agentrl.text.prompts import Prompt
+
+T = TypeVar("T")
+_TOOLS = (ToolSpec("go", "goes", {"type": "object", "properties": {}}),)
+_ACTIONS = {  # of each format: what can be done, and one of it
+    "names": (Actions("names", ("Up", "Down")), "Up"),
+    "text": (Actions("text"), "Up"),
+    "tools": (Actions("tools", tools=_TOOLS), '{"name": "go", "arguments": {}}'),
+}
+
+
+def as_list(value: Any) -> list[Any]:
+    """One value may stand without brackets."""
+    return list(value) if isinstance(value, ListConfig | list) else [value]
+
+
+def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
+    """The object of a section, which inherits ``kind``: so has what a part of one's own leaves to its base.
+
+    Raises:
+        ValueError: it does not, naming ``_target_``; or from the object itself.
+    """
+    section = OmegaConf.select(cfg, key)
+    found: T = instantiate(section)
+    if kind not in type(found).__mro__:
+        told = section.get("_target_") if isinstance(section, DictConfig) else section
+        raise ValueError(
+            f"{key}._target_={told} makes a {type(found).__name__}, which does not inherit "
+            f"{kind.__module__}.{kind.__qualname__}"
+        )
+    return found
+
+
+def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
+    """The object of a section, which has all members of a protocol that has no defaults.
+
+    Raises:
+        ValueError: it lacks one, naming it; or from the object itself.
+    """
+    found = instantiate(OmegaConf.select(cfg, key))
+    members = {*vars(protocol), *inspect.get_annotations(protocol)}
+    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(found, name))
+    if lacking:
+        raise ValueError(
+            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(found).__name__} without "
+            f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} asks for"
+        )
+    return found
+
+
+def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
+    """The policy of a run, or, where nothing is trained, what stands for one behind an API: it has no network.
+
+    Raises:
+        ValueError: it is behind an API, and is to be trained; or from the object itself.
+    """
+    policy = instantiate(cfg.model)
+    if isinstance(policy, RemotePolicy) and not trains:
+        return cast(Policy, policy)
+    if not isinstance(policy, Policy):
+        raise ValueError(
+            "model has no network here, so that nothing could be trained: evaluate it (lit-agentrl evaluate "
+            "model=remote engine=openai …), or choose another model"
+        )
+    return policy
+
+
+def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
+    """What makes the engine.
+
+    Raises:
+        ValueError: ``engine`` makes one by itself.
+    """
+    make = instantiate(cfg.engine, _convert_="all")
+    if not callable(make):
+        raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
+    found: Callable[..., Engine] = make
+    return found
+
+
+def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
+    """The config of the engine that ``cfg.engine`` names, with as much room as a run's own where both say it.
+
+    Raises:
+        UserError: there is none of that name, or it needs to be told more.
+    """
+    found = load_option("engine", str(cfg.engine))
+    if missing := OmegaConf.missing_keys(found):
+        raise UserError(
+            f"engine={cfg.engine} needs {min(missing)}, which nothing here says; use engine=native or "
+            "vllm, or leave it out: null is the run's"
+        )
+    if "num_slots" in found and "num_slots" in saved.engine:
+        found.num_slots = saved.engine.num_slots
+    return found
+
+
+def made_dialect(cfg: DictConfig) -> Dialect:
+    """The reply grammar, each of its methods called once.
+
+    Raises:
+        ValueError: one is missing, raises, or returns something else.
+    """
+    dialect: Dialect = made_like(cfg, "dialect", Dialect)
+    with blamed("dialect"):
+        for kind in sorted(dialect.formats):
+            actions, action = _ACTIONS[kind]
+            dialect.instructions(actions, max_actions=2, think=True)
+            dialect.rejected(action)
+            for text in (
+                dialect.write([action], thought="q"),
+                dialect.write([action], thought=None),
+                "",
+                "?",
+            ):
+                dialect.spans(text, in_think=False)
+                reply = dialect.parse(text, actions, think=True)
+                if not isinstance(reply, Reply):
+                    raise ValueError(f"parse must return a Reply, and returned {type(reply).__name__}")
+    return dialect
+
+
+def made_wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
+    """What a policy is told, and how it replies.
+
+    Raises:
+        ValueError: thinking is forced where a reply has no tag that opens it.
+    """
+    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
+    if prompt.force_think and not dialect.think_start:
+        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+    return prompt, dialect

@@ -1,0 +1,154 @@
+"""What callbacks wait for: metrics by their names, as `docs/metrics.md` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+
+from lit_agentrl.build.games import Games
+from lit_agentrl.config.errors import did_you_mean, nearest
+from lit_agentrl.report.episodes import EVALUATED
+from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rl.objective import SCORES, Objective
+from lit_agentrl.rollout.structures.base import Structure
+
+_LOGGED = ("val/success",)  # what Lightning's own callbacks can see
+_KNOWN = ("lit_agentrl.", "lightning.")
+# those of every run, and those that options bring without a part of their own to name them
+_OF_ITERATIONS = {
+    "rollout": (
+        "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
+        "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
+        "branches", "taken_over_share", "cost", "episodes", "failed", "broken_markers", "action_tokens",
+        "prefilled_tokens",
+    ),
+    "train": (
+        "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
+        "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
+        "steps", "stop_kl_max", "router_loss", "routing_flips", "pairless_share", "cost", "cost_multiplier",
+    ),
+    "data": (
+        "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
+    ),
+    "gradients": ("*",),
+    "val": ("broken_markers", "start_kl"),
+    "engine": ("*",),
+    "collapse": (
+        "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",
+        "template_share", "uniformity", "alarms", "rollbacks",
+        "filter_ratio",
+    ),
+    "worker": ("shares", "attempts", "restarts"),
+    "time": ("rollout", "update", "validate", "env", "ahead"),
+    "speed": ("action_tokens_per_s", "episodes_per_s", "prefill_reuse", "shared_prefill"),
+}  # fmt: skip
+OF_PAIRS = (
+    "success", "margin", "shorter_wins", "calibration_error", "pairs", "equal_length_pairs", "equal_length_success",
+    "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn", "sign_accuracy",
+    "costly_share",
+)  # fmt: skip
+_OF_CRITIC = (
+    "loss", "grad_norm", "value", "clip_share", "explained_variance", "cost_explained_variance", "ranking",
+    "ranked_rightly",
+)  # fmt: skip
+
+
+def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:
+    """Refuse a callback whose ``monitor``, or a rule of it whose ``signal``, nothing measures.
+
+    Under a callback of one's own, which may add any metric, nothing is refused.
+
+    Args:
+        callbacks: entries by their names.
+        metrics: of the run; one that ends in ``*`` stands for all that begin so.
+
+    Raises:
+        ValueError: naming the option and the metrics that are like it.
+    """
+    entries = {
+        str(name): entry
+        for name, entry in (callbacks or {}).items()
+        if isinstance(entry, DictConfig) and "_target_" in entry
+    }
+    if any(not str(entry._target_).startswith(_KNOWN) for entry in entries.values()):
+        return
+    for name, entry in entries.items():
+        names = _LOGGED if str(entry._target_).startswith("lightning.") else metrics
+        for key, metric in _waited_for(entry):
+            if any(_is_meant(metric, known) for known in names):
+                continue
+            near = did_you_mean(nearest(metric, names))
+            alike = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
+            hint = (
+                near or f"valid: {', '.join(alike or [known for known in names if known.startswith('val/')])}"
+            )
+            raise ValueError(f"callbacks.{name}.{key}={metric} is measured by nothing; {hint}")
+
+
+def _waited_for(entry: DictConfig) -> list[tuple[str, str]]:
+    """Metrics that a callback goes by, each with its key."""
+    found: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
+    rules = entry.get("rules")
+    if isinstance(rules, DictConfig):
+        found += [(f"rules.{str(name)}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
+    return [(key, metric) for key, metric in found if isinstance(metric, str)]
+
+
+def _is_meant(monitor: str, known: str) -> bool:
+    return monitor.startswith(known[:-1]) if known.endswith("*") else monitor == known
+
+
+def metrics_of(
+    games: Games,
+    rewards: RewardPipeline,
+    algorithm: Objective,
+    structure: Structure,
+    of_loss: Sequence[str],
+    *,
+    has_critic: bool,
+) -> list[str]:
+    """The metrics that a run may have; one that ends in ``*`` stands for all that begin so.
+
+    Args:
+        games: played.
+        rewards: its parts.
+        algorithm: with its moving coefficients.
+        structure: with its curves.
+        of_loss: names of the metrics that its loss gives.
+        has_critic: whether there is a critic.
+    """
+    names = [
+        *_validated(games),
+        *(f"{group}/{name}" for group, each in _OF_ITERATIONS.items() for name in each),
+    ]
+    if len(games.weights) > 1:
+        names += [f"rollout/{task.name}/success" for task in games.tasks[: len(games.weights)]]
+    names += [f"train/{name}" for name in (*of_loss, *(term.measure for term in algorithm.terms()))]
+    if algorithm.reads == SCORES:
+        names += [f"val/{name}" for name in OF_PAIRS]
+        of_heads = [*(f"train/{name}" for name in (*of_loss, "pairless_share", "good_share"))]
+        of_heads += [f"val/{name}" for name in OF_PAIRS]
+        names += [each.replace("/", f"/head_{head}_") for head in algorithm.heads for each in of_heads]
+    names += [f"critic/{name}" for name in _OF_CRITIC] if has_critic else []
+    names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
+    names += ["reward/total"] if rewards.parts else []
+    names += [f"structure/{name}" for name in structure.curves]
+    return list(dict.fromkeys(names))
+
+
+def _validated(games: Games) -> list[str]:
+    """The metrics of a validation."""
+    levels = games.levels("val")
+    known = {
+        name: EVALUATED if None not in (of.chance_success, of.oracle_success) else _without_levels()
+        for name, of in levels.items()
+    }
+    names = dict.fromkeys(f"val/{key}" for keys in known.values() for key in keys)
+    if len(known) > 1:
+        names |= dict.fromkeys(f"val/{name}/{key}" for name, keys in known.items() for key in keys)
+    return list(names)
+
+
+def _without_levels() -> tuple[str, ...]:
+    return tuple(key for key in EVALUATED if key != "normalised")

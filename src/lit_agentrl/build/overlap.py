@@ -1,0 +1,64 @@
+"""What ``rollout.overlap=true`` implies: a worker that plays ahead, and a correction of weights one update old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.paths import CONFIG_DIR
+
+_NONE = "lit_agentrl.rl.policy.correction.none"
+_HERE = "lit_agentrl.rollout.workers.inline.Here"
+
+
+def add_worker(cfg: DictConfig) -> None:
+    """Choose ``worker=process`` where episodes are played ahead and no worker is chosen, in place; shares stay."""
+    if cfg.rollout.get("overlap") is not True or (cfg.worker and cfg.worker.get("_target_") != _HERE):
+        return
+    shares = {name: value for name, value in (cfg.worker or {}).items() if name != "_target_"}
+    with open_dict(cfg):
+        cfg.worker = OmegaConf.merge(OmegaConf.load(CONFIG_DIR / "worker" / "process.yaml"), shares)
+
+
+def add_correction(cfg: DictConfig) -> str:
+    """Choose ``algo/correction=truncated`` where episodes are played ahead and no correction is chosen.
+
+    The config is changed in place, so that what is recorded of the run names it.
+
+    Returns:
+        A line for the user; empty if nothing was changed.
+    """
+    chosen = cfg.algo.get("correction") or {}  # an objective may have no such axis
+    if cfg.rollout.get("overlap") is not True or chosen.get("_target_") != _NONE:
+        return ""
+    truncated = OmegaConf.load(CONFIG_DIR / "algo" / "correction" / "truncated.yaml")
+    with open_dict(cfg):
+        cfg.algo.correction = truncated
+    return (
+        f"rollout.overlap=true: episodes are one update old, so algo/correction=truncated (cap {truncated.cap:g}) "
+        "is applied"
+    )
+
+
+def refuse_contradictions(overrides: Sequence[str], cfg: DictConfig) -> None:
+    """Refuse ``worker=none`` and ``algo/correction=none`` where they were asked for, rather than change them.
+
+    Raises:
+        UserError: naming the remedy.
+    """
+    if cfg.rollout.get("overlap") is not True:
+        return
+    asked = {override.key_or_group for override in parse(overrides) if override.value() == "none"}
+    if "worker" in asked:
+        raise UserError(
+            "worker=none has nobody to play ahead (rollout.overlap=true) while the trainer trains; use "
+            "worker=process, or rollout.overlap=false"
+        )
+    if "algo/correction" in asked:
+        raise UserError(
+            "algo/correction=none leaves the episodes of rollout.overlap=true, one update old, without a correction; "
+            "use algo/correction=truncated or masked, or rollout.overlap=false"
+        )

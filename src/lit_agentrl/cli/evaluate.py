@@ -1,0 +1,49 @@
+"""Measure the policy of a run, or any model, on any game."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from lit_agentrl.cli._running import read_options, run_command
+from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.overrides import split_arguments
+from lit_agentrl.config.run_options import opened, options_of_model
+from lit_agentrl.runs import ranks
+
+if TYPE_CHECKING:
+    from lit_agentrl.evaluate.scores import Scores
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``evaluate.py`` and ``lit-agentrl evaluate``."""
+    run_command(_evaluate, argv)
+
+
+def _evaluate(argv: list[str]) -> int:
+    flags, overrides = split_arguments(argv)
+    of_model = None if flags else options_of_model(overrides)
+    if of_model is not None:
+        ranks.require_one_process("evaluate plays on one device")
+        from lit_agentrl.evaluate.model_evaluation import evaluate_model
+
+        with hydra_ready():
+            return _shown(evaluate_model(*of_model))
+    cfg = read_options("evaluate", argv, hint="env and temperature take lists, such as env=[sokoban,bandit]")
+    if cfg is None:
+        return 0
+    folder, saved, load_task = opened(cfg)
+    from lit_agentrl.evaluate.evaluation import evaluate
+
+    with hydra_ready():
+        return _shown(evaluate(cfg, saved, load_task, folder=folder))
+
+
+def _shown(scores: Scores) -> int:
+    console = Console()
+    console.print(scores)
+    if scores.path is not None:
+        console.print(f"written to {scores.path}", soft_wrap=True)
+    return 0

@@ -1,0 +1,94 @@
+"""Measure chance and oracle of a game, the levels of its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lit_agentrl.checks import require_whole
+from lit_agentrl.cli._running import parser_of, run_command
+from lit_agentrl.config.composition import search_path
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import PACKAGE_DIR
+
+if TYPE_CHECKING:
+    from lit_agentrl.envs.base import Task
+
+_MOST = 1_000_000
+SHIPPED = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
+EXAMPLES = """
+Writes levels.json beside the file that defines each game, and prints a table in Markdown.
+
+  {0}                                      the games of this project
+  {0} env=sokoban env.game.size=7          another size of one
+  {0} --config-dir FOLDER env=NAME         your own; limits and options as its runs have them
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``lit-agentrl levels``."""
+    run_command(_levels, argv)
+
+
+def _levels(argv: list[str]) -> int:
+    parser = parser_of("levels", __doc__, EXAMPLES)
+    parser.add_argument("overrides", nargs="*", metavar="env=NAME env.KEY=VALUE", help="default: all shipped")
+    parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
+    parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
+    parser.add_argument("--seed", type=int, default=0, help="first instance seed")
+    args = parser.parse_intermixed_args(argv)
+    require_whole("--episodes", args.episodes, 1, _MOST)
+    require_whole("--seed", args.seed, 0)
+    jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
+    search = search_path(args.config_dir)
+    from lit_agentrl.build.games import game_of
+
+    tasks = [game_of(job, search) for job in jobs]
+    if search:
+        _require_own(tasks)
+    print("| game | split | chance success | chance return | oracle success | oracle return |")
+    print("|---|---|---|---|---|---|")
+    for task in tasks:
+        _measure(task, args.episodes, args.seed)
+    return 0
+
+
+def _require_own(tasks: Sequence[Task]) -> None:
+    """Refuse to write the levels of a game of this package into it under names of the user's.
+
+    Raises:
+        UserError: naming what measures them.
+    """
+    from lit_agentrl.envs.levels import levels_file
+
+    for task in tasks:
+        if levels_file(task).is_relative_to(PACKAGE_DIR):
+            raise UserError(
+                f"env={task.name} is a game of this package under a name of yours, and its levels would be written "
+                "into the package; a run measures them at its start, so there is nothing to do"
+            )
+
+
+def _measure(task: Task, episodes: int, seed: int) -> None:
+    """Measure one game on every split, print its rows and write its levels."""
+    from lit_agentrl.envs.levels import level_key, measure, write_levels
+    from lit_agentrl.envs.splits import SPLITS
+
+    entries: dict[str, Any] = {}
+    for split in SPLITS:
+        levels = measure(task, split, episodes, seed)
+        scores = {
+            key: value if value is None else round(value, 6)
+            for key, value in dataclasses.asdict(levels).items()
+        }
+        entries[level_key(task, split)] = {"task": task.name, "split": split, "levels": scores}
+        chance = _shown(levels.chance_success, levels.chance_return)
+        oracle = _shown(levels.oracle_success, levels.oracle_return)
+        print(f"| {task.name} | {split} | {chance} | {oracle} |", flush=True)
+    print(f"wrote {write_levels(task, entries)}", file=sys.stderr)
+
+
+def _shown(success: float | None, points: float | None) -> str:
+    return "– | –" if success is None or points is None else f"{success:.3f} | {points:.2f}"

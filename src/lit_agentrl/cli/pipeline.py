@@ -1,0 +1,35 @@
+"""Record, label and train in rounds, by a recipe (iterated DPO)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lit_agentrl import screen
+from lit_agentrl.cli._running import run_command
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import program, split_arguments
+from lit_agentrl.runs import ranks
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``lit-agentrl pipeline``."""
+    run_command(_pipeline, argv)
+
+
+def _pipeline(argv: list[str]) -> int:
+    flags, words = split_arguments(argv)
+    from lit_agentrl.runs.pipelines.recipes import CONFIG, read, recipes
+    from lit_agentrl.runs.pipelines.stages import Pipeline
+
+    if "--help" in flags or "-h" in flags:
+        print(CONFIG.read_text(encoding="utf-8"))
+        print("\n".join(f"{name:18}{read(name).says}" for name in recipes()))
+        return 0
+    if flags:
+        raise UserError(
+            f"pipeline takes no {flags[0]}; {program('pipeline')} --help shows options and recipes"
+        )
+    ranks.require_one_process("a pipeline starts the processes of its stages itself")
+    for line in Pipeline.of(words).run():
+        screen.note(line)
+    return 0

@@ -1,0 +1,37 @@
+"""Fit the weights of reward parts to recorded episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from lit_agentrl.cli._running import read_options, run_command
+from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.overrides import parse, split_arguments
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``lit-agentrl weigh``."""
+    run_command(_weigh, argv)
+
+
+def _weigh(argv: list[str]) -> int:
+    flags, overrides = split_arguments(argv)
+    of_run = [
+        text
+        for text, each in zip(overrides, parse(overrides), strict=True)
+        if each.key_or_group.partition(".")[0].partition("/")[0] in ("reward", "model")
+    ]
+    own = [text for text in overrides if text not in of_run]
+    cfg = read_options(
+        "weigh", [*flags, *own], hint="write options, such as data=FOLDER 'reward=[format,length]'"
+    )
+    if cfg is None:
+        return 0
+    from lit_agentrl.offline.weighing import weigh
+
+    with hydra_ready():
+        for line in weigh(cfg, of_run):
+            Console(highlight=False, markup=False).print(line, soft_wrap=True)
+    return 0

@@ -1,0 +1,1 @@
+"""Compose, read and check configs: the one room that composes with Hydra."""

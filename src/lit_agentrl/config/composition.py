@@ -1,0 +1,227 @@
+"""Composing configs so that nothing in a command is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from lit_agentrl.checks import shown
+from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
+from lit_agentrl.config.groups import all_groups, options_of
+from lit_agentrl.config.misspelt import explain_composition
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.renamed import current_name
+
+# sections whose entries are arguments of any class: keys may be added and removed
+OPEN = (
+    "trainer",
+    "callbacks",
+    "logger",
+    "reward",
+    "optim.schedule_args",
+    "optim.optimizer",
+    "model",
+    "env",
+    "hydra",
+)
+LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
+CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
+
+
+@contextmanager
+def hydra_ready() -> Iterator[None]:
+    """Hydra ready to compose, also inside of a run that Hydra itself has started."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+    else:
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+            yield
+
+
+def search_path(folders: Sequence[str | Path]) -> list[str]:
+    """The override that makes ``compose`` find configs in further folders.
+
+    Raises:
+        UserError: one is not a folder.
+    """
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(f"--config-dir {folder} is not a folder")
+    paths = ",".join(f"'file://{Path(folder).resolve()}'" for folder in folders)
+    return [f"hydra.searchpath=[{paths}]"] if folders else []
+
+
+def own_folders(sources: Iterable[Any]) -> list[str]:
+    """Those of the folders of configs that Hydra records which are the user's, and not of this package."""
+    return [source.path for source in sources if source.schema == "file" and source.provider != "main"]
+
+
+def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
+    """A function from the name of a game to its config, from ``conf/env`` or these folders."""
+    return lambda name: load_option("env", name, folders)
+
+
+def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:
+    """The config of one option of a group, from ``conf`` or these folders.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    search = search_path(folders)
+    with hydra_ready():
+        names = options_of(group, search)
+        if name not in names:
+            what = "game named " if group == "env" else f"option {group}="
+            raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
+        # added to nothing: as the primary config, Hydra looks for it in our own folder alone
+        try:
+            found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
+        except UnicodeError as error:
+            raise UserError(unreadable(search) or str(error)) from error
+        use_current_names(found)
+        return found
+
+
+def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
+    """The config of one job, with Hydra's own node.
+
+    Raises:
+        UserError: an unknown group, option or key, naming the nearest valid ones.
+    """
+    with hydra_ready():
+        _check_keys(parse(job), search)
+        _check_added(name, job, search)
+        try:
+            cfg = compose(config_name=name, overrides=[*job, *search], return_hydra_config=True)
+        except Exception as error:
+            raise explain_composition(error, name, job, search) from error
+        check_sections(cfg, name)
+    use_current_names(cfg)
+    return cfg
+
+
+def use_current_names(cfg: DictConfig) -> None:
+    """Give every ``_target_`` of a config its name of today, in place; a file of one's own may have an earlier one."""
+    for path, name in _targets(OmegaConf.to_container(cfg, resolve=False), ()):
+        if (current := current_name(name)) != name:
+            node: Any = cfg
+            for key in path:
+                node = node[key]
+            node["_target_"] = current
+
+
+def _targets(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+        if key == "_target_" and isinstance(child, str):
+            yield path, child
+        elif isinstance(child, dict | list):
+            yield from _targets(child, (*path, key))
+
+
+def check_sections(cfg: DictConfig, name: str) -> None:
+    """Refuse keys of a whole config that nothing would read; they can come from a file as well.
+
+    Raises:
+        UserError: an unknown key, or a missing section.
+    """
+    for section, options in _sections(name).items():
+        given = cfg.get(section) if section in cfg else {}
+        if given is None or isinstance(given, str | bool | int | float | list | ListConfig):
+            raise UserError(
+                f"{section}={shown(given)}: {section} is a section; set one of its options: {', '.join(options)}"
+            )
+    for section, known in _known_keys(name).items():
+        given = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
+        prefix = f"{section}." if section else ""
+        if unknown := sorted(given - known - {"hydra"}):
+            hint = did_you_mean(nearest(unknown[0], known)) or f"valid: {', '.join(sorted(known))}"
+            raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
+        if missing := sorted(known - given):
+            raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
+
+
+@cache
+def _base(name: str) -> DictConfig:
+    """The config of a command without options, with Hydra's own node."""
+    with hydra_ready():
+        return compose(config_name=name, return_hydra_config=True)
+
+
+def _known_keys(name: str) -> dict[str, frozenset[str]]:
+    """The keys of the whole config and of its closed sections."""
+    base = _base(name)
+    sections = ("", *CLOSED)
+    found = {s: {str(key) for key in (OmegaConf.select(base, s) if s else base)} for s in sections}
+    return {section: frozenset(keys - {"hydra"}) for section, keys in found.items()}
+
+
+def _sections(name: str) -> dict[str, list[str]]:
+    """The sections of the whole config that are no group, each with its options."""
+    base = _base(name)
+    chosen = {"hydra", *(str(group).partition("/")[0] for group in base.hydra.runtime.choices)}
+    plain = OmegaConf.to_container(base, resolve=False)
+    assert isinstance(plain, dict)
+    return {
+        str(key): [f"{key!s}.{option}" for option in node if not option.startswith("_")]
+        for key, node in plain.items()
+        if isinstance(node, dict) and str(key) not in chosen
+    }
+
+
+def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
+    """Refuse what Hydra would accept and nothing would read as it was meant."""
+    for override in parsed:
+        key, text = override.key_or_group, override.input_line or ""
+        if key == "run_dir":
+            raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
+        names = override.value()
+        axis = key.replace(".", "/")
+        if key.startswith("algo.") and axis in all_groups(search) and not isinstance(names, dict | list):
+            raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(options_of(axis, search))}")
+        if key in CLOSED and not isinstance(names, dict) and not override.is_delete():
+            raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
+        listed = [str(name) for name in names] if key in LISTS and isinstance(names, list) else []
+        if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
+            what = "none beside others" if "none" in listed else "an option twice"
+            raise UserError(f"{text}: {key} names {what}; keep one")
+        is_list = isinstance(names, list) and key not in LISTS
+        if (is_list or names is None) and not override.is_delete() and key in all_groups(search):
+            what = "a list" if is_list else "null"
+            raise UserError(
+                f"{text}: {key} takes a name, not {what}; valid: {', '.join(options_of(key, search))}"
+            )
+        if override.is_delete() and key in all_groups(search) and key not in LISTS:
+            raise UserError(f"{text}: {key} cannot be left out; valid: {', '.join(options_of(key, search))}")
+        if override.is_delete() and not _is_open(key):
+            raise UserError(
+                f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN[:-1])}; "
+                f"an existing one is changed by {key}=…"
+            )
+
+
+def _is_open(key: str) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in OPEN)
+
+
+def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
+    """Refuse a key that is added where nothing would read it: as one that is there, or as a misspelt one."""
+    for text, override in zip(job, parse(job), strict=True):
+        if not (override.is_add() or override.is_force_add()) or _is_open(override.key_or_group):
+            continue
+        plain = [each.lstrip("+") if each == text else each for each in job]
+        try:
+            compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
+        except Exception as error:
+            raise explain_composition(error, name, plain, search) from error
+        raise UserError(
+            f"{text}: {override.key_or_group} is there already; write {text.lstrip('+')} without the +"
+        )

@@ -1,0 +1,150 @@
+"""What a command that Hydra refuses should have said: the groups, options and keys that are nearest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from warnings import catch_warnings
+
+from hydra import compose
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
+
+from lit_agentrl.config.constants import REMOVED
+from lit_agentrl.config.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
+from lit_agentrl.config.groups import all_groups, options_of
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.config.synonyms import MEANT
+
+
+def explain_composition(
+    error: Exception, name: str, job: Sequence[str], search: Sequence[str] = ()
+) -> UserError:
+    """What is wrong with the overrides of a job that Hydra refused, or with a file that they name."""
+    if isinstance(error, UnicodeError) and (told := unreadable(search)):
+        return UserError(told)
+    groups = all_groups(search)
+    chosen = []
+    for override in parse(job):
+        key, value = override.key_or_group, override.value()
+        if key not in groups and "/" in key:
+            return UserError(
+                f"unknown group {key}; {did_you_mean(nearest(key, groups)) or 'valid: ' + ', '.join(groups)}"
+            )
+        if key not in groups or isinstance(value, dict):
+            continue
+        options = options_of(key, search)
+        if override.is_add():
+            return UserError(
+                f"{override.input_line}: {key} is chosen already; write {key}={value} without the +"
+            )
+        names = [str(name) for name in (value if isinstance(value, list) else [value])]
+        if unknown := [name for name in names if name not in options]:
+            if new := REMOVED.get(f"{key}={unknown[0]}"):
+                return UserError(f"{key}={unknown[0]} is no option any more; write {new}")
+            return UserError(f"unknown option {key}={unknown[0]}; {_unknown_name(key, unknown[0], options)}")
+        chosen.append(str(override.input_line))
+    try:
+        base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
+    except Exception as cause:
+        if isinstance(cause, YAMLError):
+            return UserError(explain(cause))
+        if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
+            outer = missing[1].rpartition("/")[0]
+            given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
+            of = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
+            return UserError(
+                f"{given} has no effect: {of} has no {missing[1]}; leave it out, or choose another {outer}"
+            )
+        return UserError(f"{' '.join(chosen)}: {explain(cause)}")
+    known = list(_keys(OmegaConf.to_container(base, resolve=False)))
+    for override in parse(job):
+        key = override.key_or_group
+        if new := REMOVED.get(key):
+            return UserError(f"{key} is no option any more; write {new}")
+        if not override.is_add() and key not in [*known, *groups]:
+            return UserError(_unknown_key(key, known, base, search))
+        if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
+            return UserError(_unknown_key(key + "." + explain(error).split("'")[3], known, base, search))
+        if "Error merging override" in str(error) and str(override.input_line) in str(error):
+            below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
+            if below:
+                told = f"is a section; set one of its options: {', '.join(below)}"
+                return UserError(f"{override.input_line}: {key} {told}")
+            return UserError(
+                of_another_kind(str(override.input_line), key, OmegaConf.select(base, key), error)
+            )
+    return UserError(explain(error))
+
+
+def _unknown_name(group: str, name: str, options: Sequence[str]) -> str:
+    """What to write in place of an option that a group has not."""
+    if group == "model" and "/" in name:
+        return f"write model=hf model.name={name}"
+    return f"{did_you_mean(nearest(name, options))} valid: {', '.join(options)}".strip()
+
+
+def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
+    """Names the same key under another option of its group, or the nearest keys beside it or elsewhere."""
+    parent = key
+    while parent and parent not in known:
+        parent = parent.rpartition(".")[0]
+    prefix = f"{parent}." if parent else ""
+    below = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
+    children = sorted(k for k in below if "." not in k and not k.startswith("_") and k != "hydra")
+    rest, leaf = key.removeprefix(prefix), key.rpartition(".")[2]
+    head = key.partition(".")[0]
+    choices = base.hydra.runtime.choices
+    if (group := key.replace(".", "/")) in choices:
+        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(options_of(group, search))}"
+    groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
+    group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
+    if group and (others := _options_with(key, group, search)):
+        option = key[len(group) + 1 :]
+        return (
+            f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
+        )
+    near = [f"{prefix}{k}" for k in nearest(rest, children, cutoff=0.65)]
+    near = near or [
+        MEANT[word] for word in dict.fromkeys((key, leaf)) if word in MEANT and MEANT[word] != key
+    ]
+    near = near or [f"{prefix}{k}" for k in nearest(rest, children)]
+    near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
+    if head not in known:
+        near = near or [MEANT[word] + key[len(head) :] for word in nearest(head, MEANT, cutoff=0.75)[:1]]
+    near = near or nearest(
+        key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
+    )
+    listed = (
+        f"valid: {', '.join(prefix + k for k in children)}"
+        if children
+        else f"{group}={choices.get(group)} has none"
+    )
+    return f"unknown option {key}; {did_you_mean(near) or listed}"
+
+
+def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
+    """The options of a group whose own file has ``key``."""
+    options = options_of(group, search)
+    return [option for option in options if key in _keys_of_option(group, option, tuple(search))]
+
+
+@cache
+def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
+    # a file that overrides other groups cannot be read alone; a plugin's may lack what Hydra then warns of
+    with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
+        cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
+        return frozenset(_keys(OmegaConf.to_container(cfg, resolve=False)))
+    return frozenset()
+
+
+def _keys(node: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of a config, inner ones included."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield f"{prefix}{key}"
+            yield from _keys(child, f"{prefix}{key}.")

@@ -1,0 +1,216 @@
+"""Reading a command line: flags, overrides, sweeps."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig
+
+from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
+
+# Hydra's flags that make sense here, each with whether a value follows; --info takes one or none
+FLAGS = {
+    "--help": False, "-h": False, "--hydra-help": False, "--version": False, "--resolve": False,
+    "--multirun": False, "-m": False, "--shell-completion": False, "-sc": False,
+    "--config-dir": True, "-cd": True, "--cfg": True, "-c": True, "--package": True, "-p": True,
+    "--info": True, "-i": True,
+}  # fmt: skip
+MULTIRUN = ("-m", "--multirun")
+VARIANT = "variant"  # key of the options that evaluate.py changes of the game it plays
+_OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
+_PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a text that needs no quotes
+# a run folder as it is typed, such as those of sweeps, 0_algo=grpo,seed=1, which Hydra could not read without quotes
+_FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
+_OTHERS = ("null", "true", "false", "nan", "inf")  # but for these, which would not be texts
+
+
+def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Flags (each followed by its value) and overrides, which may stand in any order.
+
+    Raises:
+        UserError: an unknown flag, or one without its value.
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    rest = list(argv)
+    while rest:
+        argument = rest.pop(0)
+        name, has_value, _ = argument.partition("=")
+        if not name.startswith("-"):
+            overrides.append(argument)
+            continue
+        if name not in FLAGS:
+            hint = did_you_mean(nearest(name, FLAGS)) or (
+                "options are written key=value, without dashes; valid flags: --help, -m, --config-dir FOLDER, --cfg job"
+            )
+            raise UserError(f"unknown flag {name}; {hint}")
+        flags.append(argument)
+        if name in ("--cfg", "-c"):
+            shown = argument.partition("=")[2] if has_value else rest[0] if rest else ""
+            if shown not in ("job", "hydra", "all"):
+                raise UserError(f"{name} {shown} prints nothing; valid: --cfg job, --cfg hydra, --cfg all")
+        if not FLAGS[name] or has_value:
+            continue
+        if rest and "=" not in rest[0] and not rest[0].startswith("-"):
+            flags.append(rest.pop(0))
+        elif name not in ("--info", "-i"):
+            raise UserError(f"{name} needs a value")
+    return flags, overrides
+
+
+def as_names(overrides: Sequence[str]) -> list[str]:
+    """With the options of a group that Hydra would read as numbers put into quotes.
+
+    >>> as_names(["debug=nan", "debug=none,nan", "optim.lr=nan"])
+    ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan']
+    """
+    return [
+        re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text) if str(text).startswith("debug=") else text
+        for text in overrides
+    ]
+
+
+def flag_values(flags: Sequence[str], *names: str) -> list[str]:
+    """The values given to a flag, written ``--flag value`` or ``--flag=value``."""
+    spaced = [value for flag, value in zip(flags, flags[1:], strict=False) if flag in names]
+    joined = [flag.partition("=")[2] for flag in flags if "=" in flag and flag.partition("=")[0] in names]
+    return spaced + joined
+
+
+def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
+    """Hydra's reading of each override.
+
+    Args:
+        overrides: as typed.
+        loader: knows the options of each group, which ``glob`` lists.
+
+    Raises:
+        UserError: one is not of the form ``key=value``.
+    """
+    if strange := [text for text in overrides if not isinstance(text, str)]:  # of a notebook
+        raise UserError(
+            f"{strange[0]!r} is not an override; write a text such as 'env=sokoban', or env=\"sokoban\""
+        )
+    parser = OverridesParser.create(loader)
+    parsed: list[Override] = []
+    for text in overrides:
+        if "=" not in text and not text.startswith("~"):
+            known = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
+            raise UserError(f"{text} is not an override; write key=value, such as {known}")
+        if text.endswith("=") and not text.startswith("~"):
+            raise UserError(f"{text} has no value; write a value, or null for none")
+        try:
+            parsed += parser.parse_overrides([_FOLDER.sub(r"run='\1'", text)])
+        except OverrideParseException as error:
+            if re.search(r"\s", text.partition("=")[0]):
+                raise UserError(
+                    f"{text} is no single option; write each by itself, such as algo=grpo env=sokoban"
+                ) from error
+            reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or first_line(error)
+            raise UserError(
+                f"{text} cannot be read ({reason.splitlines()[0]}); close every bracket and quote special "
+                "characters, such as 'key=\"a, b\"'"
+            ) from error
+    return parsed
+
+
+def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
+    """Refuse what would silently do something else than it says.
+
+    Raises:
+        UserError: a key given twice, a sweep without ``-m``, or a key of Hydra's that the other kind of command reads.
+    """
+    seen: dict[str, str] = {}
+    for text, override in zip(overrides, parse(overrides), strict=True):
+        key = f"{override.key_or_group}@{override.package or ''}"
+        if key in seen:
+            raise UserError(f"{override.key_or_group} is given twice, as {seen[key]} and {text}; keep one")
+        seen[key] = text
+        _check_hydra(override.key_or_group, text, is_multirun=is_multirun)
+        if override.is_sweep_override() and not is_multirun:
+            values = text.partition("=")[2]
+            listed = (
+                f", or write {override.key_or_group}=[{values}] for one list" if "(" not in values else ""
+            )
+            raise UserError(f"{text} is a sweep; add -m to run each of its values{listed}")
+
+
+def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
+    """Put options of a game, such as ``env.game.size=7``, into ``cfg.variant``, as typed; returns the others."""
+    own = [each for each in parsed if each.key_or_group.startswith("env.") and not each.is_delete()]
+    if own:
+        cfg[VARIANT] = [each.input_line for each in own]
+    return [each for each in parsed if each not in own]
+
+
+def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
+    if key == "hydra.run.dir" and is_multirun:
+        raise UserError(
+            f"{text} has no effect with -m: the runs of a sweep lie in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
+        )
+    if key.startswith(_OF_SWEEPS) and not is_multirun:
+        raise UserError(
+            f"{text} has no effect without -m: one run has the folder hydra.run.dir=FOLDER, and nothing to launch"
+        )
+    if key == "hydra.output_subdir":
+        place = Path(text.partition("=")[2].strip("'\""))
+        if place.is_absolute() or ".." in place.parts:
+            raise UserError(
+                f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
+            )
+    if key == "hydra.mode":
+        raise UserError(f"{text}: -m is what makes a sweep; write it, or leave it out")
+    if key == "hydra.searchpath":
+        raise UserError(f"{text}: name a folder of configs with --config-dir FOLDER")
+
+
+def program(name: str) -> str:
+    """How the user calls this command: by its script where that is what runs, else by the installed program."""
+    return f"python {name}.py" if Path(sys.argv[0]).name == f"{name}.py" else f"lit-agentrl {name}"
+
+
+def written(options: Mapping[str, Any]) -> list[str]:
+    """Options by name as they are written on a command line; dictionaries hold those below a name.
+
+    Raises:
+        UserError: a value that no command line can hold.
+
+    >>> written({"algo": "grpo", "rollout": {"prompts": 4}, "val.envs": None, "algo.name": "a, b"})
+    ['algo=grpo', 'rollout.prompts=4', 'val.envs=null', "algo.name='a, b'"]
+    """
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, Mapping) and value:
+            found += written({f"{name}.{key}": inner for key, inner in value.items()})
+        else:
+            found.append(f"{name}={_value(name, value)}")
+    return found
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, Path | str):
+        text = str(value)
+        is_plain = _PLAIN.fullmatch(text) and text.lower() not in _OTHERS
+        return text if is_plain else QuotedString(text, Quote.single).with_quotes()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_value(name, each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_value(name, each)}' for key, each in value.items())}}}"
+    raise UserError(
+        f"{name} cannot be a {type(value).__name__}; write numbers, texts, true, false, none, lists or dictionaries"
+    )

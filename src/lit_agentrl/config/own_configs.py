@@ -1,0 +1,30 @@
+"""Folders of configs that ``--config-dir`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import CONFIG_DIR
+
+
+def check_folders(folders: Sequence[str | Path]) -> None:
+    """Refuse configs that Hydra would pass over without a word.
+
+    Raises:
+        UserError: a second folder, of which Hydra reads the last alone, or a file that is called as one of ours, which
+            Hydra finds first.
+    """
+    if len(folders) > 1:
+        raise UserError(
+            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
+        )
+    for folder in map(Path, folders):
+        for shipped in sorted(CONFIG_DIR.rglob("*.yaml")):
+            name = shipped.relative_to(CONFIG_DIR)
+            if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
+                raise UserError(
+                    f"--config-dir {folder}: {name.as_posix()} is also the name of a shipped file, which would be "
+                    "taken; give yours another name"
+                )

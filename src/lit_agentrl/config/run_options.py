@@ -1,0 +1,92 @@
+"""The options of what is done with a finished run, and the run that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.config.composition import task_loader
+from lit_agentrl.config.errors import UserError, did_you_mean, nearest
+from lit_agentrl.config.overrides import check_overrides, parse, take_variant
+from lit_agentrl.config.saved import run_folder_of, saved_config
+from lit_agentrl.config.trust import TRUST_RUN, is_trusted
+from lit_agentrl.paths import CONFIG_DIR
+
+# sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
+_OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
+_OF_ANY = ("evaluate", "collect")  # what is done with any model, of a run or not
+
+
+def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
+    """``conf/NAME.yaml`` with these overrides, without Hydra, which would take ``env=`` for the choice of a group.
+
+    Raises:
+        UserError: an unknown option, or no run.
+    """
+    cfg = OmegaConf.load(CONFIG_DIR / f"{name}.yaml")
+    assert isinstance(cfg, DictConfig)
+    keys = [str(key) for key in cfg]
+    for override in parse(overrides):
+        if override.is_sweep_override():
+            raise UserError(
+                f"{override.input_line} is a sweep, and {name} takes one value; write "
+                f"{override.key_or_group}=[…] where a list is meant"
+            )
+    check_overrides(overrides, is_multirun=False)
+    for override in take_variant(parse(overrides), cfg):
+        key = override.key_or_group
+        if key not in keys and key.startswith(_OF_MODEL) and name in _OF_ANY:
+            raise UserError(
+                f"{override.input_line} describes a model, and run= names one already; leave run= out to {name} it"
+            )
+        if key not in keys or override.is_add() or override.is_delete():
+            hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
+            raise UserError(f"unknown option {override.input_line}; {hint}")
+        cfg[key] = override.value()
+    if OmegaConf.is_missing(cfg, "run"):
+        raise UserError(
+            "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
+        )
+    if missing := OmegaConf.missing_keys(cfg):
+        raise UserError(f"{min(missing)} has no value; {name} --help says what it is")
+    return cfg
+
+
+def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[DictConfig, list[str]] | None:
+    """The options of ``conf/NAME.yaml``, and those that describe a model; None where a run is named instead.
+
+    Raises:
+        UserError: an option that belongs to neither, or to what is done with a run alone.
+    """
+    parsed = parse(overrides)
+    keys = [each.key_or_group for each in parsed]
+    of_model = [key for key in keys if key.startswith(_OF_MODEL)]
+    if not of_model or "run" in keys:
+        return None
+    own = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
+    for key in ("checkpoint", "beta", TRUST_RUN):
+        if key in keys:
+            raise UserError(
+                f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
+            )
+    cfg = options_of(name, [*own, "run=null"])
+    for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
+        cfg.pop(of_run, None)
+    return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
+
+
+def opened(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:
+    """The folder that ``run`` names, the config saved there, and what finds the games it may name.
+
+    Raises:
+        UserError: not the folder of a run, or one that this version cannot read, or that names code of others.
+    """
+    folder = run_folder_of(Path(str(cfg.run)))
+    trusted = is_trusted(cfg.pop(TRUST_RUN))  # no part of what is measured, which is recorded
+    games = [cfg.env] if isinstance(cfg.env, str) else cfg.env or ()
+    saved, folders = saved_config(
+        folder, "run", trusted=trusted, asked=[("env", str(name)) for name in games]
+    )
+    return folder, saved, task_loader(folders)

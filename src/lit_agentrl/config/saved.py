@@ -1,0 +1,277 @@
+"""The config that a run left in its folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lit_agentrl.config import libraries
+from lit_agentrl.config.composition import check_sections, load_option, own_folders
+from lit_agentrl.config.errors import UserError, explain
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.config.trust import TRUST_RUN, UntrustedError, games_of, require_shipped, settle
+from lit_agentrl.renamed import rename_targets
+from lit_agentrl.report import sweep as records
+
+_log = logging.getLogger(__name__)
+
+# arguments that are no more: what they were where they did nothing, and why they went
+_REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
+    "lit_agentrl.engines.native.engine.NativeEngine": {
+        "compile": (
+            False,
+            "compiled decoding was no quicker where it was measured; tokens are decoded plainly",
+        )
+    },
+    "lit_agentrl.rewards.learned.rnd.RandomNetworkDistillation": {
+        "seed": ("${seed}", "its networks are keyed by the run's seed")
+    },
+}
+
+# groups that an earlier version lacked, and the option that is what it did; and sections
+_ADDED = {"dialect": "answer", "worker": "none", "data": "rollouts", "reference": "start"}
+_ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.pool.Worlds", "delay": 0, "wait": True}}
+
+_PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
+
+# what stood beside algo.advantage=gvpo where its gradient was that of the loss of groups
+_OF_GVPO = {
+    "ratio": "ratios.none",
+    "clip": "clipping.none",
+    "aggregate": "aggregation.seq_mean_token_sum",
+    "tokens": "entropy.none",
+    "correction": "correction.none",
+}
+
+
+def saved_config(
+    folder: Path, option: str, *, trusted: bool = False, asked: Sequence[tuple[str, str]] = ()
+) -> tuple[DictConfig, list[str]]:
+    """The config that a run was started with, aimed at its folder as it lies now, and its config folders.
+
+    Args:
+        folder: the run folder.
+        option: what the user wrote it to, for messages.
+        trusted: import and call whatever the config names, and read the run's own config folders.
+        asked: options by group and name that the command adds.
+
+    Raises:
+        UntrustedError: the config names what is not this package's, and is not trusted.
+        UserError: not a run folder, or one whose config this version cannot read.
+    """
+    found, folders = _read(folder, option)
+    libraries.load()
+    if not trusted:
+        found, folders = _harmless(found, folders, folder, option, asked), []
+    cfg = OmegaConf.create(found)
+    try:
+        check_sections(cfg, "train")
+        check_targets(cfg)
+    except UserError as error:
+        raise UserError(
+            f"{option}={folder} was made by another version ({explain(error)}); "
+            "use the version that its summary.json names"
+        ) from error
+    OmegaConf.resolve(cfg)
+    OmegaConf.set_struct(cfg, True)
+    return cfg, folders
+
+
+def trust_note(folder: Path) -> str:
+    """What a command that names this run folder must add: `` trust_run=true`` where the run names code of one's own."""
+    try:
+        _harmless(*_read(folder, "run"), folder, "run")
+    except UntrustedError:
+        return f" {TRUST_RUN}=true"
+    except (UserError, OmegaConfBaseException):  # no run folder, or a broken one: trust does not mend it
+        return ""
+    return ""
+
+
+def _harmless(
+    found: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
+    asked: Sequence[tuple[str, str]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    try:
+        _require_inner_links(folder)
+        settled = settle(found, folder)
+        require_shipped([*asked, *games_of(settled)], folders)
+    except UntrustedError as error:
+        raise UntrustedError(f"{option}={folder}: {error}") from error
+    return settled
+
+
+def _require_inner_links(folder: Path) -> None:
+    """What is written to a link is written to where it leads."""
+    home = folder.resolve()
+    for path in home.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(home):
+            raise UntrustedError(
+                f"{path} is a link that leads out of the run folder, and a run folder can come from anyone; if it is "
+                f"your own, add {TRUST_RUN}=true"
+            )
+
+
+def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
+    """What the folder holds, as this version would have written it, references not yet followed."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{option}={folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME"
+        )
+    file = folder / ".hydra" / "config.yaml"
+    if not file.is_file():
+        runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
+        inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        if option == "resume" and (folder / records.FILE).is_file():
+            inside += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
+        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
+    try:
+        raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
+        raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
+    if not isinstance(raw, dict) or not raw:
+        raise UserError(f"{option}={folder}: {file} holds no config; copy the file anew, or give another run")
+    try:
+        raw = rename_targets(raw)
+        found, other = _up_to_date(raw), _other_loss(raw)
+        _add_structure(found)
+        _add_worker(found)
+        _name_action(found)
+    except (AttributeError, TypeError) as error:  # a text where a section should be, and the like
+        raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
+    if option == "resume" and other:
+        raise UserError(
+            f"{option}={folder} was trained by the advantage gvpo with {other}, a loss that this version does not "
+            "have; use the version that its summary.json names"
+        )
+    found["run_dir"] = str(folder.resolve())
+    for group, name in _ADDED.items():
+        if group not in found:
+            found[group] = OmegaConf.to_container(load_option(group, name))
+    for section, content in _ADDED_SECTIONS.items():
+        found.setdefault(section, content)
+    return found, _config_folders(of_hydra)
+
+
+def _plain(file: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+
+
+def _config_folders(of_hydra: Any) -> list[str]:
+    """Further folders in which the run found its configs, as far as they are there still."""
+    for name in ("hydra", "runtime", "config_sources"):
+        of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
+    sources = of_hydra if isinstance(of_hydra, list) else []
+    found = [
+        SimpleNamespace(schema=each.get("schema"), provider=each.get("provider"), path=str(each.get("path")))
+        for each in sources
+        if isinstance(each, dict)
+    ]
+    return [path for path in own_folders(found) if Path(path).is_dir()]
+
+
+def _up_to_date(node: Any) -> Any:
+    """Drop removed arguments of an earlier version's config, whose targets have today's names already."""
+    if isinstance(node, list):
+        return [_up_to_date(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    node = _direct(node)
+    target = str(node.get("_target_", ""))
+    found = {}
+    for name, child in node.items():
+        idle, reason = _REMOVED.get(target, {}).get(name, (child, None))
+        if reason is None:
+            found[name] = _up_to_date(child)
+        elif child != idle:
+            _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
+    return found
+
+
+def _direct(node: dict[str, Any]) -> dict[str, Any]:
+    """An algorithm whose loss of groups was once an advantage, computed anew before each step."""
+    advantage = node.get("advantage")
+    if not isinstance(advantage, dict) or advantage.get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
+        return node
+    kept: dict[str, Any] = {
+        name: node[name] for name in ("name", "rows", "kl", "kl_controller", "entropy") if name in node
+    }
+    return {
+        "_target_": "lit_agentrl.rl.policy.group_loss.GroupLoss",
+        "advantage": {"_target_": "lit_agentrl.rl.credit.advantages.group_mean", "_partial_": True},
+        "loss_of_groups": {**advantage, "_target_": "lit_agentrl.rl.policy.gvpo.gvpo_loss"},
+        **kept,
+    }
+
+
+def _add_structure(cfg: Any) -> None:
+    """Rollouts of before ``algo/structure``: refilled, with a greedy sibling where the advantage asks for one."""
+    algo, rollout, groups = (cfg.get(name) or {} for name in ("algo", "rollout", "filter"))
+    max_waves = rollout.pop("max_waves", None)
+    if "_target_" in algo and "structure" not in algo:
+        is_greedy = algo.get("advantage", {}).get("_target_") == "lit_agentrl.rl.credit.advantages.greedy"
+        name = "greedy.Greedy" if is_greedy else "refill.Refill"
+        algo["structure"] = {
+            "_target_": f"lit_agentrl.rollout.structures.{name}",
+            "max_waves": max_waves if groups.get("target") is not None else None,  # else nothing reads it
+        }
+
+
+def _add_worker(cfg: Any) -> None:
+    """Playing ahead of before ``worker``, whose options stood among those of rollouts; workers of before shares."""
+    rollout = cfg.get("rollout") or {}
+    names = [name for name in ("device", "threads", "patience") if f"overlap_{name}" in rollout]
+    options = {name: rollout.pop(f"overlap_{name}") for name in names}
+    if names and rollout.get("overlap") is True:
+        cfg["worker"] = {"_target_": _PROCESS, **options}
+    worker = cfg.get("worker")
+    if worker is not None and worker.get("_target_", _PROCESS) == _PROCESS:
+        shipped: Any = load_option("worker", "process" if worker else "none")
+        cfg["worker"] = {**dict(shipped), **worker}
+
+
+def _name_action(cfg: Any) -> None:
+    """The monitor's action of when it was a word, and the entropy bonus of when it was a function."""
+    for entry in (cfg.get("callbacks") or {}).values():
+        if isinstance(entry, dict) and entry.get("action") in ("warn", "stop"):
+            entry["action"] = {"_target_": f"lit_agentrl.monitor.actions.{entry['action'].title()}"}
+    entropy = (cfg.get("algo") or {}).get("entropy")
+    if isinstance(entropy, dict) and entropy.get("_target_") == "lit_agentrl.rl.policy.entropy.bonus":
+        cfg["algo"]["entropy"] = {
+            "_target_": "lit_agentrl.rl.policy.entropy.Bonus",
+            "coef": entropy.get("coef"),
+        }
+
+
+def _other_loss(cfg: dict[str, Any]) -> str:
+    """What made an earlier version's gvpo another loss than that of groups; empty where nothing did."""
+    algo = cfg.get("algo") or {}
+    if (algo.get("advantage") or {}).get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
+        return ""
+    if (cfg.get("rollout") or {}).get("overlap") is True:  # which implied a correction
+        return "rollout.overlap=true"
+    for axis, name in _OF_GVPO.items():
+        target = (algo.get(axis) or {}).get("_target_", f"lit_agentrl.rl.policy.{name}")
+        if target != f"lit_agentrl.rl.policy.{name}":
+            return f"algo.{axis}={target.rpartition('.')[2]}"
+    return ""
+
+
+def run_folder_of(path: Path) -> Path:
+    """The run folder of a folder or of a checkpoint file inside one.
+
+    Raises:
+        UserError: a checkpoint that does not exist.
+    """
+    if path.suffix != ".ckpt":
+        return path
+    if not path.exists():
+        raise UserError(f"run={path} does not exist; give a run folder, or one of its .ckpt files")
+    return path.resolve().parent.parent

@@ -1,0 +1,212 @@
+"""Checks a config against the signatures of the objects it describes, before any of them is made."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.checks import reads_as_number, shown
+from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
+from lit_agentrl.paths import CONFIG_DIR
+
+_HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
+_TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
+_LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
+# sizes of numbers that options may have, but for those of optimizers, which check their own
+LEAST, MOST = 1e-30, 1e15
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    NoneType: "null",
+}
+
+SET_ELSEWHERE = {  # arguments that the program gives, and the option that decides them
+    "env.game.split": "val and test",
+    "optim.optimizer.lr": "optim.lr",
+    "optim.optimizer.params": "model",
+    "engine.max_context_tokens": "rollout.max_context_tokens",
+    "engine.network": "model",
+    "trainer.callbacks": "callbacks",
+    "trainer.logger": "logger",
+    "trainer.strategy": "strategy",
+    "trainer.plugins": "strategy",
+    "trainer.default_root_dir": "hydra.run.dir",
+    "trainer.check_val_every_n_epoch": "val.every",
+    "trainer.enable_checkpointing": "callbacks.last and callbacks.best",
+    "trainer.gradient_clip_val": "update.grad_clip",
+    "trainer.accumulate_grad_batches": "update.minibatches",
+    "trainer.log_every_n_steps": "no option: every iteration is logged",
+    "trainer.num_sanity_val_steps": "no option: the start is always validated",
+    "trainer.use_distributed_sampler": "no option: prompts are dealt by iteration",
+    "trainer.enable_model_summary": "no option: there is none",
+}
+
+
+BESIDE = {"algo.structure"}  # parts listed in a section that are made beside its object, not given to it
+
+
+def check_targets(cfg: DictConfig) -> None:
+    """Check every node that has a ``_target_``, partial ones included, whose mistakes would show only late.
+
+    Raises:
+        UserError: a target that cannot be imported, an argument that it does not take, a required value that
+            is missing, or a value of the wrong type, naming the option and what is valid.
+    """
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
+    for path, node in _targets(OmegaConf.to_container(cfg, resolve=True), ""):
+        target = _locate(path, str(node["_target_"]))
+        parameters = inspect.signature(target).parameters
+        hints = _hints(target)
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        for name, value in node.items():
+            option = f"{path}.{name}"
+            if name in _HYDRA_KEYS or option in BESIDE:
+                continue
+            if option in SET_ELSEWHERE:
+                raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
+            if name not in parameters and not takes_any:
+                raise UserError(f"unknown option {option}; {_valid_names(path, str(name), parameters)}")
+            annotation = hints.get(str(name), Any)
+            _require(option, annotation, value)
+
+
+def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield path, node
+        for name, child in node.items():
+            yield from _targets(child, f"{path}.{name}" if path else str(name))
+
+
+def _locate(path: str, name: str) -> Callable[..., Any]:
+    try:
+        logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what fails is told here
+        found = get_object(name)
+    except Exception as error:  # importing a user's module can fail in any way
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from error
+    if not callable(found):
+        raise UserError(f"{path}._target_={name} is no class or function")
+    return found  # type: ignore[no-any-return]
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except Exception:  # a hint that is only there for type checkers: nothing to check against
+        return {}
+
+
+def _valid_names(path: str, name: str, parameters: Mapping[str, Any]) -> str:
+    valid = [
+        p
+        for p in parameters
+        if p != "self" and not p.endswith(_TENSORS) and f"{path}.{p}" not in SET_ELSEWHERE
+    ]
+    if hint := did_you_mean(nearest(name, valid)):
+        return hint
+    if not valid:
+        return f"{path} has no options"
+    return f"{path} takes {', '.join(valid[:12])}{', …' if len(valid) > 12 else ''}"
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(m for part in get_args(annotation) for m in _members(part))
+    return (NoneType if annotation is None else annotation,)
+
+
+def _require(option: str, annotation: Any, value: Any) -> None:
+    """Refuse a value that may not be of that type; of entries, the one whose value may not."""
+    if _accepts(annotation, value):
+        _require_size(option, value)
+        return
+    entries = [get_args(m) for m in _members(annotation) if get_origin(m) in _DICTS and get_args(m)]
+    if entries and isinstance(value, Mapping):
+        for name, inner in value.items():
+            _require(f"{option}.{name}", entries[0][1], inner)
+    text = repr(value) if isinstance(value, str) and reads_as_number(value) else shown(value)
+    raise UserError(f"{option}={text} must be {_describe(annotation)}{_by_group(option)}")
+
+
+def _by_group(option: str) -> str:
+    """How options are chosen where a name stands in their place."""
+    group = option.replace(".", "/")
+    names = sorted(file.stem for file in (CONFIG_DIR / group).glob("[!_]*.yaml"))
+    return f"; {group}=NAME chooses them, with the NAME {' or '.join(names)}" if names else ""
+
+
+def _require_size(option: str, value: Any) -> None:
+    """Refuse numbers that would overflow or vanish in float32; ``inf`` is left to the part."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or "optim." in option:
+        return
+    if isinstance(value, int) and value > MOST:
+        raise UserError(f"{option}={value} must be at most {MOST:g}")
+    if not (value in (0, math.inf, -math.inf) or LEAST <= abs(value) <= MOST):
+        raise UserError(
+            f"{option}={shown(value)} must be 0, or from {LEAST:g} to {MOST:g} in size: others break float32"
+        )
+
+
+def _accepts(annotation: Any, value: Any) -> bool:
+    """Whether a value may be of that type; a type that YAML cannot write accepts everything."""
+    if isinstance(value, Mapping) and "_target_" in value:  # what it makes is checked where it is made
+        return True
+    return any(_is_member(member, value) for member in _members(annotation))
+
+
+def _is_member(member: Any, value: Any) -> bool:
+    kind, inner = get_origin(member) or member, get_args(member)
+    if kind is Literal:
+        return value in inner
+    if kind in _LISTS:
+        each = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
+        return isinstance(value, list) and all(_accepts(of, item) for of in each for item in value)
+    if kind in _DICTS:
+        return isinstance(value, Mapping) and all(_accepts(inner[1], v) for v in value.values() if inner)
+    if member in (int, float):
+        is_number = isinstance(value, int if member is int else int | float)
+        return is_number and not isinstance(value, bool) and not math.isnan(value)
+    if _is_part(member):
+        return False
+    if member is Path:
+        return isinstance(value, str)
+    return member not in _WORDS or isinstance(value, member)
+
+
+def _is_part(member: Any) -> bool:
+    """Whether it is a class of this package, of which a config makes an object, and writes none."""
+    return inspect.isclass(member) and member.__module__.startswith("lit_agentrl.")
+
+
+def _describe(annotation: Any) -> str:
+    words = []
+    for member in _members(annotation):
+        kind, inner = get_origin(member) or member, get_args(member)
+        if kind is Literal:
+            words += [shown(value) for value in inner]
+        elif kind in _LISTS:
+            words.append("a list, such as [" + ("a, b" if inner[:1] == (str,) else "1, 2") + "]")
+        elif kind in _DICTS:
+            words.append("entries, such as {NAME: VALUE}")
+        elif _is_part(member):
+            words.append(f"options of {_a(member.__name__)}, with its _target_")
+        else:
+            words.append(_WORDS[member])
+    return " or ".join(dict.fromkeys(words))
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

@@ -1,0 +1,247 @@
+"""What the config of a run folder may hold: a folder can come from anyone, and what its config names is called."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.paths import CONFIG_DIR
+
+TRUST_RUN = "trust_run"  # the option that lets a run folder run code of others
+# Lightning's callbacks that log, print or end the run early: they write no files, change no weights, call nothing given
+_OF_LIGHTNING = (
+    "DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelSummary", "RichModelSummary", "Timer",
+)  # fmt: skip
+# Place in a config, of which * is any one key and ** any below -> what may stand there: one name; what a room of this
+# package defines (.*), where nothing in it touches files; or a class, whose subclasses of the same library may (+).
+# Of several places that fit, the first counts.
+_ACCEPTED: dict[str, tuple[str, ...]] = {
+    "algo.structure": ("lit_agentrl.rollout.structures.*",),
+    "algo": ("lit_agentrl.rl.*",),
+    "algo.**": ("lit_agentrl.rl.*",),
+    "callbacks.*": (
+        "lightning.pytorch.callbacks.Callback+",
+        *(f"lightning.pytorch.callbacks.{name}" for name in _OF_LIGHTNING),
+    ),
+    "callbacks.*.action": ("lit_agentrl.monitor.actions.Action+",),
+    "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
+    "callbacks.*.rules.*": ("lit_agentrl.monitor.rules.Rule",),
+    "callbacks.*.rules.*.signal": (
+        "lit_agentrl.monitor.signals.both_fallen",
+        "lit_agentrl.monitor.signals.learned_gap",
+        "lit_agentrl.monitor.signals.reward_gap",
+    ),
+    "context": ("lit_agentrl.text.context.*",),
+    "context.condense": ("lit_agentrl.text.condensers.*",),
+    "critic": tuple(
+        f"lit_agentrl.update.critic.{name}" for name in ("separate", "separate_if_needed", "shared")
+    ),
+    "critic.head": tuple(
+        f"lit_agentrl.models.heads.{name}" for name in ("TokenValues", "TokensAndState", "ValuesAndCosts")
+    ),
+    "critic.loss": ("lit_agentrl.rl.*",),
+    "critic.optim": ("lit_agentrl.update.settings.OptimSettings",),
+    "critic.optim.optimizer": ("torch.optim.Optimizer+",),
+    "data": ("lit_agentrl.data.kinds.Kind+",),
+    "dialect": ("lit_agentrl.text.dialects.*",),
+    "engine": (
+        "lit_agentrl.engines.native.engine.NativeEngine",
+        "lit_agentrl.engines.served.vllm.VLLMEngine",
+    ),
+    "env": ("lit_agentrl.envs.base.Task", "lit_agentrl.envs.base.Mixture"),
+    "env.game": ("lit_agentrl.envs.world.World+",),
+    "env.game.reward": ("lit_agentrl.envs.tasks.dataset.exact",),
+    "env.hosting": ("lit_agentrl.envs.hosting.Hosting",),
+    "filter": ("lit_agentrl.rl.*",),
+    "logger.*": ("lightning.pytorch.loggers.logger.Logger+",),
+    "model": (
+        "lit_agentrl.models.policy.load_nano",
+        "lit_agentrl.models.policy.load_pretrained",
+        "lit_agentrl.models.remote.load_remote",
+    ),
+    "model.lora": ("lit_agentrl.models.lora.LoRA",),
+    "optim": ("lit_agentrl.update.settings.OptimSettings",),
+    "optim.optimizer": ("torch.optim.Optimizer+",),
+    "prompt": ("lit_agentrl.text.prompts.Prompt",),
+    "reference": ("lit_agentrl.update.reference.Reference+",),
+    "reward.*": ("lit_agentrl.rewards.base.RewardPart+",),
+    "reward.*.engine": (
+        "lit_agentrl.engines.native.engine.NativeEngine",
+        "lit_agentrl.engines.served.vllm.VLLMEngine",
+    ),
+    "reward.*.model": ("lit_agentrl.models.policy.load_nano", "lit_agentrl.models.policy.load_pretrained"),
+    "reward.*.of": ("lit_agentrl.rewards.shaping.potential.StepsToGoal",),
+    "reward.*.references": ("lit_agentrl.data.references.References",),
+    "rollout": ("lit_agentrl.rollout.settings.RolloutSettings",),
+    "strategy": ("lit_agentrl.strategies.single.single", "lightning.pytorch.strategies.Strategy+"),
+    "trainer": ("lightning.pytorch.Trainer",),
+    "update": ("lit_agentrl.update.settings.UpdateSettings",),
+    "update.gradients": ("lit_agentrl.update.gradients.SpreadBuckets",),
+    "update.stop": ("lit_agentrl.update.stop.KLStop",),
+    "worker": ("lit_agentrl.rollout.workers.base.WorkerSettings+",),
+    "worlds": ("lit_agentrl.rollout.worlds.pool.Worlds",),
+}
+_PLACES = [
+    (re.compile(re.escape(place).replace(r"\*\*", ".+").replace(r"\*", r"[^.]+")), accepted)
+    for place, accepted in _ACCEPTED.items()
+]
+_HOMES = {"torch.optim.Optimizer": "torch.optim"}  # of subclasses, where it is not this package
+_KEYS = ("_target_", "_partial_")  # of Hydra's own keys; what a target is given stands under names
+# places of parts that write files
+_WRITING = re.compile(r"(callbacks|logger)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
+_REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key, which is all that is followed
+
+
+class UntrustedError(UserError):
+    """A run folder names code, or a place, that is not this package's or its own."""
+
+
+def is_trusted(value: object) -> bool:
+    """The value of ``trust_run``.
+
+    Raises:
+        UserError: neither true nor false.
+    """
+    if not isinstance(value, bool):
+        raise UserError(f"{TRUST_RUN}={value} must be true or false")
+    return value
+
+
+def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A saved config with its references followed, if it holds nothing but what this package would have written.
+
+    Args:
+        config: as it was saved, with targets as they are called today, and ``run_dir`` aimed at ``folder``.
+        folder: the run folder.
+
+    Raises:
+        UntrustedError: it names a class or function that does not belong where it stands, a resolver such as
+            ``${oc.env:HOME}``, or a folder outside of its own; says where.
+    """
+    for path, value in leaves(config, ""):
+        if isinstance(value, str) and not _only_refers(value):
+            raise _refusal(f"{path}={value}", "asks a resolver")
+    settled = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    assert isinstance(settled, dict)
+    for path, value in leaves(settled, ""):
+        key = path.rpartition(".")[2]
+        if isinstance(value, str) and "${" in value:  # which would be followed when it is read again
+            raise _refusal(f"{path}={value}", "would ask again")
+        if key == "_target_" and not belongs(path.rpartition(".")[0], value):
+            raise _refusal(f"{path}={value}", "is no part of this version that belongs there")
+        # which would be sent objects, and send some
+        is_elsewhere = path == "worker.address" and value not in (None, "auto")
+        if is_elsewhere or (path == "env.game.url" and value is not None):
+            raise _refusal(f"{path}={value}", "connects to another machine")
+        if path.startswith("env.game.command") and value is not None:
+            raise _refusal(f"{path}={value}", "starts a program")
+        if _WRITING.fullmatch(path) and _leads_out(key, value, folder.resolve()):
+            raise _refusal(f"{path}={value}", "lies outside of the run folder")
+    return settled  # type: ignore[return-value]  # keys are texts
+
+
+def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:
+    """Refuse options, by group and name, that only a run's own config folders have.
+
+    Raises:
+        UntrustedError: naming the option and its folder.
+    """
+    for group, name in options:
+        file = Path(group) / f"{name}.yaml"
+        own = next((folder for folder in folders if (Path(folder) / file).is_file()), None)
+        if own is not None and not (CONFIG_DIR / file).is_file():
+            raise _refusal(f"{group}={name}", f"is an option of the run's own config folder {own}")
+
+
+def games_of(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The options of games that a config names: they are read by name when the run is made."""
+    for section, key in (("env", "weights"), ("val", "envs"), ("test", "envs")):
+        names = config[section].get(key) if isinstance(config.get(section), dict) else None
+        for name in [names] if isinstance(names, str) else names if isinstance(names, list | dict) else ():
+            yield "env", str(name)
+
+
+def _refusal(what: str, why: str) -> UntrustedError:
+    return UntrustedError(
+        f"{what} {why}, and a run folder can come from anyone; if it is your own, add {TRUST_RUN}=true"
+    )
+
+
+def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every value with its place; one under a key that only Hydra reads, other than `_KEYS`, is refused."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            place = f"{path}.{key}" if path else str(key)
+            if re.fullmatch(r"_\w+_", str(key)) and key not in _KEYS:
+                raise _refusal(place, "tells Hydra how to call what it stands at")
+            if key == "_target_" and not isinstance(child, str):
+                raise _refusal(f"{place}={child}", "is no name")
+            yield from leaves(child, place)
+    elif isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from leaves(child, f"{path}[{index}]")
+    else:
+        yield path, node
+
+
+def _only_refers(text: str) -> bool:
+    """Whether a text asks for nothing but other keys, such as ``${rollout.prompts}``."""
+    before = None
+    while before != text:  # from the innermost on
+        before, text = text, _REFERENCE.sub("", text)
+    return "${" not in text
+
+
+def _leads_out(key: str, value: Any, folder: Path) -> bool:
+    """Whether a part that writes files would write them elsewhere than into the run folder."""
+    if not isinstance(value, str):
+        return False
+    path = Path(value)
+    if ".." in path.parts:
+        return True
+    is_place = path.is_absolute() or key in ("dirpath", "save_dir", "cache_reference")
+    return is_place and not path.resolve().is_relative_to(folder)
+
+
+def belongs(place: str, name: str) -> bool:
+    """Whether a target may stand at a place of a saved config."""
+    accepted = next((accepted for pattern, accepted in _PLACES if pattern.fullmatch(place)), ())
+    return any(_is_one_of(kind, name) for kind in accepted)
+
+
+def _is_one_of(kind: str, name: str) -> bool:
+    base = kind.removesuffix("+")
+    if kind == name:
+        return True
+    if kind.endswith(".*"):
+        return name.startswith(kind[:-1]) and _defined(name, "lit_agentrl") is not None
+    if base == kind:
+        return False
+    found, parent = _defined(name, _HOMES.get(base, "lit_agentrl")), _get(base)
+    return isinstance(found, type) and isinstance(parent, type) and issubclass(found, parent)
+
+
+def _defined(name: str, home: str) -> type | FunctionType | None:
+    """The public class or function that a module of ``home`` defines; None where there is none, or it is another's."""
+    module = name.rpartition(".")[0]
+    if not f"{module}.".startswith(f"{home}.") or any(part.startswith("_") for part in name.split(".")):
+        return None
+    found = _get(name)
+    if not isinstance(found, type | FunctionType):
+        return None
+    return found if f"{found.__module__}.".startswith(f"{module}.") else None
+
+
+def _get(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError):  # the latter of an empty name
+        return None

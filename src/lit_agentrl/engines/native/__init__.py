@@ -1,0 +1,1 @@
+"""The engine that plays with the trainer's own network."""

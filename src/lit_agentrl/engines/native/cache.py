@@ -1,0 +1,81 @@
+"""A preallocated key/value store with one slot per live episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from lit_agentrl.engines.native.attention import Reading
+
+
+class SlotCache(Cache):
+    """Key/value buffers of shape (slots, kv heads, length, dim) per layer, written token by token.
+
+    A forward says by a :class:`Reading` where its packed tokens go; :meth:`update` writes them, copies what
+    episodes take over from others, and hands attention the buffers themselves, which it reads as views.
+
+    On CPUs half precision is kept as float32, which loses nothing: attention is quicker in it.
+    """
+
+    def __init__(self, num_slots: int, max_length: int) -> None:
+        super().__init__(layers=[])
+        self.num_slots = num_slots
+        self.max_length = max_length
+        self.reading: Reading | None = None
+        self._buffers: list[tuple[Tensor, Tensor]] = []
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store (1, kv heads, N, dim) states of packed tokens; return the layer's buffers."""
+        reading = self.reading
+        assert reading is not None, "a reading is set before the forward"
+        while len(self._buffers) <= layer_idx:
+            self._buffers.append((self._new(key_states), self._new(value_states)))
+        for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
+            places = reading.places(states.shape[1], self.max_length)
+            buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1).to(buffer.dtype))
+            for source, targets, length in reading.copies:
+                buffer[targets, :, :length] = buffer[source, :, :length]
+        return self._buffers[layer_idx]
+
+    def _new(self, states: Tensor) -> Tensor:
+        # one slot more, which takes what padding writes
+        shape = (self.num_slots + 1, states.shape[1], self.max_length, states.shape[3])
+        is_half = states.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if is_half and states.device.type == "cpu" else states.dtype
+        return states.new_zeros(shape, dtype=dtype)
+
+    @torch.inference_mode()
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of one slot over another."""
+        for pair in self._buffers:
+            for buffer in pair:
+                buffer[target, :, :length] = buffer[source, :, :length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions are passed explicitly; models that ask anyway get the filled length."""
+        return self.reading.filled if self.reading is not None else 0
+
+
+class Beside(Cache):
+    """The places of a second network in the slots of a :class:`SlotCache`: its layers come behind the first ``layers``.
+
+    The first network has read before it, so that all moves and copies of slots are of both.
+    """
+
+    def __init__(self, slots: SlotCache, layers: int) -> None:
+        super().__init__(layers=[])
+        self._slots, self._layers = slots, layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As of the slots."""
+        return self._slots.update(key_states, value_states, self._layers + layer_idx)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._slots.get_seq_length()

@@ -1,0 +1,229 @@
+"""The native engine: the trainer's own network, key/value state kept across turns, no weight copy."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lit_agentrl.checks import require_whole
+from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.native.attention import NAME
+from lit_agentrl.engines.native.inference import Inference, Reader
+from lit_agentrl.engines.native.prefixes import common_prefixes
+from lit_agentrl.engines.native.ragged import pack_unread
+from lit_agentrl.engines.native.reencoding import ReencodingEngine
+from lit_agentrl.engines.native.rows import Rows
+from lit_agentrl.engines.native.sampling import draw_rows
+from lit_agentrl.engines.native.stops import StopRule, StopTable
+from lit_agentrl.engines.native.support import why_not
+from lit_agentrl.engines.reweighted import Reweighted
+from lit_agentrl.episode import FinishReason
+from lit_agentrl.models.policy import copy_weights
+
+_log = logging.getLogger(__name__)
+
+
+class NativeEngine:
+    """Continuous decoding over a fixed number of slots on a logical clock.
+
+    One :meth:`poll` admits waiting episodes in order of submission and then runs forwards, each of which
+    reads whatever is unread (the new prefix of an episode that has just been answered, the token drawn last
+    of the others) and draws one token for every episode, until some reply is complete.  The schedule is a
+    function of the requests alone, so equal requests give equal bits.
+
+    Args:
+        network: causal LM of transformers, shared with the trainer.
+        stop: completes a reply at the answer's end tag.
+        end_of_turn_ids: token ids that also complete a reply.
+        num_slots: episodes decoded together; memory is slots x context.
+        max_context_tokens: length of a slot.
+        forward_context: the strategy's precision context.
+        reader: gives the logits; None: the network alone.
+
+    A network whose state slots cannot hold is served by :class:`ReencodingEngine` behind the same methods,
+    which the log says once.
+
+    Raises:
+        ValueError: the network has fewer positions than ``max_context_tokens``, or slots cannot hold it and it is
+            `Reweighted`, or read beside an opponent's.
+    """
+
+    capabilities = Capabilities(exact_log_probs=True, fork=True, opponent=True)
+
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        *,
+        stop: StopRule,
+        end_of_turn_ids: Sequence[int],
+        num_slots: int = 128,
+        max_context_tokens: int = 1024,
+        forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
+        reader: Reader | None = None,
+    ) -> None:
+        if network is None:  # of a model behind an API
+            raise ValueError(
+                "model has no network here; use engine=openai engine.mode=chat, or another model"
+            )
+        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
+        self._network = network
+        vocabulary = network.config.get_text_config().vocab_size
+        self._stops = StopTable(stop, vocabulary)
+        self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
+        self._is_end_V[list(end_of_turn_ids)] = True
+        self._context = forward_context
+        self._inference: Reader = Inference(network, NAME) if reader is None else reader
+        self._slower: ReencodingEngine | None = None
+        if reason := why_not(network, max_context_tokens, forward_context):
+            if reader is not None:
+                raise ValueError(
+                    f"slots cannot hold the state of the model ({reason}), and an opponent needs them"
+                )
+            if isinstance(network, Reweighted):
+                raise ValueError(
+                    f"critic.beta={network.beta:g} reads slots, and the model {reason}; set critic.beta=0"
+                )
+            _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
+            self._slower = ReencodingEngine(
+                network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
+                max_context_tokens=max_context_tokens, forward_context=forward_context,
+            )  # fmt: skip
+        self._cache = self._inference.cache(num_slots, max_context_tokens)
+        self._rows = Rows(num_slots, max_context_tokens)
+        self._waiting: deque[TurnRequest] = deque()
+        self._refused: list[TurnResult] = []
+        self._version = 0
+        self._num_steps = 0
+
+    @classmethod
+    def foretold(cls, *, num_slots: int = 128, **_: Any) -> Capabilities:
+        """See `Foretelling`."""
+        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
+        return cls.capabilities
+
+    # ------------------------------------------------------------------ protocol
+    @property
+    def num_steps(self) -> int:
+        return self._slower.num_steps if self._slower else self._num_steps
+
+    @property
+    def num_pending(self) -> int:
+        if self._slower:
+            return self._slower.num_pending
+        return len(self._waiting) + len(self._refused) + int(self._rows.is_writing_S.sum())
+
+    @property
+    def capacity(self) -> int:
+        return self._rows.num_slots
+
+    def submit(self, request: TurnRequest) -> None:
+        if self._slower:
+            return self._slower.submit(request)
+        slot = self._rows.slot_of.get(request.episode)
+        if slot is None:
+            self._waiting.append(request)
+        else:
+            self._start(slot, request)
+
+    def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
+        """See :class:`Engine`; ``timeout`` is not needed here, since work is done in the calling thread."""
+        if self._slower:
+            return self._slower.poll()
+        while self._waiting and self._rows.num_live < self._rows.num_slots:
+            request = self._waiting.popleft()
+            self._start(self._rows.open(request.episode), request)
+        for move in self._rows.compact():
+            self._cache.move(*move)
+        finished, self._refused = self._refused, []
+        if not finished and self._rows.is_writing_S.any():
+            with self._inference(), self._context():
+                ends = None if steps is None else self._num_steps + steps
+                while not finished and self._num_steps != ends:
+                    finished = self._step()
+                    self._num_steps += 1
+        return finished
+
+    def fork(self, parent: int, child: int, at: int) -> None:
+        """Start ``child`` from the first ``at`` tokens of ``parent``; needs a free slot."""
+        if self._slower:
+            return self._slower.fork(parent, child, at)
+        rows, source = self._rows, self._rows.slot_of.get(parent)
+        length = None if source is None else int(rows.total_S[source])
+        require_fork(parent, child, at, length=length, is_new=child not in rows.slot_of)
+        assert source is not None
+        if rows.num_live >= rows.num_slots:
+            raise ValueError("fork needs a free slot; raise engine.num_slots")
+        slot, known = rows.open(child), min(at, int(rows.known_S[source]))
+        rows.tokens_SL[slot, :at] = rows.tokens_SL[source, :at]
+        rows.known_S[slot], rows.total_S[slot] = known, at
+        self._cache.move(source, slot, known)
+
+    def close(self, episode: int) -> None:
+        if self._slower:
+            return self._slower.close(episode)
+        if episode in self._rows.slot_of:
+            self._rows.close(episode)
+        else:
+            self._waiting = deque(r for r in self._waiting if r.episode != episode)
+
+    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+        """See :class:`Engine`; weights are copied into the network in place."""
+        if weights is not None:
+            copy_weights(weights, self._network)
+        if self._slower:
+            return self._slower.forget(version)
+        self._version = version
+        self._rows.clear()
+        self._waiting.clear()
+        self._refused.clear()
+
+    def stop(self) -> None:
+        """Nothing: it holds memory alone."""
+
+    def _start(self, slot: int, request: TurnRequest) -> None:
+        if not self._rows.start(slot, request):
+            result = TurnResult(request.episode, finish=FinishReason.CONTEXT, policy_version=self._version)
+            self._refused.append(result)
+
+    # ------------------------------------------------------------------ one forward
+    def _step(self) -> list[TurnResult]:
+        """Read what is unread, draw one token for each writing episode; the replies that this completed."""
+        rows = self._rows
+        slots_A = np.flatnonzero(rows.is_writing_S)
+        logits_AV = self._logits(slots_A)
+        kind_A = rows.params_S[slots_A]
+        token_A, logp_A, entropy_A = draw_rows(logits_AV, rows.uniforms(slots_A), kind_A, rows.params)
+        at_A = rows.known_S[slots_A] = rows.total_S[slots_A]
+        rows.tokens_SL[slots_A, at_A] = token_A
+        rows.logp_SL[slots_A, at_A] = logp_A
+        rows.entropy_SL[slots_A, at_A] = entropy_A
+        rows.total_S[slots_A] = at_A + 1
+        state_A, stopped_A = self._stops.advance(rows.stop_state_S[slots_A], token_A)
+        rows.stop_state_S[slots_A] = state_A
+        stopped_A |= self._is_end_V[token_A]
+        done_A = np.flatnonzero(stopped_A | (at_A + 1 >= rows.limit_S[slots_A]))
+        return [
+            rows.finish(int(slots_A[i]), stopped=bool(stopped_A[i]), version=self._version) for i in done_A
+        ]
+
+    def _logits(self, slots_A: npt.NDArray[np.int64]) -> Tensor:
+        """Next-token logits (A, V) of these slots after reading all that is unread."""
+        rows = self._rows
+        new = [s for s in slots_A.tolist() if not rows.known_S[s]]
+        copies = []
+        if new:
+            starting = {s: rows.tokens_SL[s, : rows.total_S[s]] for s in new}
+            live = np.flatnonzero(rows.is_live_S & (rows.known_S > 0)).tolist()
+            copies = common_prefixes(starting, {s: rows.tokens_SL[s, : rows.known_S[s]] for s in live})
+            for copy in copies:
+                targets = list(copy.targets)
+                rows.known_S[targets] = rows.shared_S[targets] = copy.length
+        return self._inference.read(self._cache, pack_unread(rows, slots_A, copies, self._network.device))

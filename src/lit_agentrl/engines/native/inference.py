@@ -1,0 +1,81 @@
+"""A network as an engine runs it: in eval mode, with attention over slots and quick matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from lit_agentrl.engines.native.cache import SlotCache
+from lit_agentrl.engines.native.ragged import Packed
+from lit_agentrl.models.onednn import quick_linears
+
+
+class Reader(Protocol):
+    """What gives the next-token logits of an engine's slots; called, it is the context of its reads."""
+
+    def __call__(self) -> AbstractContextManager[None]: ...
+
+    def cache(self, num_slots: int, max_length: int) -> Any:
+        """The state of so many slots, which can ``move`` from one to another."""
+
+    def read(self, cache: Any, packed: Packed) -> Tensor:
+        """See `Inference.read`."""
+
+
+class Inference:
+    """Runs ``network`` for inference; everything is put back on leaving.
+
+    Args:
+        network: may be in training mode, and shared with a trainer of the same thread.
+        attention: name of the attention function to use; None keeps the model's own.
+    """
+
+    def __init__(self, network: PreTrainedModel, attention: str | None) -> None:
+        self._modules = list(network.modules())
+        configs = [c for m in self._modules if isinstance(c := getattr(m, "config", None), PreTrainedConfig)]
+        self._configs = list({id(config): config for config in configs}.values()) if attention else []
+        self._attention = attention
+        self._network = network
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        training = [module for module in self._modules if module.training]
+        names = [config._attn_implementation_internal for config in self._configs]
+        try:
+            for module in training:
+                module.__dict__["training"] = False
+            for config in self._configs:
+                config._attn_implementation_internal = self._attention
+            with torch.inference_mode(), quick_linears(self._modules):
+                yield
+        finally:
+            for config, name in zip(self._configs, names, strict=True):
+                config._attn_implementation_internal = name
+            for module in training:
+                module.__dict__["training"] = True
+
+    def cache(self, num_slots: int, max_length: int) -> SlotCache:
+        """See `Reader`."""
+        return SlotCache(num_slots, max_length)
+
+    def read(self, cache: SlotCache, packed: Packed) -> Tensor:
+        """Read packed tokens into the slots of ``cache``; the logits (num_last, V) of each slot's last token.
+
+        Inside the context only.
+        """
+        cache.reading = reading = packed.reading
+        output = self._network(
+            input_ids=packed.token_1N,
+            position_ids=packed.position_1N,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=reading.num_last,
+            reading=reading,
+        )
+        logits: Tensor = output.logits[0, -reading.num_last :]
+        return logits

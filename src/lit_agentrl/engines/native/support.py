@@ -1,0 +1,89 @@
+"""Whether slots can hold the state of a network: by its configuration, and by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lit_agentrl.engines.base import SamplingParams, TurnRequest
+from lit_agentrl.engines.native.attention import NAME
+from lit_agentrl.engines.native.cache import SlotCache
+from lit_agentrl.engines.native.inference import Inference
+from lit_agentrl.engines.native.ragged import pack_unread
+from lit_agentrl.engines.native.rows import Rows
+
+_LENGTHS = (5, 3)  # tokens of the trial's episodes at first; then two more each
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # of logits, relative to the largest
+
+
+def require_positions(network: PreTrainedModel | None, max_context_tokens: int) -> None:
+    """Refuse contexts longer than the model has positions, which nothing can serve; a server knows its own.
+
+    Raises:
+        ValueError: they are.
+    """
+    if network is None:
+        return
+    longest = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and longest < max_context_tokens:
+        raise ValueError(
+            f"rollout.max_context_tokens={max_context_tokens} is more than the {longest} positions that the model has; "
+            "lower it"
+        )
+
+
+def why_not(
+    network: PreTrainedModel, max_context_tokens: int, context: Callable[[], AbstractContextManager[object]]
+) -> str:
+    """Why slots cannot serve this network exactly, or an empty string.
+
+    Raises:
+        ValueError: contexts longer than the model has positions, which nothing can serve.
+    """
+    require_positions(network, max_context_tokens)
+    config = network.config.get_text_config()
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    if window is not None and window < max_context_tokens:
+        return (
+            f"its attention looks back over {window} tokens, fewer than "
+            f"rollout.max_context_tokens={max_context_tokens}"
+        )
+    plain = {"full_attention", "sliding_attention"}
+    if unusual := set(getattr(config, "layer_types", None) or plain) - plain:
+        return f"it has {', '.join(sorted(unusual))} layers"
+    try:
+        gap = _trial(network, context)
+    except Exception as error:  # whatever a model raises when it is driven in a way it does not know
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return f"packed tokens cannot be read ({cause})"
+    return "" if gap <= 1 else "packed tokens have other logits than rows"
+
+
+def _trial(network: PreTrainedModel, context: Callable[[], AbstractContextManager[object]]) -> float:
+    """Read two episodes packed and in parts; the gap to reading them whole, over what is tolerated."""
+    rows, cache = Rows(len(_LENGTHS), 16), SlotCache(len(_LENGTHS), 16)
+    vocabulary = network.config.get_text_config().vocab_size
+    params = SamplingParams(max_reply_tokens=8, max_context_tokens=16)
+    slots_A = np.arange(len(_LENGTHS))
+    inference = Inference(network, NAME)
+    with inference(), context():
+        for part in (0, 1):
+            for episode, length in enumerate(_LENGTHS):
+                slot = rows.slot_of[episode] if part else rows.open(episode)
+                size = 2 if part else length
+                prefix = [(7 * i + 3 * episode + 11 * part + 1) % vocabulary for i in range(size)]
+                rows.start(slot, TurnRequest(episode, prefix, 0, params))
+            logits_AV = inference.read(cache, pack_unread(rows, slots_A, [], network.device))
+            rows.known_S[:] = rows.total_S
+    worst = 0.0
+    with Inference(network, None)(), context():
+        for episode, logits_V in enumerate(logits_AV):
+            row_1T = torch.from_numpy(rows.tokens_SL[episode : episode + 1, : rows.total_S[episode]])
+            whole_V = network(input_ids=row_1T.to(network.device), use_cache=False).logits[0, -1]
+            gap, scale = (whole_V - logits_V).abs().max(), whole_V.abs().max()
+            worst = max(worst, float(gap) / max(1.0, float(scale)))
+    return worst / _TOLERANCE.get(logits_AV.dtype, 5e-2)

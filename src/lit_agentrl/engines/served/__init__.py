@@ -1,0 +1,1 @@
+"""Engines behind a server or another library."""

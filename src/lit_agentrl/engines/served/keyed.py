@@ -1,0 +1,97 @@
+"""Keyed draws inside vLLM, as one of its logits processors; imports no vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.native.sampling import draw_rows
+from lit_agentrl.seeds import uniforms
+
+NUMBER = "lit_agentrl_draws"  # under it a request of vLLM's carries its number in `DRAWS`
+
+
+@dataclass
+class Draws:
+    """The draws of one reply: their key, and what was drawn so far."""
+
+    key: int
+    params: SamplingParams
+    tokens: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+
+    def note(self, position: int, token: int, logp: float, entropy: float) -> None:
+        """A draw for this position of the reply replaces one there: vLLM draws where a prompt is half read, too."""
+        self.tokens[position:], self.logps[position:], self.entropies[position:] = [token], [logp], [entropy]
+
+
+DRAWS: dict[
+    int, Draws
+] = {}  # of replies in the making: vLLM makes the processor, and copies what a request carries
+
+
+class KeyedDraws:
+    """Draws each token by the key of its reply, and leaves vLLM no other to choose.
+
+    Notes token, log-prob (nats, over the full vocabulary at the temperature, under ``top_p`` and ``top_k`` too) and
+    entropy of each draw, as `draw_tokens` gives them.  The rows of requests without a number are left as they are.
+
+    Has the methods of vLLM's ``LogitsProcessor``, which are called with these names.  A row's tokens are a list that
+    vLLM goes on writing to.
+    """
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self._rows: dict[int, tuple[Draws, Sequence[int]]] = {}
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """All are valid."""
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow vLLM's rows: those that went, came and moved, in this order."""
+        if batch_update is None:
+            return
+        for row in batch_update.removed:
+            self._rows.pop(row, None)
+        for row, params, _, tokens in batch_update.added:
+            number = (params.extra_args or {}).get(NUMBER)
+            if number is None:
+                self._rows.pop(row, None)
+            else:
+                self._rows[row] = (DRAWS[number], tokens)
+        for source, target, direction in batch_update.moved:
+            moved, met = self._rows.pop(source, None), self._rows.pop(target, None)
+            if moved is not None:
+                self._rows[target] = moved
+            if met is not None and direction.name == "SWAP":
+                self._rows[source] = met
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Draw one token of each row with a key; changes ``logits`` (rows, V) in place."""
+        if not self._rows:
+            return logits
+        rows = sorted(self._rows)
+        draws = [self._rows[row][0] for row in rows]
+        position_A = [len(self._rows[row][1]) for row in rows]
+        kinds = list(dict.fromkeys(draw.params for draw in draws))
+        kind_A = np.array([kinds.index(draw.params) for draw in draws])
+        uniform_A = uniforms(
+            np.array([draw.key for draw in draws], dtype=np.uint64), np.array(position_A, dtype=np.uint64)
+        )
+        index = torch.tensor(rows, device=logits.device)
+        token_A, logp_A, entropy_A = draw_rows(logits[index], uniform_A, kind_A, kinds)
+        logits[index] = -torch.inf
+        logits[index, torch.from_numpy(token_A).to(logits.device)] = 0.0
+        for i, draw in enumerate(draws):
+            draw.note(position_A[i], int(token_A[i]), float(logp_A[i]), float(entropy_A[i]))
+        return logits

@@ -1,1 +1,0 @@
-"""Entry points: everything that knows Hydra."""

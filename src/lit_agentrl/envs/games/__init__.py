@@ -1,0 +1,1 @@
+"""Grid worlds and bandits."""

@@ -1,0 +1,1 @@
+"""Worlds and tools in other processes, reached through a protocol."""

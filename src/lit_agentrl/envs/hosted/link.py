@@ -1,0 +1,187 @@
+"""Asking a server in JSON over HTTP, with answers of bounded size in bounded time."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lit_agentrl.checks import one_line, require, require_number
+from lit_agentrl.envs.hosted.wire import PROTOCOL, object_in, packed, unpacked
+
+_SHOWN = 300  # characters of a server's own message that are told
+PAUSE_S = 0.2  # between two tries to reach a server
+
+
+class Unreachable(Exception):
+    """Nobody listens, or the connection broke: worth another try."""
+
+
+class Lost(Exception):
+    """The server does not know this episode (any more)."""
+
+
+class Late(ValueError):
+    """There was no whole answer in time."""
+
+
+class Link:
+    """A connection to one server, kept between requests; used by one thread.
+
+    Args:
+        url: such as ``http://127.0.0.1:8100``.
+        timeout_s: for one request and its whole answer.
+        max_mb: of one answer.
+
+    Raises:
+        ValueError: no such url.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, max_mb: float) -> None:
+        valid = "http://HOST:PORT or https://HOST:PORT, without a user or a query"
+        require(isinstance(url, str), "url", url, valid)
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+        except ValueError:
+            parts, self._port = urlsplit(""), None
+        is_plain = not (parts.query or parts.fragment or "@" in parts.netloc) and url.isprintable()
+        require(
+            parts.scheme in ("http", "https") and bool(parts.hostname) and is_plain and " " not in url,
+            "url",
+            url,
+            valid,
+        )
+        self.url, self._parts, self._timeout_s, self._most = url, parts, timeout_s, int(max_mb * 2**20)
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a request: GET without a body, else POST.
+
+        Raises:
+            Unreachable: nobody listens, or the connection broke.
+            Lost: the server has no such episode.
+            ValueError: it took too long, refused, or answered what makes no sense; one line.
+        """
+        fresh = self._connection is None
+        try:
+            status, text = self._exchange(path, body)
+        except Unreachable:
+            if fresh:
+                raise
+            status, text = self._exchange(path, body)  # a kept connection may have been closed meanwhile
+        if len(text) > self._most:
+            self.close()
+            raise self._wrong(path, f"answered more than {self._most / 2**20:g} MB (max_mb)")
+        try:
+            answer = unpacked(text)
+        except ValueError as error:
+            raise self._wrong(path, f"answered with status {status} what {error}") from None
+        if status == 404 and "session" in answer:
+            raise Lost(path)
+        if status != 200:
+            reason = one_line(str(answer.get("error", "")))[:_SHOWN]
+            raise self._wrong(path, f"refused with status {status}: {reason}")
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _wrong(self, path: str, what: str) -> ValueError:
+        return ValueError(one_line(f"the game at {self.url} {what} ({path})"))
+
+    def _exchange(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+        made = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        assert self._parts.hostname is not None
+        if self._connection is None:
+            self._connection = made(self._parts.hostname, self._port, timeout=self._timeout_s)
+        connection, is_late = self._connection, threading.Event()
+        watch = threading.Timer(self._timeout_s, _cut, (connection, is_late))  # also of one that drips
+        watch.daemon = True
+        watch.start()
+        where = self._parts.path.rstrip("/") + path
+        try:
+            if body is None:
+                connection.request("GET", where)
+            else:
+                connection.request("POST", where, packed(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read(self._most + 1)
+            if response.will_close:
+                self.close()
+            if is_late.is_set():  # which looks like the end of an answer without a length
+                raise TimeoutError
+            return response.status, text
+        except (OSError, http.client.HTTPException, AttributeError) as error:  # the last: it was cut
+            self.close()
+            if is_late.is_set() or isinstance(error, TimeoutError):
+                late = f"the game at {self.url} did not answer within timeout_s={self._timeout_s:g} ({path})"
+                raise Late(late) from None
+            if isinstance(error, OSError | http.client.IncompleteRead):
+                raise Unreachable(f"{type(error).__name__}: {error}") from error
+            raise self._wrong(path, f"speaks no HTTP ({type(error).__name__})") from None
+        finally:
+            watch.cancel()
+
+
+def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
+    is_late.set()
+    try:
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it has gone by itself
+        return
+
+
+class Recoveries:
+    """Counts the episodes that servers of one kind have lost and that were played again; warns of each.
+
+    Args:
+        log: where the warnings go.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._numbers = log, itertools.count(1)
+
+    def tell(self, server: str) -> None:
+        """One more, of this server."""
+        so_far = next(self._numbers)
+        self._log.warning("%s had lost an episode, which was played again (%d so far)", server, so_far)
+
+
+def check_waits(*, timeout_s: float, patience_s: float, max_mb: float) -> None:
+    """Check how long a server is waited for, and how much of an answer is read.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+    for name, value in (("timeout_s", timeout_s), ("max_mb", max_mb)):
+        require_number(name, value, "a number > 0", lambda number: number > 0)
+    require_number("patience_s", patience_s, "a number >= 0", lambda number: number >= 0)
+
+
+def health(link: Link) -> dict[str, Any]:
+    """What a server says of its game.
+
+    Raises:
+        ValueError: nobody listens, or it is no server of games.
+    """
+    try:
+        found = link.ask("/health")
+    except (Unreachable, Lost) as error:
+        raise ValueError(
+            f"url={link.url} does not answer ({error}); start the game there: lit-agentrl serve-env env=NAME"
+        ) from None
+    if found.get("protocol") != PROTOCOL:
+        raise ValueError(
+            f"url={link.url} speaks protocol={str(found.get('protocol'))[:20]!r}; this version speaks {PROTOCOL}"
+        )
+    return object_in(found, "game")

@@ -1,0 +1,240 @@
+"""The tools of an MCP server as a world: a session an episode, tasks from a file, results as observations."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from lit_agentrl.actions import BadCall, ToolCall, ToolSpec, read_call
+from lit_agentrl.checks import require, require_number, require_whole
+from lit_agentrl.envs.hosted.mcp_session import Gone, Session
+from lit_agentrl.envs.hosted.mcp_tasks import McpTask, alike, read_tasks
+from lit_agentrl.envs.splits import keyed_rng, stable_hash
+from lit_agentrl.envs.tasks.rows import contents, named_files
+from lit_agentrl.envs.world import World
+from lit_agentrl.schemas import finder, patterns_of
+
+_log = logging.getLogger(__name__)
+_recoveries = itertools.count(1)
+_ROW = 71  # purpose key
+_LONGEST_SCHEMA = 65_536  # characters
+
+
+class Mcp(World):
+    """One task an episode, played with the tools of a server in a session of its own.
+
+    The policy calls the server's tools, and ends the episode with the tool ``finish``.  The task is solved if the calls
+    of its column ``check`` then give what they should, and the answer is that of its column ``answer``, white space and
+    case aside: 1 point, else 0.
+
+    What the server says is text and nothing else.  One that hangs ends the episode (``TimeoutError``).  One that has
+    ended is started again and the calls so far are made again, once for each call; they must show the same.
+
+    Args:
+        command: program and arguments of a server that speaks over its standard input and output; or
+        url: where a server listens, such as ``http://127.0.0.1:8000/mcp``.
+        path: file of tasks, or one for each split, as of ``env=dataset``; see `mcp_tasks`.
+        tools: names of those that the policy may call; None: all.
+        finish: name of the tool that ends the episode.
+        timeout_s: for one call, and for the beginning of a session.
+        max_chars: of a result that are shown.
+        split: ``train``, ``val`` or ``test``.
+
+    Raises:
+        ValueError: an option out of range, a file or row that cannot be used, or the library is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | Mapping[str, str],
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        tools: Sequence[str] | None = None,
+        finish: str = "finish",
+        timeout_s: float = 30.0,
+        max_chars: int = 4000,
+        split: str = "train",
+    ) -> None:
+        super().__init__(split=split)
+        require((command is None) != (url is None), "command", command, "given, or url, and not both")
+        require(command is None or bool(list(command)), "command", command, "a program and its arguments")
+        if url is not None:
+            is_url = isinstance(url, str) and url.isprintable() and url.startswith(("http://", "https://"))
+            require(is_url, "url", url, "http://HOST:PORT/PATH")
+        require_number("timeout_s", timeout_s, "a number > 0", lambda seconds: seconds > 0)
+        require_whole("max_chars", max_chars, 1)
+        require(
+            isinstance(finish, str) and bool(finish.strip()), "finish", repr(finish), "the name of a tool"
+        )
+        self._allowed = None if tools is None else set(tools)
+        self._finish = finish
+        server = [str(part) for part in command or ()] if url is None else url
+        self._session = Session(server, timeout_s=timeout_s, max_chars=max_chars)
+        self._tasks = read_tasks(path)[split]
+        self.instances = len(self._tasks)
+        self.max_solution = max(1 + len(task.solution) for task in self._tasks)
+        self._task = self._tasks[0]
+        self._listed = ""  # what the tools below were made of
+        self._specs: tuple[ToolSpec, ...] = ()
+        self._done: list[tuple[ToolCall, str]] = []  # calls of this episode, and what they showed
+        self._is_running = False
+
+    @classmethod
+    def home(cls, options: Mapping[str, Any]) -> Path:
+        return named_files(options["path"])["train"]
+
+    @classmethod
+    def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The content of the files in place of their names."""
+        return {**options, "path": contents(options["path"])}
+
+    @property
+    def rules(self) -> str:
+        told = f"Solve the task with the tools. End it with {self._finish}.\nRewards: 1 for a task that is solved."
+        return f"{told}\n{self._session.instructions}".rstrip()
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._specs
+
+    def action_format(self) -> Any:
+        return "tools"
+
+    def random_action(self, rng: np.random.Generator) -> str | None:
+        """A call of the solution of any task, its end included; None where no task has one."""
+        calls = [call for task in self._tasks for call in self._gold(task)]
+        return (
+            str(calls[int(rng.integers(len(calls)))]) if any(task.solution for task in self._tasks) else None
+        )
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """What is left of the task's own solution; None: it has none, or the episode went another way."""
+        require_whole("horizon", horizon, 1)
+        gold, past = self._gold(self._task), [str(call) for call, _ in self._done]
+        known = bool(self._task.solution) and self._is_running and past == list(map(str, gold[: len(past)]))
+        return [str(call) for call in gold[len(past) :]][:horizon] or None if known else None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        unknown = sorted(set(options or {}) - {"noise_seed"})
+        require(not unknown, "options", unknown, "empty, or {noise_seed: number}")
+        is_whole = isinstance(seed, int | np.integer) and seed >= 0
+        require(bool(is_whole), "seed", seed, "a whole number >= 0: it addresses the draws")
+        assert seed is not None
+        self._is_running = False
+        self._task = self._tasks[int(keyed_rng(int(seed), 0, _ROW).integers(len(self._tasks)))]
+        self._done = []
+        self._begin()
+        self._is_running = True
+        return self._task.question, {
+            "instance_id": f"{type(self).__name__}-{stable_hash(self._task.content):016x}"
+        }
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if not self._is_running:
+            raise ResetNeeded("step: no game is running; call reset(seed=...) first")
+        call = read_call(action, self._specs)
+        if isinstance(call, BadCall):
+            return call.message, 0.0, False, False, {"success": False, "action_is_valid": False}
+        if call.name == self._finish:
+            self._is_running = False
+            is_solved = self._is_solved(str(call.arguments["answer"]))
+            shown = "The task is solved." if is_solved else "The task is not solved."
+            return shown, float(is_solved), True, False, {"success": is_solved}
+        shown, is_valid = self._asked(call)
+        if is_valid:
+            self._done.append((call, shown))
+        return shown, 0.0, False, False, {"success": False, "action_is_valid": is_valid}
+
+    def close(self) -> None:
+        """End the session, and the episode."""
+        self._is_running = False
+        self._session.close()
+
+    def _gold(self, task: McpTask) -> list[ToolCall]:
+        return [*task.solution, ToolCall(self._finish, {"answer": task.answer or "done"})]
+
+    def _is_solved(self, answer: str) -> bool:
+        found = [alike(self._asked(check.call)[0], check.result) for check in self._task.checks]
+        right = self._task.answer is None or answer.casefold().split() == self._task.answer.casefold().split()
+        self._session.close()
+        return right and all(found)
+
+    def _asked(self, call: ToolCall) -> tuple[str, bool]:
+        """What a call shows, and whether the server took it; a server that has ended is started again."""
+        session = self._session
+        try:
+            return session.call(call)
+        except Gone:
+            self._begin()
+        try:
+            for past, shown in self._done:
+                if session.call(past)[0] != shown:
+                    raise session.wrong(f"ended, and started again shows something else to {past.name}")
+            told = session.wrong("had ended in an episode, whose calls were made again")
+            _log.warning("%s (%d so far)", told, next(_recoveries))
+            return session.call(call)
+        except Gone:
+            raise session.wrong(f"ended twice at a call of {call.name}") from None
+
+    def _begin(self) -> None:
+        """A new session, with the task's own calls made."""
+        self._session.open()
+        listed = repr([(tool.name, tool.description, tool.input_schema) for tool in self._session.tools])
+        if listed != self._listed:
+            self._specs, self._listed = self._told(self._session.tools), listed
+        for call in self._task.setup:
+            try:
+                shown, is_valid = self._session.call(call)
+            except Gone:
+                raise self._session.wrong(f"ended at the setup call {call.name}") from None
+            if not is_valid:
+                raise ValueError(
+                    f"path={self._task.place}: the server refuses the setup call {call.name} ({shown})"
+                )
+
+    def _told(self, found: Sequence[Any]) -> tuple[ToolSpec, ...]:
+        names = [tool.name for tool in found]
+        require(self._finish not in names, "finish", self._finish, "a name that no tool of the server has")
+        if strange := sorted((self._allowed or set()) - set(names)):
+            raise self._session.wrong(f"has no tool {strange[0]} (option tools); it has {', '.join(names)}")
+        chosen = [tool for tool in found if self._allowed is None or tool.name in self._allowed]
+        end = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+        try:
+            specs = [
+                ToolSpec(t.name, self._session.cut(t.description or ""), _checkable(t.input_schema))
+                for t in chosen
+            ]
+        except ValueError as error:
+            raise self._session.wrong(f"has a tool that cannot be used: {error}") from error
+        return *specs, ToolSpec(self._finish, "Ends the task, with its answer where it has one.", end)
+
+
+def _checkable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema without the patterns that cannot be searched for in bounded time; the server checks them itself."""
+    if len(repr(schema)) > _LONGEST_SCHEMA:
+        raise ValueError(f"its schema has more than {_LONGEST_SCHEMA} characters")
+    bad = set()
+    for pattern in patterns_of(schema):
+        try:
+            finder(pattern)
+        except ValueError:
+            bad.add(pattern)
+
+    def cleaned(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {
+                k: cleaned(v)
+                for k, v in part.items()
+                if not (k == "pattern" and isinstance(v, str) and v in bad)
+            }
+        return [cleaned(each) for each in part] if isinstance(part, list) else part
+
+    return cleaned(schema) if bad else dict(schema)

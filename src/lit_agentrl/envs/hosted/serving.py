@@ -1,0 +1,114 @@
+"""The HTTP server of a game: requests of bounded size, connections of bounded number, JSON both ways."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from lit_agentrl.checks import one_line
+from lit_agentrl.envs.hosted.asked import Refused
+from lit_agentrl.envs.hosted.sessions import Sessions
+from lit_agentrl.envs.hosted.wire import packed, unpacked
+
+_log = logging.getLogger(__name__)
+
+
+class GameServer(ThreadingHTTPServer):
+    """Listens; a thread for each connection.
+
+    Args:
+        address: host and port; port 0 takes a free one.
+        sessions: what is played.
+        max_bytes: of one request.
+        idle_s: a connection that says nothing for so long is closed.
+        connections: at a time; further ones are closed at once.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, address: tuple[str, int], sessions: Sessions, *, max_bytes: int, idle_s: float, connections: int
+    ) -> None:
+        self.sessions, self.max_bytes, self.idle_s = sessions, max_bytes, idle_s
+        self._free = threading.BoundedSemaphore(connections)
+        super().__init__(address, _Handler)
+
+    def service_actions(self) -> None:
+        self.sessions.sweep()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _log.debug("a connection broke", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: GameServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.idle_s)
+
+    def do_GET(self) -> None:
+        self._reply({} if self.path == "/health" else None)
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        # a page in a browser cannot send this type elsewhere without being asked
+        is_json = self.headers.get_content_type() == "application/json"
+        if not length.isdecimal() or not is_json or self.headers.get("Transfer-Encoding"):
+            self._refuse(Refused(411, "a request has Content-Length, and Content-Type: application/json"))
+        elif len(length) > 12 or int(length) > self.server.max_bytes:
+            self._refuse(Refused(413, f"a request may have {self.server.max_bytes} bytes"))
+        else:
+            try:
+                self._reply(unpacked(self.rfile.read(int(length))))
+            except ValueError as error:
+                self._refuse(Refused(400, f"the request {error}"))
+
+    def _reply(self, body: Mapping[str, Any] | None) -> None:
+        try:
+            if body is None:
+                raise Refused(404, "only /health is asked by GET")
+            self._send(200, self.server.sessions.answer(self.path, body))
+        except Refused as refused:
+            self._send(refused.status, refused.answer)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Of what was not read to its end; the connection is of no use then."""
+        self.close_connection = True
+        self._send(refused.status, refused.answer)
+
+    def _send(self, status: int, answer: Mapping[str, Any]) -> None:
+        try:
+            text = packed(answer)
+        except ValueError as error:
+            status, text = 500, packed({"error": one_line(f"the game says what is no JSON ({error})")})
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None: ...  # a line for every request

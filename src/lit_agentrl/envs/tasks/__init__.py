@@ -1,0 +1,1 @@
+"""Questions, programs and data sets."""

@@ -1,0 +1,211 @@
+"""Prompts with a reference answer from files of one's own, judged by a Python function of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.base import Outcome, TextEnv
+from lit_agentrl.envs.splits import keyed_rng
+from lit_agentrl.envs.tasks.functions import arguments_of, function_name
+from lit_agentrl.envs.tasks.rows import Row, Source, contents, find_files, named_files
+
+_ROW = 51  # purpose key
+_TRIED_ROWS = 8
+# what a reward may ask for beside the columns of the data
+GIVEN = ("question", "reference", "answer", "turn")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a reward says of an answer, where a number does not say enough.
+
+    Attributes:
+        points: of the answer.
+        success: it solves the question, which ends the episode.
+        feedback: what the policy reads before its next try; empty: the option ``retry``.
+    """
+
+    points: float
+    success: bool
+    feedback: str = ""
+
+
+Reward = Callable[..., float | Verdict]
+
+
+def exact(*, answer: str, reference: str) -> bool:
+    """Whether the answer is the reference, white space and case aside."""
+    return answer.casefold().split() == reference.casefold().split()
+
+
+class Dataset(TextEnv):
+    """One row an episode: the question is shown, free text is the answer, a function says what it is worth.
+
+    The reward is called by name with those of its arguments that are ``question``, ``reference``, ``answer``,
+    ``turn`` (answers before this one) or a column of the data; constants are set beside its ``_target_``.  It
+    returns points, of which 1 or more (or True) counts as solved, or a `Verdict`.
+
+    Chance answers with the reference of a row drawn at random, the oracle with that of the row itself; without
+    references neither is known.
+
+    Args:
+        path: a JSONL or Parquet file, or one for each of ``train``, ``val`` and ``test``.  A split without a file of
+            its own has its share of the rows of ``train``: 10 % by the hash of the question.
+        question: column of what the policy is asked.
+        reference: column of the answer; None: there is none.
+        reward: see above.
+        instruction: opens the system message, where there is one (``prompt=full``).
+        tries: answers that an episode may hold; a success ends it before.
+        retry: what is shown after an answer that does not solve the question.
+        repeat_question: whether the question stands below it again, which a context that cuts the past needs.
+        split: ``train``, ``val`` or ``test``.
+
+    Raises:
+        ValueError: a file or row that cannot be used (file, line, column, remedy), or a reward that asks for what no
+            row has, raises, or does not accept the references themselves.
+    """
+
+    is_closed = True
+
+    def __init__(
+        self,
+        *,
+        path: str | Mapping[str, str],
+        question: str = "question",
+        reference: str | None = "answer",
+        reward: Reward = exact,
+        instruction: str = "Answer the question.",
+        tries: int = 1,
+        retry: str = "That is not right. Try again.",
+        repeat_question: bool = True,
+        split: str = "train",
+    ) -> None:
+        super().__init__(split=split)
+        require_whole("tries", tries, 1)
+        require(callable(reward), "reward", reward, "a function: a _target_ with _partial_: true")
+        require(bool(retry.strip()), "retry", repr(retry), "a text that is not blank")
+        source = Source(find_files(path), question, reference)
+        self._reward, self._names = reward, arguments_of(reward, "reward")
+        needed = [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]
+        if reference is None and self._names.get("reference"):
+            raise ValueError(
+                f"reward={function_name(reward)} asks for reference, and reference=null; name its column"
+            )
+        self._source = replace(source, needed=tuple(needed))
+        self.instances = len(self._rows)
+        self._instruction, self._retry = instruction, retry
+        self._tries, self._repeats = tries, repeat_question
+        self._index, self._turn, self._told = 0, 0, ""
+        self._try_out()
+
+    @classmethod
+    def home(cls, options: Mapping[str, Any]) -> Path:
+        return named_files(options["path"])["train"]
+
+    @classmethod
+    def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of the files in place of their names."""
+        reward = options["reward"]
+        constants = reward.keywords if isinstance(reward, partial) else {}
+        return {
+            **options,
+            "path": contents(options["path"]),
+            "reward": [function_name(reward), dict(constants)],
+        }
+
+    @property
+    def system_text(self) -> str:
+        return self._instruction
+
+    def random_action(self, rng: Any) -> str | None:
+        """The reference of any row."""
+        return self._rows[int(rng.integers(len(self._rows)))].reference
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """The reference; None where there is none, or the episode is over."""
+        require_whole("horizon", horizon, 1)
+        reference = self._rows[self._index].reference
+        return None if reference is None or self._turn == self._tries else [reference]
+
+    @property
+    def _rows(self) -> tuple[Row, ...]:
+        return self._source.read()[self.split]
+
+    def _draw_instance(self, seed: int) -> str:
+        self._index = int(keyed_rng(seed, 0, _ROW).integers(len(self._rows)))
+        self._turn, self._told = 0, ""
+        row = self._rows[self._index]
+        return f"{row.question}\n{row.reference}"
+
+    def _observe(self) -> str:
+        question = self._rows[self._index].question
+        if not self._told:
+            return question
+        return f"{self._told}\n{question}" if self._repeats else self._told
+
+    def _play(self, action: str) -> Outcome:
+        verdict = self._judge(self._rows[self._index], action, self._turn)
+        self._turn, self._told = self._turn + 1, verdict.feedback or self._retry
+        is_over = verdict.success or self._turn == self._tries
+        return Outcome({"answer": verdict.points}, terminated=is_over, success=verdict.success)
+
+    def _get_state(self) -> dict[str, Any]:
+        question = self._rows[self._index].question
+        return {"question": question, "row": self._index, "turn": self._turn, "told": self._told}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        self._index, self._turn, self._told = state["row"], state["turn"], state["told"]
+
+    def _judge(self, row: Row, answer: str, turn: int) -> Verdict:
+        given = {"question": row.question, "reference": row.reference, "answer": answer, "turn": turn}
+        known = {**row.columns, **given}
+        arguments = {name: known[name] for name in self._names if name in known}
+        try:
+            found = self._reward(**arguments)
+            verdict = found if isinstance(found, Verdict) else _counted(found)
+            points = float(verdict.points)
+            if not math.isfinite(points):
+                raise ValueError(f"{points} points are not finite")
+        except (Exception, SystemExit) as error:  # it is a function of the user's
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(
+                f"reward={function_name(self._reward)} fails on {row.place} ({what}); mend the function"
+            ) from error
+        return Verdict(points, bool(verdict.success), str(verdict.feedback))
+
+    def _try_out(self) -> None:
+        """Once in a process for each game, before anything is played; later environments find the same files."""
+        before = next((source for reward, source in reversed(_tried) if reward is self._reward), None)
+        if before == self._source:
+            return
+        # A config makes one partial for a run; a bare function may be that of several data sets.
+        if before is not None and isinstance(self._reward, partial) and before.paths == self._source.paths:
+            raise ValueError(
+                f"path={self._source.paths[0]} has changed since the run began; start a new run for it"
+            )
+        for row in self._source.read()["train"][:_TRIED_ROWS]:
+            self._judge(row, "?", 0)
+            if row.reference is not None and not self._judge(row, row.reference, 0).success:
+                raise ValueError(
+                    f"reward={function_name(self._reward)} does not count the reference of {row.place} itself as "
+                    "solved; mend the function (1 or more, or a Verdict, is solved), or set reference=null and let it "
+                    "take the column by its name"
+                )
+        _tried.append((self._reward, self._source))
+        del _tried[:-16]
+
+
+_tried: list[tuple[Reward, Source]] = []  # the last ones, by identity: a function need not be hashable
+
+
+def _counted(found: object) -> Verdict:
+    if found is None or isinstance(found, str):
+        raise ValueError(f"it must return a number, True, False or a Verdict, not {found!r}")
+    points = float(found)  # type: ignore[arg-type]
+    return Verdict(points, points >= 1)

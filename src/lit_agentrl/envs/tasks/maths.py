@@ -1,0 +1,106 @@
+"""Answer a question of mathematics exactly, in a few tries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.base import Outcome, TextEnv
+from lit_agentrl.envs.splits import draw_for_split, keyed_rng
+from lit_agentrl.envs.tasks.maths_answers import judge
+from lit_agentrl.envs.tasks.maths_tasks import LEVELS, TOPICS, Draw, Problem
+
+_TASK, _OTHER = 85, 86  # purpose keys
+_SHOWN = 60  # characters of an answer that are repeated
+
+
+class Maths(TextEnv):
+    """One question an episode; an action is an answer, of which all equal forms are right.
+
+    A wrong answer is told so, and the question is asked again.  A right one ends the episode with 1 point.  Chance
+    gives the answer to another question of the topic and level, the oracle that to this one.
+
+    Args:
+        topics: of `TOPICS`; None: all.
+        levels: of difficulty, some of 1, 2, 3.
+        tries: answers that an episode may hold.
+        split: ``train``, ``val`` or ``test``, by the question.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    is_closed = True
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | None = None,
+        levels: Sequence[int] = LEVELS,
+        tries: int = 3,
+        split: str = "train",
+    ) -> None:
+        super().__init__(split=split)
+        known = topics is None or (not isinstance(topics, str) and bool(topics) and {*topics} <= {*TOPICS})
+        require(known, "topics", topics, f"null, or a list of some of {', '.join(TOPICS)}")
+        known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
+        require(known, "levels", levels, "a list of some of 1, 2, 3")
+        require_whole("tries", tries, 1)
+        self._topics, self._levels = sorted({*(topics or TOPICS)}), sorted({*levels})
+        self._tries, self._turn, self._told = tries, 0, ""
+        self._topic, self._level, self._problem = "", 0, Problem("", "0")
+
+    @property
+    def system_text(self) -> str:
+        return (
+            "Answer a question of mathematics. Write the answer alone, and exactly: a number as -7, 2.5 or 3/4, "
+            "several numbers with commas between them, an expression as 2x^2 - 3x + 1, multiplied out and with like "
+            "terms collected.\nRewards: 1 for the right answer."
+        )
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        return TOPICS[self._topic](Draw(keyed_rng(int(rng.integers(2**31)), 0, _OTHER), self._level)).answer
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        """The answer; None once the episode is over."""
+        require_whole("horizon", horizon, 1)
+        return [self._problem.answer] if self._is_running else None
+
+    def _draw_instance(self, seed: int) -> str:
+        def propose(attempt: int) -> Iterator[tuple[str, int, Problem]]:
+            rng = keyed_rng(seed, attempt, _TASK)
+            topic = self._topics[int(rng.integers(len(self._topics)))]
+            level = self._levels[int(rng.integers(len(self._levels)))]
+            yield topic, level, TOPICS[topic](Draw(rng, level))
+
+        drawn = draw_for_split(propose, lambda each: each[2].question, split=self.split)
+        self._topic, self._level, self._problem = drawn
+        self._turn, self._told = 0, ""
+        return self._problem.question
+
+    def _observe(self) -> str:
+        return f"{self._told}\n{self._problem.question}" if self._told else self._problem.question
+
+    def _play(self, action: str) -> Outcome:
+        problem, self._turn = self._problem, self._turn + 1
+        judged = judge(action, problem.answer, problem.form, problem.unknown)
+        self._told = "Right." if judged.is_right else f"Your answer is {_short(action)}, but {judged.says}."
+        is_over = judged.is_right or self._turn == self._tries
+        return Outcome({"answer": float(judged.is_right)}, terminated=is_over, success=judged.is_right)
+
+    def _get_state(self) -> dict[str, Any]:
+        problem = asdict(self._problem)
+        return {"at": [self._topic, self._level], "problem": problem, "turn": self._turn, "told": self._told}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        (self._topic, self._level), self._problem = state["at"], Problem(**state["problem"])
+        self._turn, self._told = state["turn"], state["told"]
+
+
+def _short(answer: str) -> str:
+    text = " ".join(answer.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,1 @@
+"""Measure policies and models on games."""

@@ -1,0 +1,78 @@
+"""The episodes of an evaluation played once more, by other rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.build.assembly import Run
+from lit_agentrl.build.making import engine_of
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.engines.base import Foretelling, SamplingParams
+from lit_agentrl.episode import Outcome
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.rules import ForwardContext, Rules
+from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.update.critic import played_with
+
+
+def require_shared(cfg: DictConfig, why: str) -> None:
+    """Refuse an engine that does not play through the network itself.
+
+    Raises:
+        UserError: ``why`` this matters, and the remedy.
+    """
+    make = engine_of(cfg)
+    tells = make.func if isinstance(make, partial) and isinstance(make.func, Foretelling) else None
+    if tells is None or tells.foretold(**make.keywords).weights != "shared":
+        raise UserError(f"{why}; add engine=native")
+
+
+def play_again(run: Run, name: str, rules: Rules, params: SamplingParams) -> Sequence[Outcome]:
+    """The same instances of a game with the same draws, by these rules.
+
+    Args:
+        run: that has just played them.
+        name: of the game.
+        rules: those of the run but for what is looked into.
+        params: how replies are sampled.
+    """
+    number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
+    (batch,) = run.stream.test_dataloader()[number]
+    evaluation = replace(run.rollouts.test, params=params)
+    network: Any = played_with(run.module.policy.network, run.module.critic)
+    network.to(run.trainer.strategy.root_device)  # from which the trainer has taken it
+    context = run.trainer.precision_plugin.forward_context
+    play_inline(rules, network, context, evaluation, batch, run.module.version)
+    return evaluation.outcomes
+
+
+def play_inline(
+    rules: Rules,
+    network: Any,
+    context: ForwardContext,
+    evaluation: Evaluation,
+    batch: StepBatch,
+    version: int = 0,
+) -> None:
+    """Play the episodes of an evaluation through an engine of its own around a network that is here.
+
+    Args:
+        rules: how they are played.
+        network: writes the replies.
+        context: of its forward passes.
+        evaluation: gets the outcomes.
+        batch: the prompts.
+        version: of the weights.
+    """
+    player = Inline(rules, network, context, StrategyDoors())
+    try:
+        evaluation.collect(batch, player.play, version)
+    finally:
+        player.stop()

@@ -1,0 +1,223 @@
+"""``diagnostics=true`` of an evaluation: do thoughts depend on what is seen, and does the answer depend on them?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl import screen
+from lit_agentrl.build.assembly import Run
+from lit_agentrl.build.critics import beta_of
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.rethinking import Rethinking, ThoughtOf
+from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.evaluate.again import play_again, require_shared
+from lit_agentrl.models.routers import Routing
+from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
+from lit_agentrl.rollout.thoughts import (
+    Swapped,
+    Thought,
+    any_turns,
+    best_thought,
+    block_of,
+    first_turns,
+    thoughts_of,
+)
+from lit_agentrl.update.networks import Networks
+
+SAMPLES = 64  # thoughts of a matrix, as in arXiv 2604.06268
+_SAMPLERS = {"first_turn": "first turns", "any_turn": "any turn"}
+_ABLATIONS = {
+    "removed": "without thoughts",
+    "swapped": "with others' thoughts",
+    "best": "with best play's thoughts",
+}
+
+
+def check_run(run: Run) -> None:
+    """Refuse a run whose policy does not think, or plays through an engine that cannot be given thoughts.
+
+    Raises:
+        UserError: says which, and the remedy.
+    """
+    if not run.rules.prompt.think:
+        raise UserError(
+            "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
+        )
+    if beta := beta_of(run.cfg):
+        raise UserError(
+            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweighs what is "
+            "played; set beta=0"
+        )
+    require_shared(run.cfg, "diagnostics=true reads likelihoods of the network itself")
+
+
+def diagnose(
+    run: Run, name: str, episodes: Sequence[Episode], params: SamplingParams, *, seed: int
+) -> dict[str, Any]:
+    """What the thoughts of a game's episodes tell; the episodes are played up to three times more.
+
+    ``best`` of the ablation is None where the game does not say what best play thinks.
+
+    Args:
+        run: that has just played them.
+        name: of the game.
+        episodes: all of the game, in the order in which they were played.
+        params: how they were sampled.
+        seed: of the draws.
+
+    Raises:
+        UserError: hardly any reply had a thought.
+    """
+    thoughts = thoughts_of(episodes)
+    if len({thought.group for thought in thoughts}) < 2:
+        raise UserError(
+            f"diagnostics=true: replies to {len({t.group for t in thoughts})} instances of {name} have a thought, and "
+            "2 are needed; raise episodes, or leave it out"
+        )
+    network: Any = run.module.policy.network
+    network.to(run.trainer.strategy.root_device)  # from which the trainer has taken it
+    limit = (
+        run.rules.max_context_tokens - params.max_reply_tokens
+    )  # so that any thought fits after any context
+    fitting = [thought for thought in thoughts if len(thought.context) <= limit]
+    screen.doing(f"scoring thoughts of {name} after what others saw")
+    samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
+    found: dict[str, Any] = {key: _information(run, each, params) for key, each in samples.items()}
+    groups = [episode.group for episode in episodes]
+    chat, before = run.rules.chat, [episode.outcome for episode in episodes]
+    empty, swapped = block_of(chat), Swapped(thoughts, groups, seed)
+    chosen: dict[str, ThoughtOf] = {
+        "removed": lambda asked, turn: empty,
+        "swapped": lambda asked, turn: swapped(asked.episode, turn),
+    }
+    if _knows_best(run, name, [episode.instance_seed for episode in episodes]):
+        chosen["best"] = lambda asked, turn: block_of(chat, asked.found or "")
+    found["ablation"] = {"best": None} | {
+        key: _compared(before, _played_again(run, name, key, params, thought_of))
+        for key, thought_of in chosen.items()
+    }
+    return found
+
+
+def _knows_best(run: Run, name: str, instances: Sequence[int]) -> bool:
+    """Whether a game says of all these instances what best play thinks at their start."""
+    task = next(task for task in run.games.tasks if task.name == name)
+
+    def says(env: World, instance: int) -> bool:
+        env.reset(seed=instance)
+        return env.best_thought() is not None
+
+    with closing(task.make(run.rollouts.test.split)) as env:
+        return all(says(env, each) for each in dict.fromkeys(instances))
+
+
+def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) -> dict[str, Any] | None:
+    """Estimates of a sample; None where all of it was seen alike."""
+    kinds = {context: number for number, context in enumerate(dict.fromkeys(t.context for t in sample))}
+    if len(kinds) < 2:
+        return None
+    logp_NP = _likelihoods(run, sample, params)
+    same_P = torch.tensor([kinds[thought.context] for thought in sample])
+    logp_NP, own_N = merged(logp_NP=logp_NP, own_N=torch.arange(len(sample)), same_P=same_P)
+    tokens_N = torch.tensor([len(thought.tokens) for thought in sample])
+    return {
+        "thoughts": len(sample),
+        "observations": len(kinds),
+        "tokens": float(tokens_N.double().mean()),
+        **asdict(information(logp_NP=logp_NP, own_N=own_N)),
+        "per_token_paper": per_token_paper(logp_NP=logp_NP, own_N=own_N, tokens_N=tokens_N),
+        "per_token_code": asdict(per_token_code(logp_NP=logp_NP, own_N=own_N, tokens_N=tokens_N)),
+    }
+
+
+def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
+    """Log p(thought i | context j), nats at the sampling temperature (greedy: at 1), (N, N), teacher-forced.
+
+    Of two adapters a thought is read by that of the level which wrote it.
+    """
+    network = run.module.policy.network
+    networks = Networks(
+        network, critic=None, reference=None, settings=run.module.updater.settings,
+        temperature=params.temperature or 1.0, routing=Routing(),
+    )  # fmt: skip
+    known: dict[tuple[int, ...], Tensor] = {}
+    for thought in sample:
+        if thought.context not in known:
+            rows = _rows(thought.context, sample, next(network.parameters()).device)
+            with torch.no_grad(), run.trainer.precision_plugin.forward_context():
+                known[thought.context] = networks.logp(rows).double().sum(1).cpu()
+    return torch.stack([known[thought.context] for thought in sample], dim=1)
+
+
+def _rows(before: Sequence[int], thoughts: Sequence[Thought], device: torch.device) -> dict[str, Tensor]:
+    """For each thought what is read, and after it the thought, which is scored, right-padded."""
+    lengths = [len(before) + len(thought.tokens) for thought in thoughts]
+    tokens_BT = torch.zeros(len(thoughts), max(lengths), dtype=torch.int64)
+    for row, (thought, end) in enumerate(zip(thoughts, lengths, strict=True)):
+        tokens_BT[row, :end] = torch.tensor([*before, *thought.tokens])
+    place_T = torch.arange(max(lengths))
+    is_real_BT = place_T < torch.tensor(lengths)[:, None]
+    rows = {
+        "tokens_BT": tokens_BT, "is_real_BT": is_real_BT, "is_action_BT": is_real_BT & (place_T >= len(before)),
+        "is_plan_BT": torch.tensor([thought.is_plan for thought in thoughts])[:, None].expand_as(tokens_BT),
+    }  # fmt: skip
+    return {column: values.to(device) for column, values in rows.items()}
+
+
+def _played_again(
+    run: Run, name: str, key: str, params: SamplingParams, thought_of: ThoughtOf
+) -> Sequence[Outcome]:
+    """The same instances with the same draws, each reply after the thought that it is given."""
+    make = run.rules.engine
+    rules = replace(
+        run.rules,
+        engine=lambda **given: Rethinking(make(**given), thought_of),
+        asks=best_thought if key == "best" else None,
+    )
+    screen.doing(f"playing {name} {_ABLATIONS[key]}")
+    return play_again(run, name, rules, params)
+
+
+def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
+    """Success, and what it is more or less than before, on the instances that both could play."""
+    pairs = [
+        (float(a.success) - float(b.success), b.group)
+        for b, a in zip(before, after, strict=True)
+        if not (a.failed or b.failed)
+    ]
+    success = [a.success for a in after if not a.failed]
+    return {
+        "success": estimate(clustered_share_interval(success, [a.group for a in after if not a.failed])),
+        "difference": estimate(mean_interval(group_means(*zip(*pairs, strict=True)))),
+    }
+
+
+def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
+    """Lines of the table: a name, an estimate or a number, and n."""
+    for key, title in _SAMPLERS.items():
+        if (each := found[key]) is None:
+            continue
+        n = each["thoughts"]
+        yield f"I(X;Z), {title}", each["mutual"], n
+        yield f"  at most ({each['observations']} seen)", math.log(each["observations"]), n
+        yield "  H(Z|X)", each["conditional_entropy"], n
+        yield "  z-score", each["z_score"], n
+        yield "  retrieval", each["retrieval"], n
+        yield "    chance", each["chance"], n
+    for key, title in _ABLATIONS.items():
+        if (each := found["ablation"][key]) is None:
+            yield title, None, 0
+            continue
+        yield title, each["success"], each["success"]["n"]
+        yield "  difference", each["difference"], each["difference"]["n"]

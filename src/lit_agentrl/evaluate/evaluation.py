@@ -1,0 +1,282 @@
+"""Measuring a run's policy on any game, split and temperature, with chance, oracle and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from omegaconf import DictConfig, OmegaConf, open_dict
+from transformers import PreTrainedModel
+
+from lit_agentrl import screen
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.build.assembly import Run, build
+from lit_agentrl.build.critics import set_beta
+from lit_agentrl.build.games import TaskLoader
+from lit_agentrl.build.making import as_list, other_engine
+from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.structure import build_algorithm
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.config.composition import load_option
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.native.support import require_positions
+from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.evaluate import best_of_n as choosing
+from lit_agentrl.evaluate import diagnosing
+from lit_agentrl.evaluate.again import play_again, require_shared
+from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, START, baselines
+from lit_agentrl.evaluate.keeping import can_keep, keep
+from lit_agentrl.evaluate.score_table import table_of
+from lit_agentrl.evaluate.scores import Scores, record_of
+from lit_agentrl.evaluate.variants import find_games
+from lit_agentrl.rl.objective import SCORES
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.settings import MOST
+from lit_agentrl.rollout.shots import with_shots
+from lit_agentrl.runs.ownership import require_idle
+from lit_agentrl.runs.totals import Totals
+from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
+
+CHECKPOINTS = ("last", "best", "start")
+
+
+def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Scores:
+    """Play ``episodes`` instances of each game; the scores are also written under ``evaluations/``.
+
+    Args:
+        cfg: the composed ``conf/evaluate.yaml``.
+        saved: the run's own config, aimed at ``folder``.
+        load_task: finds the config of a game by name.
+        folder: the run folder.
+
+    Raises:
+        UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
+    """
+    require_idle("run", folder)
+    temperatures = as_list(cfg.temperature)
+    check_options(cfg, temperatures)
+    checkpoint = find_checkpoint(cfg, folder)
+    totals = Totals()
+    totals.close()
+    announces = Announces(keeps=cfg.diagnostics or bool(cfg.best_of))
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
+    if cfg.diagnostics:
+        diagnosing.check_run(run)
+    if cfg.shots:
+        require_shared(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
+    chooser = choosing.opened(cfg, run.module.policy.tokenizer)
+    target_folder = folder / "evaluations"
+    is_kept = can_keep(target_folder)
+    names = [run.games.tasks[spec.task].name for spec in run.games.test]
+    asked = [eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
+
+    def play(
+        params: SamplingParams, path: Path | None, whose: str = "", members: int = cfg.members
+    ) -> list[Outcome]:
+        played = screen.episodes_of(names, cfg.episodes * members)
+        announces.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
+        run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
+        run.trainer.test(
+            run.module, run.stream, verbose=False, weights_only=True,
+            ckpt_path=None if path is None else str(path),
+        )  # fmt: skip
+        return run.rollouts.test.outcomes
+
+    others = _others(cfg, asked, play, checkpoint)
+    records = []
+    for number, params in enumerate(asked):
+        outcomes = play(params, None if number else checkpoint)  # the same weights for all
+        for place in range(len(names)):
+            records.append(
+                _record(run, cfg, place, params, outcomes, others[number], announces.episodes, chooser)
+            )
+    stage = checkpoint.stem if checkpoint is not None else "start"
+    name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
+    used = dict(totals.used)
+    written = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
+    path = keep(target_folder, name, written) if is_kept else None
+    return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
+
+
+def _others(
+    cfg: DictConfig,
+    asked: Sequence[SamplingParams],
+    play: Callable[..., list[Outcome]],
+    checkpoint: Path | None,
+) -> list[dict[str, Sequence[Outcome] | None]]:
+    """Outcomes of the start and of greedy play, beside each way of sampling; None: it is that one itself."""
+    if not cfg.baselines:
+        return [{} for _ in asked]
+    starts = [None if checkpoint is None else play(params, None, " by the start") for params in asked]
+    is_sampled = [params.temperature > 0 for params in asked]
+    greedy = None
+    if any(is_sampled):
+        greedy = play(replace(asked[0], temperature=0.0), checkpoint, members=1)
+    return [
+        {START: start, GREEDY: greedy if sampled else None}
+        for start, sampled in zip(starts, is_sampled, strict=True)
+    ]
+
+
+def _record(
+    run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
+    others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: choosing.Chooser | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What is told of the ``place``-th game, of which the outcomes of all games hold some."""
+    task = run.games.tasks[run.games.test[place].task]
+    mine = [each for each in outcomes if each.task_name == task.name]
+    record = record_of(cfg, task.name, params.temperature, mine, asdict(lookup(task, cfg.split)))
+    if cfg.baselines:
+        (batch,) = run.stream.test_dataloader()[place]
+        shown = _after_shots(run, cfg.shots, place, params) if cfg.shots else None
+        record["baselines"] = baselines(
+            task, cfg.split, batch, mine, others={**others, FEW_SHOT: shown}, seed=cfg.seed
+        )
+    played = [each for each in episodes if each.task_name == task.name]
+    if chooser is not None:
+        record |= chooser.record(cfg.best_of, played)
+    if cfg.diagnostics:
+        record["thoughts"] = diagnosing.diagnose(run, task.name, played, params, seed=cfg.seed)
+    return record
+
+
+def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Sequence[Outcome]:
+    """The ``place``-th game once more, with solved episodes in the prompt."""
+    task = run.games.test[place].task
+    name = run.games.tasks[task].name
+    screen.doing(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
+    rules = with_shots(run.rules, task, shots)
+    require_room(rules, run.module.policy.network, shots)
+    return play_again(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
+
+
+def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:
+    """Refuse more solved episodes in the prompt than the network has positions for.
+
+    Raises:
+        UserError: it says how many positions there are.
+    """
+    try:
+        require_positions(network, rules.max_context_tokens)
+    except ValueError as error:
+        reason = str(error).removesuffix("lower it")
+        raise UserError(f"shots={shots} makes episodes longer: {reason}lower shots") from error
+
+
+class Announces(Callback):
+    """Tells what is played, once the weights with which it is played are there.
+
+    Args:
+        keeps: whether the episodes stay in ``episodes`` until the next are played.
+    """
+
+    text = ""
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self.episodes: list[Episode] = []
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        screen.doing(self.text)
+        self.episodes = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        self.episodes += batch.episodes if self._keeps else []
+
+
+def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
+    """The checkpoint asked for; None is the policy before training.
+
+    Raises:
+        UserError: no such checkpoint.
+    """
+    given = Path(str(cfg.run))
+    stage = "last" if cfg.checkpoint is None else cfg.checkpoint
+    if stage not in CHECKPOINTS:
+        raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
+    if given.suffix == ".ckpt" and cfg.checkpoint is not None:
+        raise UserError(
+            f"checkpoint={stage} would be ignored: run={given} names a file; leave one of them out"
+        )
+    if given.suffix == ".ckpt":
+        return given
+    if stage == "start":
+        return None
+    path = folder / "checkpoints" / f"{stage}.ckpt"
+    if not checkpoint_exists(path):
+        raise UserError(f"{folder} has no {stage} checkpoint; checkpoint=start measures the untrained policy")
+    return path
+
+
+def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
+    """Refuse options of ``conf/evaluate.yaml`` that are out of range.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    require_one_of("split", cfg.split, SPLITS)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    for name in ("diagnostics", "baselines"):
+        require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
+    require_whole("shots", cfg.shots, 0)
+    require(cfg.baselines or not cfg.shots, "shots", cfg.shots, "0 unless baselines=true, whose row it is")
+    for name in ("episodes", "members"):
+        require_whole(name, cfg[name], 1, MOST)
+    cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets
+    for k in cfg.pass_k:
+        require_whole("pass_k", k, 1)
+        if k > cfg.members:
+            raise UserError(f"pass_k={shown(cfg.pass_k)} needs members >= {k}, and members={cfg.members}")
+    choosing.check_options(cfg)
+    require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
+    for value in temperatures:
+        require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
+    if cfg.members > 1 and 0 in temperatures:
+        raise UserError(
+            f"members={cfg.members} with temperature=0 would play the same episode again; use members=1"
+        )
+
+
+# how, where, from what and beside what a policy was trained, which its evaluation asks nothing of
+_OF_TRAINING = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
+
+
+def rebuilt(
+    cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
+) -> Run:
+    """The objects of a finished run, on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
+    if build_algorithm(saved)[0].reads == SCORES:
+        raise UserError(
+            f"run={cfg.run} trained a reward model, which plays nothing: its scores are in summary.json, and "
+            "train.py uses it as reward=model reward.model.path=RUN"
+        )
+    with open_dict(saved):
+        saved.seed = cfg.seed
+        saved.callbacks, saved.logger = {}, {}
+        saved.reward = {}  # what training was paid for; a reward model may be gone by now
+        saved.test.episodes = cfg.episodes
+        if cfg.env is not None:
+            saved.test.envs = [str(name) for name in as_list(cfg.env)]
+        elif saved.test.envs is None and saved.val.envs is not None:
+            saved.test.envs = saved.val.envs
+        load_task = find_games(cfg, saved, load_task)
+        saved.trainer.enable_progress_bar = False
+        for group, name in _OF_TRAINING:
+            saved[group] = load_option(group, name)
+        saved.trainer.devices = saved.trainer.num_nodes = 1
+        if saved.trainer.get("accelerator") != "cpu":
+            saved.trainer.accelerator = "auto"
+        saved.rollout.overlap = False
+        if cfg.get("beta") is not None:
+            set_beta(cfg.beta, saved)
+        if cfg.get("engine") is not None:
+            saved.engine = other_engine(cfg, saved)
+    return build(saved, load_task, extra_callbacks=extra_callbacks)

@@ -1,0 +1,267 @@
+"""Measuring a model that no run has trained: one on disk, or one behind an API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.build.games import Games, build_games
+from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
+from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.prompts import check_prompts, check_thinking
+from lit_agentrl.checks import named
+from lit_agentrl.config.composition import compose_job, load_option, task_loader
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.data.prompts import EvalSpec, PromptStream
+from lit_agentrl.engines.base import Engine
+from lit_agentrl.engines.needs import foretell, open_engine, reach
+from lit_agentrl.envs.levels import lookup
+from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.evaluate import best_of_n as choosing
+from lit_agentrl.evaluate.again import play_inline, require_shared
+from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, baselines
+from lit_agentrl.evaluate.evaluation import check_options, require_room
+from lit_agentrl.evaluate.keeping import can_keep, keep
+from lit_agentrl.evaluate.score_table import table_of
+from lit_agentrl.evaluate.scores import Scores, record_of
+from lit_agentrl.evaluate.variants import find_games
+from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import Scheduler, Wave
+from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.shots import with_shots
+from lit_agentrl.rollout.sync import WeightSync
+from lit_agentrl.rollout.workers.base import Played
+from lit_agentrl.rollout.worlds.pool import Worlds
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.context import Context
+from lit_agentrl.text.prompts import Prompt
+
+FOLDER = Path("outputs") / "evaluations"
+_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
+
+
+def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
+    """Play ``episodes`` instances of each game; the scores are also written under ``outputs/evaluations/``.
+
+    Args:
+        cfg: the options of ``conf/evaluate.yaml``, without a run.
+        described: options of ``conf/train.yaml`` that say which model plays, through which engine, how.
+
+    Raises:
+        UserError: an option out of range.
+        ValueError: an option makes no sense, or too many episodes failed.
+    """
+    temperatures = as_list(cfg.temperature)
+    check_options(cfg, temperatures)
+    if cfg.diagnostics:
+        raise UserError("diagnostics=true is of the policy of a run; name it by run=, or leave it out")
+    is_kept = can_keep(FOLDER)
+    records: list[dict[str, Any]] = []
+    with closing(opened_model(cfg, described)) as model:
+        games, settings = model.games, model.settings
+        chooser = choosing.opened(cfg, model.policy.tokenizer)
+        greedy = None
+        if cfg.baselines and any(temperatures):
+            greedily = Evaluation(
+                cfg.split, eval_params(settings, 0.0, "evaluate"), 1, settings.max_failed_share
+            )
+            model.play(greedily, games.test)
+            greedy = greedily.outcomes
+        for value in temperatures:
+            params = eval_params(settings, float(value), "evaluate")
+            evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+            played = model.play(evaluation, games.test)
+            for spec in games.test:
+                task = games.tasks[spec.task]
+                outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
+                record = record_of(cfg, task.name, float(value), outcomes, asdict(lookup(task, cfg.split)))
+                if cfg.baselines:
+                    batch = model.prompts(spec)
+                    others = {
+                        GREEDY: greedy if value else None,
+                        FEW_SHOT: model.after_shots(cfg.shots, spec, evaluation) if cfg.shots else None,
+                    }
+                    record["baselines"] = baselines(
+                        task, cfg.split, batch, outcomes, others=others, seed=cfg.seed
+                    )
+                if chooser is not None:
+                    record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
+                records.append(record)
+    stage = str(model.saved.engine.get("model") or model.name)
+    return _scores(cfg, model.saved, stage, records, model.sync.used(), is_kept)
+
+
+@dataclass
+class OpenedModel:
+    """A model that plays.
+
+    Attributes:
+        saved: the config that describes it.
+        settings: limits of episodes.
+        games: that it plays.
+        policy: tokenizer, and network if there is one here.
+        sync: asks the engine what it was asked for.
+        rules: how it plays.
+    """
+
+    saved: DictConfig
+    settings: RolloutSettings
+    games: Games
+    policy: Any
+    sync: WeightSync
+    rules: Rules
+    _engine: Engine
+    _scheduler: Scheduler
+
+    @property
+    def name(self) -> str:
+        name: str = self.policy.name
+        return name
+
+    def play(self, evaluation: Evaluation, specs: Sequence[EvalSpec]) -> list[Episode]:
+        """The episodes of an evaluation, which gets their outcomes."""
+        episodes: list[Episode] = []
+        for number, spec in enumerate(specs):
+            batch = self.prompts(spec)
+            evaluation.collect(batch, self._played, 0, is_first=number == 0)
+            episodes += batch.episodes
+        return episodes
+
+    def after_shots(self, shots: int, spec: EvalSpec, like: Evaluation) -> Sequence[Outcome]:
+        """Outcomes of a game once more, with solved episodes in the prompt.
+
+        Raises:
+            UserError: the engine does not play through a network that is here, and counts tokens.
+            ValueError: the game does not know best play.
+        """
+        rules, batch = with_shots(self.rules, spec.task, shots), self.prompts(spec)
+        require_room(rules, self.policy.network, shots)
+        evaluation = replace(like, params=replace(like.params, max_context_tokens=rules.max_context_tokens))
+        if self._engine.capabilities.token_ids:
+            require_shared(self.saved, f"shots={shots} needs a longer context than the engine was made with")
+            play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
+        else:  # the server knows its limits
+            with closing(Scheduler(rules, self._engine)) as scheduler:
+                evaluation.collect(batch, replace(self, _scheduler=scheduler)._played, 0)
+        return evaluation.outcomes
+
+    def prompts(self, spec: EvalSpec) -> StepBatch:
+        """What is played of a game."""
+        stream = PromptStream(
+            prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=[spec]
+        )
+        ((batch,),) = stream.test_dataloader()
+        return batch
+
+    def _played(self, wave: Wave, version: int) -> Played:
+        self.sync.load(None, version)
+        self.sync.probed(wave.params)
+        return Played(self._scheduler.play(wave))
+
+    def close(self) -> None:
+        """Close its games and its engine."""
+        self._scheduler.close()
+        self._engine.stop()
+
+
+def opened_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
+    """The model that these options describe, ready to play the games of ``cfg.env`` with ``cfg.seed``.
+
+    Raises:
+        ValueError: an option makes no sense.
+    """
+    saved = _composed(cfg, described)
+    load_task = find_games(cfg, saved, task_loader())
+    sections = ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
+    check_targets(OmegaConf.masked_copy(saved, sections))
+    settings = made(saved, "rollout", RolloutSettings)
+    games = build_games(saved, load_task)
+    policy, rules, engine, sync = _opened(saved, games, settings)
+    return OpenedModel(saved, settings, games, policy, sync, rules, engine, Scheduler(rules, engine))
+
+
+def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
+    names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
+    if not names:
+        raise UserError("env has no value; name the games to be played, such as env=[sokoban,bandit]")
+    saved = compose_job("train", [*described, f"seed={cfg.seed}"])
+    OmegaConf.set_struct(saved, False)
+    saved.env = load_option("env", names[0])
+    if "weights" in saved.env:
+        raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
+    saved.pop("hydra", None)
+    saved.run_dir = str(FOLDER)
+    saved.test.envs, saved.test.episodes, saved.val.envs = names, cfg.episodes, None
+    return saved
+
+
+def _opened(
+    saved: DictConfig, games: Games, settings: RolloutSettings
+) -> tuple[Any, Rules, Engine, WeightSync]:
+    """What plays: the model, rules, an engine around its network, if it has one here, and its weights."""
+    bound_caches()
+    make = engine_of(saved)
+    foretell(make, _ASKED)
+    reach(make)
+    prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
+    context: Context = made_like(saved, "context", Context)
+    policy = instantiate(saved.model)
+    with named("model"):
+        chat = ChatRenderer(
+            policy.tokenizer,
+            dialect=dialect,
+            force_think=prompt.force_think,
+            shows_replies=context.shows_replies,
+        )
+    check_thinking(chat, prompt, policy.name)
+    rules = Rules(
+        tasks=games.tasks, prompt=prompt, chat=chat, context=context, engine=make, seed=saved.seed,
+        max_context_tokens=settings.max_context_tokens, worlds=made(saved, "worlds", Worlds),
+    )  # fmt: skip
+    check_prompts(rules)
+    network = policy.network
+    given = rules.engine_options(network)
+    engine = open_engine(make, asked=_ASKED, **given)
+    if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
+        network.to("cuda")  # as the trainer does for a run
+    if chat.forced_think and not engine.capabilities.token_ids:
+        raise UserError(
+            "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
+        )
+    return policy, rules, engine, WeightSync(engine, network, rules, given["forward_context"])
+
+
+def _scores(
+    cfg: DictConfig,
+    saved: DictConfig,
+    stage: str,
+    records: list[dict[str, Any]],
+    used: dict[str, float],
+    is_kept: bool,
+) -> Scores:
+    played = "-".join(dict.fromkeys(record["env"] for record in records))
+    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
+    written: dict[str, Any] = {
+        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": described_model(saved)},
+        "results": records,
+        **({"engine": used} if used else {}),
+    }
+    path = keep(FOLDER, f"{plain}_{cfg.split}_{played}_seed{cfg.seed}", written) if is_kept else None
+    return Scores(records, path, table_of(stage, cfg, records, used))
+
+
+def described_model(saved: DictConfig) -> Any:
+    """What played, as it is recorded; keys of servers are named there, and stand nowhere."""
+    sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
+    return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

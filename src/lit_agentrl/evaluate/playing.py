@@ -1,0 +1,131 @@
+"""Single episodes of a run's policy, as an evaluation plays them, and whole: every turn of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from omegaconf import DictConfig
+from rich.console import Group
+
+from lit_agentrl import screen
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.build.games import TaskLoader
+from lit_agentrl.build.parts import eval_params
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.evaluate.evaluation import Announces, find_checkpoint, rebuilt
+from lit_agentrl.evaluate.viewing import episode_view
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.report.table import as_text
+from lit_agentrl.runs.ownership import require_idle
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
+from lit_agentrl.text.dialects.base import Dialect
+
+
+@dataclass(frozen=True, repr=False)
+class Playthrough:
+    """One episode, to be read: printed, it shows turn by turn what the policy saw, wrote and earned.
+
+    Attributes:
+        episode: all of it, token by token.
+        dialect: how its replies are written.
+        note: of which weights, and how sampled.
+    """
+
+    episode: Episode
+    dialect: Dialect
+    note: str
+
+    @property
+    def turns(self) -> list[Turn]:
+        """In order; ``observation``, ``reply_text``, ``actions`` and ``reward`` say what happened in each."""
+        return self.episode.turns
+
+    def __rich__(self) -> Group:
+        return episode_view(self.episode, self.dialect, self.note)
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+
+class Keep(Callback):
+    """Whole episodes of a test, of which reports keep the outcomes alone."""
+
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        self.episodes += batch.episodes
+
+
+def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> list[Playthrough]:
+    """Play some instances of one game, each as an evaluation with the same seed and temperature does.
+
+    Args:
+        cfg: the options of ``conf/play.yaml``.
+        saved: the run's own config, aimed at ``folder``.
+        load_task: finds the config of a game by name.
+        folder: the run folder.
+
+    Raises:
+        ValueError: an option out of range, a checkpoint that is not there, a game that fails, or a run that goes on.
+    """
+    require_one_of("split", cfg.split, SPLITS)
+    require_whole("instance", cfg.instance, 0)
+    require_whole("episodes", cfg.episodes, 1)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
+    require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
+    require_idle("run", folder)
+    checkpoint = find_checkpoint(cfg, folder)
+    keep = Keep()
+    announces = Announces()
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep, announces])
+    settings = run.rollouts.settings
+    params = eval_params(settings, float(cfg.temperature), "play")
+    game = run.games.tasks[run.games.test[0].task].name
+    announces.text = f"playing {screen.episodes_of([game], cfg.episodes)}"
+    run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params)
+    run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
+    run.trainer.test(
+        run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),
+        verbose=False, weights_only=True,
+    )  # fmt: skip
+    weights = "start" if checkpoint is None else checkpoint.stem
+    note = f"{weights} weights, temperature {cfg.temperature:g}, seed {cfg.seed}"
+    return [
+        Playthrough(episode, run.rules.chat.dialect, f"{cfg.split} instance {episode.group}, {note}")
+        for episode in keep.episodes
+    ]
+
+
+def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Policy:
+    """The network and tokenizer of a run, with the weights of ``checkpoint``, on the CPU.
+
+    Raises:
+        UserError: no such checkpoint.
+        CheckpointError: none that is intact.
+    """
+    checkpoint = find_checkpoint(cfg, folder)
+    module = rebuilt(cfg, saved, load_task).module
+    load_weights(module, checkpoint)
+    return module.policy
+
+
+def load_weights(module: LightningModule, checkpoint: Path | None) -> None:
+    """Put those of a checkpoint into a module, as Lightning does; None: they stay.
+
+    Raises:
+        CheckpointError: it is not intact.
+    """
+    if checkpoint is not None:
+        state = AtomicIO().load_checkpoint(checkpoint, weights_only=True)
+        module.on_load_checkpoint(state)  # adapters are put beside their base
+        module.load_state_dict(state["state_dict"])

@@ -1,0 +1,67 @@
+"""The table of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.markup import escape
+from rich.table import Table
+
+from lit_agentrl.config.overrides import VARIANT
+from lit_agentrl.evaluate import baselines
+from lit_agentrl.evaluate.diagnosing import scores_of
+from lit_agentrl.report.summary import Estimate, told
+
+
+def table_of(
+    stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
+) -> Table:
+    """For people, of the model or the weights that ``stage`` names: one line a score, so that 80 columns show them.
+
+    ``used`` is what a server was asked for.
+    """
+    each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
+    variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
+    table = Table(
+        title=escape(f"{stage}, split {cfg.split}{each}{variant}"),  # options may have square brackets
+        caption="n: instances; normalised: 0 is chance, 1 is the oracle"
+        + (f"\nengine: {told(used)}" if used else ""),
+    )
+    for column in ("game", "T", "n", "score", "value", "95 % interval"):
+        table.add_column(column, justify="left" if column in ("game", "score") else "right")
+    for record in records:
+        names = [record["env"], f"{record['temperature']:g}"]
+        for score, cells in _scores(record):
+            table.add_row(*names, *cells[:1], score, *cells[1:])
+            names = ["", ""]
+        table.add_section()
+    return table
+
+
+def _scores(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Name of each score of a record, and its n, value and interval as they are shown."""
+    levels = record["levels"]
+    yield "success", _shown(record["success"])
+    for level in ("chance", "oracle"):
+        yield f"  {level}", ("", _number(levels[f"{level}_success"], 3), "")
+    yield "  normalised", ("", _number(record["normalised"], 2), "")
+    for score in ("return", *(key for key in record if key.startswith(("pass@", "best@", "gain@")))):
+        yield score, _shown(record[score])
+    for name, played, _ in baselines.scores_of(record.get("baselines", {})):
+        yield name, _shown(played)
+    for name, value, n in scores_of(record["thoughts"]) if "thoughts" in record else ():
+        yield name, (str(n), _number(value, 3), "") if isinstance(value, float) else _shown(value)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _shown(scored: Estimate | None) -> tuple[str, str, str]:
+    if scored is None:
+        return "0", "–", ""
+    low, high = scored["low"], scored["high"]
+    bounds = "" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
+    return str(scored["n"]), f"{scored['mean']:.3f}", bounds

@@ -1,0 +1,96 @@
+"""What an evaluation measured: a record of each game at each temperature, and all of them as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.table import Table
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.episode import Outcome
+from lit_agentrl.report.statistics import (
+    clustered_mean_interval,
+    clustered_share_interval,
+    normalised,
+    pass_at_k,
+    shares_interval,
+)
+from lit_agentrl.report.summary import estimate
+from lit_agentrl.report.table import as_text
+
+
+@dataclass(frozen=True, repr=False)
+class Scores:
+    """What an evaluation measured; printed, it is a table.
+
+    Attributes:
+        records: one per game and temperature: success, return and pass@k with 95 % intervals over instances,
+            chance, oracle, normalised success.
+        path: where they are written; None where that could not be, which is told.
+        table: the same for people.
+    """
+
+    records: list[dict[str, Any]]
+    path: Path | None
+    table: Table
+
+    def __rich__(self) -> Table:
+        return self.table
+
+    def __repr__(self) -> str:
+        return as_text(self.table)
+
+
+def record_of(
+    cfg: DictConfig,
+    env: str,
+    temperature: float,
+    outcomes: Sequence[Outcome],
+    levels: dict[str, float | None],
+) -> dict[str, Any]:
+    """What one game's outcomes come to at one temperature.
+
+    Raises:
+        UserError: all of them failed.
+    """
+    played = [each for each in outcomes if not each.failed]
+    if not played:
+        raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
+    groups = [e.group for e in played]
+    success = clustered_share_interval([e.success for e in played], groups)
+    returns = clustered_mean_interval([e.total_reward for e in played], groups)
+    record = {
+        "env": env,
+        "split": cfg.split,
+        "temperature": temperature,
+        "episodes": len(played),
+        "failed": len(outcomes) - len(played),
+        "success": estimate(success),
+        "return": estimate(returns),
+        "normalised": _normalised(success.mean, levels),
+        "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
+        "levels": levels,
+        # in the order of instances, for paired comparisons; null where the game failed
+        "solved": [None if e.failed else e.success for e in outcomes],
+    }
+    counts: dict[int, list[bool]] = {}
+    for episode in played:
+        counts.setdefault(episode.group, []).append(episode.success)
+    for k in cfg.pass_k:
+        # failed episodes may leave too few
+        enough = [solved for solved in counts.values() if len(solved) >= k]
+        shares = [pass_at_k(len(solved), sum(solved), k) for solved in enough]
+        record[f"pass@{k}"] = estimate(shares_interval(shares, sum(map(len, enough)))) if shares else None
+    return record
+
+
+def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
+    """None where a level is not known, or where both are the same."""
+    chance, oracle = levels["chance_success"], levels["oracle_success"]
+    if chance is None or oracle is None or oracle <= chance:
+        return None
+    return normalised(success, chance, oracle)

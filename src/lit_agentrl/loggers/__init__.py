@@ -1,0 +1,1 @@
+"""Write the metrics of a run to files and trackers."""

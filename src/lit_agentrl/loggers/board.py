@@ -1,0 +1,148 @@
+"""What TensorBoard shows first: an overview of a run, charts with several lines, and the closing scores."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lit_agentrl.report import summary as reports
+from lit_agentrl.report.table import Metrics
+
+# metrics that are written again under a name that sorts before all others, in TIME SERIES and in HPARAMS; TensorBoard
+# cuts long names short, but for what follows the last slash
+OVERVIEW = {
+    "val/success": "0_overview/1_val_success",
+    "rollout/success": "0_overview/2_rollout_success",
+    "rollout/return_mean": "0_overview/3_return",
+    "rollout/entropy": "0_overview/4_entropy",
+    "rollout/return_std_within_group": "0_overview/5_spread",
+    "train/grad_norm": "0_overview/6_grad_norm",
+}
+SCORES = "0_overview/scores"
+CURVE = "0_overview/7_learning_curve"
+# the CUSTOM SCALARS tab: charts of several metrics, and of one with its bounds
+LAYOUT = {
+    "overview": {
+        "success: validation, rollout, chance, oracle": (
+            "Multiline",
+            ["val/success", "rollout/success", "val/chance", "val/oracle"],
+        ),
+        "success on test, 95 % interval": (
+            "Margin",
+            ["test/success", "test/success_low", "test/success_high"],
+        ),
+        "return": ("Multiline", ["rollout/return_mean", "val/return"]),
+        "entropy": ("Multiline", ["rollout/entropy"]),
+        "spread of returns within a group": ("Multiline", ["rollout/return_std_within_group"]),
+        "gradient norm": ("Multiline", ["train/grad_norm"]),
+    }
+}
+
+
+def overview(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of metrics, those of the overview a second time."""
+    return {**row, **{again: row[name] for name, again in OVERVIEW.items() if name in row}}
+
+
+def scores_markdown(summary: reports.Summary) -> str:
+    """The closing table: each game and split, its policies from chance to oracle, success with 95 % interval."""
+    lines = [
+        f"**{summary['status']}**: {summary['iterations']} of {summary['planned_iterations']} iterations, seed "
+        f"{summary['seed']}. Success and return with 95 % interval.",
+        "",
+        "| game | split | policy | iteration | n | success | return |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for game in summary["games"]:
+        for stage in ("chance", *reports.STAGES, "oracle"):
+            scored: reports.Score | None = game[stage]  # type: ignore[literal-required]
+            if scored is None:
+                continue
+            at = "–" if scored["iteration"] is None else scored["iteration"]
+            cells = [reports.with_interval(scored["success"]), reports.with_interval(scored["return"])]
+            lines.append(
+                f"| {game['name']} | {game['split']} | {stage} | {at} | {scored['success']['n']} | "
+                f"{' | '.join(cells)} |"
+            )
+    return "\n".join(lines)
+
+
+def on_test(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
+    """Success and return on the test split at the iterations where they were measured, for charts.
+
+    With several games they are means over games, as ``val/success`` is, and have no bounds.
+    """
+    games = [game for game in summary["games"] if game["split"] == "test"]
+    found: dict[int, dict[str, float]] = {}
+    for stage in reports.STAGES:
+        scores: list[Any] = [game[stage] for game in games]  # type: ignore[literal-required]
+        if not scores or None in scores:
+            continue
+        row = {}
+        for name in ("success", "return"):
+            estimates = [score[name] for score in scores]
+            row[f"test/{name}"] = sum(each["mean"] for each in estimates) / len(estimates)
+            if len(estimates) == 1:
+                bounds = {side: estimates[0][side] for side in ("low", "high")}
+                row |= {f"test/{name}_{side}": value for side, value in bounds.items() if value is not None}
+        found[scores[0]["iteration"]] = row
+    return sorted(found.items())
+
+
+def draws(figure: bool | Literal["auto"]) -> bool:
+    """Whether a figure is drawn; ``auto``: where matplotlib is installed.
+
+    Raises:
+        ValueError: another value, or matplotlib is asked for and not there.
+    """
+    if figure not in (True, False, "auto"):
+        raise ValueError(f"figure={figure} is unknown; valid: auto, true, false")
+    is_there = importlib.util.find_spec("matplotlib") is not None
+    if figure is True and not is_there:
+        raise ValueError(
+            "figure=true needs the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
+        )
+    return is_there and figure is not False
+
+
+def learning_curve(
+    metrics: Metrics, summary: reports.Summary, levels: Mapping[str, float]
+) -> NDArray[np.uint8]:
+    """A picture of a run (height, width, 3 colours; bytes): success of rollout, validation and test.
+
+    Args:
+        metrics: the run's ``metrics.csv``.
+        summary: its closing scores.
+        levels: success to compare with, such as ``chance`` and ``oracle``.
+    """
+    from lit_agentrl.report.page.drawing import as_pixels, pixels
+
+    figure, canvas = pixels((5.5, 3.4), dpi=140)
+    axes: Any = figure.add_subplot()
+    axes.plot(*_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
+    axes.plot(*_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
+    for number, (at, row) in enumerate(on_test(summary)):
+        mean = row["test/success"]
+        low, high = row.get("test/success_low", mean), row.get("test/success_high", mean)
+        label = "test, 95 % interval" if number == 0 else None
+        bounds = [[mean - low], [high - mean]]
+        axes.errorbar([at], [mean], yerr=bounds, fmt="o", color="C3", capsize=4, label=label)
+    for name, level in levels.items():
+        axes.axhline(level, linestyle="--", linewidth=1, color="0.4")
+        corner, across = (1, level), ("axes fraction", "data")
+        axes.annotate(name, corner, xycoords=across, ha="right", va="bottom", color="0.4")
+    axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.1))
+    axes.locator_params(axis="x", integer=True)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return as_pixels(canvas)
+
+
+def _points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:
+    rows = [(row["iteration"], row.get(name)) for row in metrics.rows]
+    known = [(at, value) for at, value in rows if at is not None and value is not None]
+    return [at for at, _ in known], [value for _, value in known]

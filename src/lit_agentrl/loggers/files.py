@@ -1,0 +1,299 @@
+"""Loggers of one run folder: ``metrics.csv``, which is always written, and ``tensorboard/``; rewound on resume.
+
+The x-axis is the number of completed iterations: row 0 is the start, row ``i`` the end of iteration ``i``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from numpy.typing import NDArray
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+
+from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
+from lit_agentrl.loggers import board
+from lit_agentrl.report.summary import Summary, beside
+from lit_agentrl.report.table import Metrics
+
+_log = logging.getLogger(__name__)
+_CLOSING = ".closing"  # how the event file of closing scores ends
+# of clocks, of servers and of workers that may die
+CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
+
+
+def deterministic_columns(header: Sequence[str]) -> list[str]:
+    """The columns that runs of one config and seed share to the bit: all but those of `CLOCK_PREFIXES`."""
+    return [name for name in header if not name.startswith(CLOCK_PREFIXES)]
+
+
+def _csv_line(fields: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(fields)
+    return buffer.getvalue()
+
+
+class CSVLog(Logger):
+    """``metrics.csv`` in the run folder itself: one row an iteration, on disk before the call returns.
+
+    Columns are ``iteration`` and then the metric names, sorted; a metric that was not measured leaves its
+    field empty; floats are written with ``repr``, so reading them back gives the same bits.  A new metric
+    name rewrites the file atomically with a wider header.  Logging an iteration that has a row already adds
+    to that row.  Only :meth:`rewind` removes rows.
+
+    Args:
+        save_dir: the run folder.
+        name: file name, without its ending.
+    """
+
+    def __init__(self, save_dir: str | Path, name: str = "metrics") -> None:
+        super().__init__()
+        self._folder = Path(save_dir)
+        self._name = name
+        self._columns: list[str] = []
+        self._rows: dict[int, dict[str, str]] = {}
+        self._is_loaded = False
+        self._is_damaged = False  # the file on disk is not what _text() would write
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return str(self._folder)
+
+    @property
+    def log_dir(self) -> str:
+        return str(self._folder)
+
+    @property
+    def path(self) -> Path:
+        return self._folder / f"{self._name}.csv"
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: a table of metrics has no place for them, and the run folder holds the whole config."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Write the row of iteration ``step``.
+
+        Raises:
+            ValueError: ``step`` is missing or negative, a value is not a number, or a metric is called
+                ``iteration``.
+            OSError: the file cannot be written.
+        """
+        if step is None or step < 0:
+            raise ValueError(f"step={step} is not a number of completed iterations; valid: 0, 1, 2, …")
+        if "iteration" in metrics:
+            raise ValueError("a metric is called 'iteration', which is the name of the first column")
+        self._load()
+        row = {key: repr(float(value)) for key, value in metrics.items()}
+        is_append = not self._is_damaged and all(step > other for other in self._rows)
+        new_keys = row.keys() - set(self._columns)
+        self._columns = sorted({*self._columns, *row})
+        self._rows[step] = {**self._rows.get(step, {}), **row}
+        if is_append and not new_keys and self.path.exists():
+            self._is_damaged = True  # until the append has returned: a full disk leaves a torn line
+            append_durable(self.path, self._line(step))
+            self._is_damaged = False
+        else:
+            self._rewrite()
+
+    @rank_zero_only
+    def rewind(self, iterations: int) -> None:
+        """Drop the rows after ``iterations`` completed iterations, and torn ones; −1 drops all.
+
+        What was torn is told, and so are rows that somebody else took away.
+        """
+        self._load()
+        remove_leftover(self.path)
+        if self._is_damaged:
+            _log.warning("%s: dropped what a killed write left of a line", self.path)
+        kept = {i: row for i, row in self._rows.items() if i <= iterations}
+        if gone := sum(i not in kept for i in range(1, iterations + 1)):
+            _log.warning(
+                "%s: %d of the rows before iteration %d are gone; the run goes on without them",
+                self.path, gone, iterations + 1,
+            )  # fmt: skip
+        if len(kept) < len(self._rows) or self._is_damaged:
+            self._rows = kept
+            # columns seen only in dropped rows go too: the file is as if they had never been measured
+            self._columns = sorted({key for row in kept.values() for key in row})
+            self._rewrite()
+
+    def _line(self, iteration: int) -> str:
+        row = self._rows[iteration]
+        return _csv_line([str(iteration), *(row.get(key, "") for key in self._columns)])
+
+    def _rewrite(self) -> None:
+        header = _csv_line(["iteration", *self._columns])
+        write_atomic(self.path, header + "".join(self._line(i) for i in sorted(self._rows)))
+        self._is_damaged = False
+
+    def _load(self) -> None:
+        """Read what an earlier launch left; lazily, since a logger is also built where nothing is logged."""
+        if self._is_loaded:
+            return
+        lines, is_torn = whole_lines(self.path)
+        try:
+            header, *records = list(csv.reader(lines)) or [["iteration"]]
+        except csv.Error as error:
+            raise ValueError(f"{self.path} is damaged ({error}); copy it anew, or move it away") from error
+        if header[0] != "iteration":
+            raise ValueError(f"{self.path} is not a metrics file: its first column is {header[0]!r}")
+        self._columns = header[1:]
+        self._is_damaged = is_torn
+        for record in records:
+            if len(record) == len(header) and record[0].isdigit():
+                row = zip(self._columns, record[1:], strict=True)
+                self._rows[int(record[0])] = {key: value for key, value in row if value}
+            else:
+                self._is_damaged = True
+        self._is_loaded = True
+
+
+def with_table(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
+    """These loggers, after that of ``metrics.csv``, which a run has whatever its loggers: reports read it."""
+    tables: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
+    return [*(tables or [CSVLog(folder)]), *(logger for logger in loggers if logger not in tables)]
+
+
+class TensorBoardLog(TensorBoardLogger):
+    """TensorBoard events in ``<run>/tensorboard``.
+
+    What matters is written a second time below ``0_overview/``, which TensorBoard shows first, and the CUSTOM SCALARS
+    tab has success between chance and oracle, and the test with its interval.
+
+    Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after
+    that step, so a resumed run shows each iteration once.  The closing scores lie in an event file of their own,
+    which goes when the run goes on.  It also closes the hyperparameters, which are written at launch: a run that
+    came to no end shows as unknown in the HPARAMS tab.
+
+    Args:
+        save_dir: the run folder.
+        max_queue: events held before a flush (each iteration is flushed anyway).
+        figure: draw the learning curve at the end, with matplotlib; ``auto``: where that is installed.
+
+    Raises:
+        ValueError: a figure without matplotlib.
+    """
+
+    def __init__(
+        self, save_dir: str | Path, max_queue: int = 100, figure: bool | Literal["auto"] = "auto"
+    ) -> None:
+        super().__init__(
+            save_dir=save_dir, name="", version="tensorboard", default_hp_metric=False, max_queue=max_queue
+        )
+        self._home = Path(save_dir)
+        self._has_figure = board.draws(figure)
+        self._levels: dict[str, float] = {}
+        self._session_end: Any = None
+
+    def compare_with(self, **references: float) -> None:
+        """Success that validation is compared with, such as ``chance`` and ``oracle``: lines beside it."""
+        self._levels.update(references)
+
+    @rank_zero_only
+    def rewind(self, iterations: int) -> None:
+        """Hide everything after ``iterations`` completed iterations; −1 hides all."""
+        for closed in Path(self.log_dir).glob(f"events*{_CLOSING}"):
+            closed.unlink()
+        start = Event(step=iterations + 1, session_log=SessionLog(status=SessionLog.START))
+        self.experiment._get_file_writer().add_event(start)
+        if iterations < 0:
+            self.experiment.add_custom_scalars(board.LAYOUT)
+        self.experiment.flush()
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Open the run's session in the HPARAMS tab; nested keys are joined with ``/``.
+
+        The seed is called ``0_seed`` there, to be among the columns that are shown.  No metric columns are
+        fixed here, so that the tab offers every scalar of every run.
+        """
+        nested = vars(params) if isinstance(params, Namespace) else dict(params)
+        flat = _flatten(nested)
+        if "seed" in flat:  # the tab shows the first five in the order of their names
+            flat = {"0_seed": flat.pop("seed"), **flat}
+        _, start, self._session_end = hparams(flat, {})  # type: ignore[no-untyped-call]
+        self.experiment._get_file_writer().add_summary(start, 0)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Add the row of iteration ``step``."""
+        super().log_metrics(board.overview(beside(metrics, self._levels)), step)
+
+    @rank_zero_only
+    def log_text(self, tag: str, markdown: str, step: int) -> None:
+        """Show ``markdown`` in the TEXT tab."""
+        self.experiment.add_text(tag, markdown, step)
+
+    @rank_zero_only
+    def log_image(self, tag: str, image_HWC: NDArray[np.uint8], step: int) -> None:
+        """Show an image (height, width, 3 colours; bytes) in the IMAGES tab."""
+        self.experiment.add_image(tag, image_HWC, step, dataformats="HWC")
+
+    @rank_zero_only
+    def conclude(self, summary: Summary) -> None:
+        """Show the closing scores, in an event file of their own."""
+        self._close()
+        with SummaryWriter(self.log_dir, filename_suffix=_CLOSING) as writer:
+            for at, row in board.on_test(summary):
+                for name, value in row.items():
+                    writer.add_scalar(name, value, at)
+            end = summary["iterations"]
+            writer.add_text(board.SCORES, board.scores_markdown(summary), end)
+            if self._has_figure:
+                metrics = Metrics.read(self._home / "metrics.csv")
+                picture = board.learning_curve(metrics, summary, self._levels)
+                writer.add_image(board.CURVE, picture, end, dataformats="HWC")
+            if self._session_end is not None:
+                writer._get_file_writer().add_summary(self._session_end, 0)
+                self._session_end = None
+
+    @rank_zero_only
+    def save(self) -> None:
+        # the parent also writes hparams.yaml; the run folder holds the config already
+        self.experiment.flush()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the file if training has failed; a success, also of a validation alone, ends nothing.
+
+        TensorBoard reads the files of one second in the order of their names, where the tenth comes before the ninth.
+        """
+        if self._experiment is not None:
+            self._experiment.flush()
+        if status != "success":
+            self._close()
+
+    def _close(self) -> None:
+        if self._experiment is not None:
+            self._experiment.close()
+
+
+def _flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in params.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}/"))
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, (bool, int, float, str)) else str(value)
+    return flat

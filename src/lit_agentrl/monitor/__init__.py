@@ -1,0 +1,1 @@
+"""Watch a run for signs of collapse and act on them."""

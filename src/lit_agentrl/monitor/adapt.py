@@ -1,0 +1,129 @@
+"""Turning what holds a policy: fewer groups, a larger entropy bonus, a larger KL coefficient, each within a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from lightning.pytorch import LightningModule, Trainer
+
+from lit_agentrl.callbacks.rollout import RolloutCallback
+from lit_agentrl.checks import require, require_number, shown
+from lit_agentrl.modules.contract import as_trained
+from lit_agentrl.monitor.actions import Action
+from lit_agentrl.rl.binding import constants
+from lit_agentrl.rl.objective import Held
+from lit_agentrl.rollout.collector import Collector
+
+_OPTIONS = {"filter": "filter.ratio", "entropy": "algo.entropy.coef", "kl": "algo.kl.coef"}
+_REMEDY = {
+    "filter": "choose filter=top_std",
+    "entropy": "choose algo/entropy=bonus",
+    "kl": "choose a KL term, such as algo/kl=loss_k3, with algo/kl_controller=fixed",
+}
+
+
+class Dial(NamedTuple):
+    """A number of the run that may be turned."""
+
+    read: Callable[[], float]
+    write: Callable[[float], object]
+
+
+class Adapt(Action):
+    """Multiplies numbers of the run by a factor at each alarm, until they reach a bound; then it warns alone.
+
+    Args:
+        rules: see `Action`.
+        filter: ``factor`` and ``bound`` of ``filter.ratio``, the share of groups that is trained on; None: it stays.
+        entropy: the same of ``algo.entropy.coef``.
+        kl: the same of ``algo.kl.coef``.
+
+    Raises:
+        ValueError: nothing to turn, or a factor that leads away from its bound.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[str] | None = None,
+        filter: Mapping[str, float] | None = None,
+        entropy: Mapping[str, float] | None = None,
+        kl: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(rules)
+        given = {"filter": filter, "entropy": entropy, "kl": kl}
+        self.turns = {name: turn for name, turn in given.items() if turn is not None}
+        require(bool(self.turns), "filter", None, "given, or else entropy or kl")
+        for name, turn in self.turns.items():
+            require(
+                set(turn) == {"factor", "bound"}, name, dict(turn), "of the form {factor: 0.5, bound: 0.25}"
+            )
+            require_number(
+                f"{name}.factor", turn["factor"], "a number > 0 other than 1", lambda x: x > 0 and x != 1
+            )
+            require_number(f"{name}.bound", turn["bound"], "a number > 0", lambda x: x > 0)
+        self._dials: dict[str, Dial] = {}
+        self._saved: Mapping[str, float] = {}
+
+    def setup(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._dials:  # looked at already, and turned since
+            return
+        self._dials = _dials(trainer, module)
+        for name, turn in self.turns.items():
+            if name not in self._dials:
+                raise ValueError(
+                    f"action.{name}={shown(turn)} has nothing to turn: {_OPTIONS[name]} is none of this run, or moves "
+                    f"by itself; {_REMEDY[name]}, or set it to null"
+                )
+            now, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
+            if not (now < bound if factor > 1 else now > bound):
+                raise ValueError(
+                    f"action.{name}.bound={bound:g}: {_OPTIONS[name]}={now:g} is there already; a factor of {factor:g} "
+                    f"needs one {'above' if factor > 1 else 'below'} it"
+                )
+
+    def start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Set what a checkpoint tells."""
+        for name, value in self._saved.items():
+            if name in self.turns:
+                self._dials[name].write(value)
+
+    def act(self, trainer: Trainer, module: LightningModule) -> str:
+        told = []
+        for name, turn in self.turns.items():
+            before, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
+            after = min(before * factor, bound) if factor > 1 else max(before * factor, bound)
+            if after != before:
+                self._dials[name].write(after)
+                told.append(f"{_OPTIONS[name]} {before:.3g} -> {after:.3g}")
+        return ", ".join(told)
+
+    def metrics(self) -> dict[str, float]:
+        """The filter's ratio; coefficients are metrics of the update."""
+        return {"collapse/filter_ratio": self._dials["filter"].read()} if "filter" in self.turns else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: self._dials[name].read() for name in self.turns}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._saved = dict(state)
+
+
+def _dials(trainer: Trainer, module: LightningModule) -> dict[str, Dial]:
+    found = {}
+    for term in as_trained(module).updater.objective.terms():
+        if isinstance(term, Held) and term.is_held:
+            found[term.place] = Dial(partial(getattr, term, "coef"), partial(setattr, term, "coef"))
+    for each in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(each, RolloutCallback) and "ratio" in constants(each.collector.select_groups):
+            found["filter"] = Dial(partial(_kept_share, each.collector), partial(_keep_share, each.collector))
+    return found
+
+
+def _kept_share(collector: Collector) -> float:
+    return float(constants(collector.select_groups)["ratio"])
+
+
+def _keep_share(collector: Collector, ratio: float) -> None:
+    collector.select_groups = partial(collector.select_groups, ratio=ratio)

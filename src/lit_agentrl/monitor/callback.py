@@ -1,0 +1,168 @@
+"""A collapse seen coming: rules about signals of an iteration, and what is done when one comes true."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.checks import named
+from lit_agentrl.modules.contract import Agent, Evaluated, as_measured
+from lit_agentrl.monitor.actions import Action, Warn
+from lit_agentrl.monitor.rules import Alarm, Rule
+from lit_agentrl.monitor.signals import Row, of_replies, uniformity
+
+log = logging.getLogger(__name__)
+
+
+class CollapseMonitor(Callback):
+    """Tells when a run loses what it knows, and has an action follow; without one no other number of the run changes.
+
+    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.uniformity`), and
+    ``collapse/alarms`` in an iteration in which rules came true.  It must be listed before the iteration log, which
+    writes them, and before the checkpoints.
+
+    Args:
+        rules: by name; an entry that is null is left out.
+        action: what follows an alarm: before the next iteration, so that what is measured, and saved as best, are the
+            weights that the alarm is about.  None: it is told alone.
+
+    Attributes:
+        warnings: a line for each alarm, with its evidence, and for what was done; those before a resumed run was
+            interrupted, too.
+        has_stopped: whether it has ended the run.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule | None], action: Action | None = None) -> None:
+        self.rules = {name: rule for name, rule in rules.items() if rule is not None}
+        self.action = Warn() if action is None else action
+        with named("action"):
+            self.action.check_rules(self.rules)
+        self.warnings: list[str] = []
+        self.has_stopped = False
+        self._is_due = False  # the action, before the next iteration
+        self._is_over = False
+        self._replies: dict[str, float] = {}
+        self._evaluated: list[float | None] = []
+        self._start: dict[str, float] = {}  # validation before training
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rules have seen and told."""
+        seen = {name: rule.state_dict() for name, rule in self.rules.items()}
+        return {
+            "rules": seen, "warnings": list(self.warnings), "has_stopped": self.has_stopped, "is_due": self._is_due,
+            "action": self.action.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse, in place; a rule that is new begins with nothing, and after training nothing changes."""
+        if self._is_over:  # the best checkpoint is measured, which knows less
+            return
+        self.warnings += [line for line in state_dict["warnings"] if line not in self.warnings]
+        self.has_stopped = state_dict["has_stopped"]
+        self._is_due = state_dict.get("is_due", False)  # earlier versions had no action that waits
+        if found := state_dict.get("action"):
+            self.action.load_state_dict(found)
+        for name, seen in state_dict["rules"].items():
+            if name in self.rules:
+                with named(f"rules.{name}"):
+                    self.rules[name].load_state_dict(seen)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Have the action refuse a run in which it cannot act."""
+        with named("callbacks.collapse"):
+            self.action.setup(trainer, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take in the start.  A run that it has ended stays so, unless it is continued with another action."""
+        self.action.start(trainer, pl_module)
+        self.has_stopped = self.has_stopped and self.action.ends
+        if trainer.current_epoch == 0:
+            self._look(trainer, self._start, 0)
+        if self.has_stopped:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._is_over = True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Do what follows the alarms of the last iteration."""
+        if not self._is_due:
+            return
+        self._is_due = False
+        if done := self.action.act(trainer, pl_module):
+            for rule in self.rules.values():
+                rule.calm()
+            self._tell(trainer, f"before iteration {trainer.current_epoch + 1}: {done}")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        """Look at the replies, which the batch alone holds."""
+        self._replies = of_replies(batch.own_episodes)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the entropy of each game's validation, which shows the weights after the update; and the start."""
+        played = pl_module.eval_metrics.values() if isinstance(pl_module, Evaluated) else ()
+        self._evaluated = [metrics.compute().get("entropy") for metrics in played]
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            row = as_measured(pl_module).row
+            self._start = {name: value for name, value in row.items() if name.startswith("val/")}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the iteration: alike on all ranks, which have the same metrics."""
+        module = as_measured(pl_module)
+        module.row |= self._replies | self._uniformity(pl_module)
+        self._replies, self._evaluated = {}, []
+        row = dict(module.row)
+        alarms = self._look(trainer, row, trainer.current_epoch + 1)
+        module.row |= self.action.metrics()
+        if alarms:
+            module.row["collapse/alarms"] = float(alarms)
+        elif all(rule.is_quiet for rule in self.rules.values()) and any(
+            key.startswith("val/") for key in row
+        ):
+            self.action.note_healthy(trainer, pl_module)
+
+    def _look(self, trainer: Trainer, row: Row, iteration: int) -> int:
+        """Have the rules take in an iteration; how many came true, of which the action is told."""
+        alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
+        for alarm in alarms:
+            self._tell(trainer, _told(alarm, self.rules[alarm.rule], iteration))
+        if self.action.follows([alarm.rule for alarm in alarms]):
+            self._is_due = not self.action.ends
+            if self.action.ends:
+                self.has_stopped = trainer.should_stop = True
+        return len(alarms)
+
+    def _tell(self, trainer: Trainer, line: str) -> None:
+        self.warnings.append(line)
+        if trainer.is_global_zero:
+            log.warning("warning: %s", line)
+
+    def _uniformity(self, pl_module: LightningModule) -> dict[str, float]:
+        """Of a policy with a network; one behind an API tells no entropies."""
+        network = pl_module.policy.network if isinstance(pl_module, Agent) else None
+        if network is None:
+            return {}
+        played = as_measured(pl_module).row.get("rollout/entropy")
+        return uniformity([played, *self._evaluated], network.config.get_text_config().vocab_size)
+
+
+def _told(alarm: Alarm, rule: Rule, iteration: int) -> str:
+    side = "below" if rule.above is None else "above"
+    beside = {"one": "", "first": f" of its first {rule.window}", "peak": " of its peak"}
+    beside |= {"first_plus": f" beyond the mean of its first {rule.window}"}
+    beside |= {"median": f" of the median of the {rule.window} before"}
+    factor = rule.below if rule.above is None else rule.above
+    share = f" ({factor:g}{beside[rule.reference]})" if beside[rule.reference] else ""
+    recent = ", ".join(f"{value:.3g}" for value in alarm.recent)
+    times = f", {rule.patience} times in a row" if rule.patience > 1 else ""
+    return (
+        f"iteration {iteration}: collapse rule {alarm.rule}: {alarm.value:.3g} is {side} {alarm.bound:.3g}{share}"
+        f"{times}; last values {recent}{f'; {rule.advice}' if rule.advice else ''}"
+    )

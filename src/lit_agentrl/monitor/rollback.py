@@ -1,0 +1,122 @@
+"""Going back to the last weights that were in order, with a lower learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.modules.contract import as_trained
+from lit_agentrl.monitor.actions import Action
+from lit_agentrl.strategies.doors import doors_of
+
+
+class Rollback(Action):
+    """Takes weights and optimizers back to the last healthy iteration; iterations and prompts go on.
+
+    Healthy is the start, and each validated iteration after which no rule was beyond its bound.  Its weights and
+    optimizers are held in memory beside those of now, and lie in checkpoints, which are twice as large: a run that is
+    resumed goes back to the same.
+
+    Args:
+        rules: see `Action`.
+        lr_factor: of the learning rate from then on, of the critic's too, in (0, 1]; each time once more.
+        at_most: times; a further alarm ends the run as collapsed.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    def __init__(self, rules: Sequence[str] | None = None, lr_factor: float = 0.5, at_most: int = 3) -> None:
+        super().__init__(rules)
+        require_number("lr_factor", lr_factor, "in (0, 1]; 1 keeps the rate", lambda value: 0 < value <= 1)
+        require_whole("at_most", at_most, 1)
+        self.lr_factor, self.at_most = lr_factor, at_most
+        self.done = 0
+        self._healthy: dict[str, Any] | None = None
+
+    @property
+    def ends(self) -> bool:  # type: ignore[override]
+        return self.done >= self.at_most
+
+    def setup(self, trainer: Trainer, module: LightningModule) -> None:
+        if not as_trained(module).updater.objective.trains:
+            raise ValueError("action=rollback has nothing to take back: the algorithm takes no step")
+        if doors_of(trainer.strategy).is_sharded:
+            raise ValueError(
+                "action=rollback holds all weights, and the strategy shards them; use strategy=single or ddp, or "
+                "another action"
+            )
+        every, last = trainer.check_val_every_n_epoch or 1, trainer.max_epochs or 0
+        if 0 < last <= every and last > 1:
+            raise ValueError(
+                f"action=rollback goes back to validated iterations, and val.every={every} of "
+                f"trainer.max_epochs={last} validates none before the last; lower val.every"
+            )
+
+    def start(self, trainer: Trainer, module: LightningModule) -> None:
+        """The start itself is healthy."""
+        if self._healthy is None:
+            self._hold(trainer, module, trainer.current_epoch)
+
+    def note_healthy(self, trainer: Trainer, module: LightningModule) -> None:
+        self._hold(trainer, module, trainer.current_epoch + 1)
+
+    def _hold(self, trainer: Trainer, module: LightningModule, iteration: int) -> None:
+        self._healthy = {
+            "iteration": iteration,
+            "weights": {name: _copied(weight.detach()) for name, weight in _changing(module).items()},
+            "optimizers": [_copied(optimizer.state_dict()) for optimizer in trainer.optimizers],
+        }
+
+    def act(self, trainer: Trainer, module: LightningModule) -> str:
+        assert self._healthy is not None, "start() comes first"
+        with torch.no_grad():
+            for name, weight in _changing(module).items():
+                weight.copy_(self._healthy["weights"][name])
+        for optimizer, state in zip(trainer.optimizers, self._healthy["optimizers"], strict=True):
+            rates = [{key: group[key] for key in ("lr", "initial_lr")} for group in optimizer.param_groups]
+            optimizer.load_state_dict(_copied(state))  # which may take tensors over as they are
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group |= {key: value * self.lr_factor for key, value in rate.items()}
+        for config in trainer.lr_scheduler_configs:
+            config.scheduler.base_lrs = [rate * self.lr_factor for rate in config.scheduler.base_lrs]
+        # other weights, so another version: engines hold what they have read by it
+        as_trained(module).updater.progress.version += 1
+        self.done += 1
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        return (
+            f"rolled back to iteration {self._healthy['iteration']} ({self.done} of at most {self.at_most} times), "
+            f"learning rate {rate:.3g}"
+        )
+
+    def metrics(self) -> dict[str, float]:
+        return {"collapse/rollbacks": float(self.done)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "healthy": self._healthy}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done, self._healthy = state["done"], state["healthy"]
+
+
+def _changing(module: LightningModule) -> dict[str, Tensor]:
+    """The weights that are trained, and those of a reference that moves."""
+    return {
+        name: weight
+        for name, weight in module.named_parameters()
+        if weight.requires_grad or name.startswith("reference.")
+    }
+
+
+def _copied(tree: Any) -> Any:
+    """The same with tensors of its own, in the memory of the CPU."""
+    if isinstance(tree, Tensor):
+        return tree.to("cpu", copy=True)
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    return [_copied(value) for value in tree] if isinstance(tree, list) else tree

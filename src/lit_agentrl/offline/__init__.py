@@ -1,0 +1,1 @@
+"""Collect and label recorded episodes."""

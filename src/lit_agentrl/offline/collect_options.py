@@ -1,0 +1,62 @@
+"""Options of ``conf/collect.yaml``, checked before anything is played."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.rollout.settings import MOST
+
+BEST = "best"  # of ``plays``: best play of the game, instead of the policy
+
+
+def check_options(cfg: DictConfig) -> None:
+    """Refuse options of ``conf/collect.yaml`` that are out of range.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    require_one_of("split", cfg.split, SPLITS)
+    require_one_of("plays", cfg.plays, ("policy", BEST))
+    if cfg.plays == BEST:
+        _check_best(cfg)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require_whole("first", cfg.first, 0)
+    for name in ("episodes", "members", "shard"):
+        require_whole(name, cfg[name], 1, MOST)
+    require_whole("continuations", cfg.continuations, 0, MOST)
+    if cfg.trained_in is not None:
+        require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, beside=", or null")
+        if cfg.split != "train":
+            raise UserError(
+                f"trained_in names training instances, and split={cfg.split}; leave one of them out"
+            )
+    require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
+    require(isinstance(cfg.out, str) and bool(cfg.out.strip()), "out", cfg.out, "the name of a folder")
+    if cfg.continuations and cfg.temperature == 0:
+        raise UserError(
+            f"continuations={cfg.continuations} with temperature=0 would all be the same; set temperature=1"
+        )
+    if cfg.members > 1 and cfg.temperature == 0:
+        raise UserError(
+            f"members={cfg.members} with temperature=0 would record the same episode again; use members=1"
+        )
+
+
+def _check_best(cfg: DictConfig) -> None:
+    """Refuse what best play would ignore: it plays an instance in one way, and samples nothing."""
+    if cfg.get("run") is not None:
+        raise UserError(
+            "plays=best asks the game, and no run; describe a model, whose prompts tell it: model=nano"
+        )
+    if cfg.members != 1:
+        raise UserError(
+            f"members={cfg.members} with plays=best would record the same episode again; use members=1"
+        )
+    for name, plain in (("temperature", 1), ("continuations", 0)):
+        if cfg[name] != plain:
+            raise UserError(
+                f"{name}={cfg[name]} has no effect with plays=best, which samples nothing; leave it out"
+            )

@@ -1,0 +1,264 @@
+"""Recording episodes to train on: what plays is a run's policy, or any model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl import __version__, screen
+from lit_agentrl.build.critics import beta_of
+from lit_agentrl.build.games import Games, TaskLoader
+from lit_agentrl.build.parts import eval_params
+from lit_agentrl.checks import named, require_whole, shown
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import VARIANT
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.prompts import EvalSpec
+from lit_agentrl.data.stepwise import labelled
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.episode import Episode, Outcome
+from lit_agentrl.evaluate.again import require_shared
+from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuilt
+from lit_agentrl.evaluate.model_evaluation import OpenedModel, described_model, opened_model
+from lit_agentrl.evaluate.playing import Keep, load_weights
+from lit_agentrl.evaluate.scores import record_of
+from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.offline.collect_options import BEST, check_options
+from lit_agentrl.rollout.best import demonstrations
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.structures.continued import Continued, shares
+from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.runs.ownership import owned, require_idle
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.update.critic import played_with
+
+# sections of a config that say what was played, and how
+_DESCRIBED = (
+    "env",
+    "prompt",
+    "dialect",
+    "context",
+    "worlds",
+    "rollout.max_reply_tokens",
+    "rollout.max_context_tokens",
+)
+_OPTIONS = ("split", "episodes", "members", "first", "shard", "temperature", "seed")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a folder of episodes came to; ``lines`` say it to people, one for each game."""
+
+    folder: EpisodeFolder
+    lines: tuple[str, ...]
+
+
+def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Collected:
+    """Record episodes of a run's policy.
+
+    Args:
+        cfg: the options of ``conf/collect.yaml``.
+        saved: the run's own config, aimed at ``folder``.
+        load_task: finds the config of a game by name.
+        folder: the run folder.
+
+    Raises:
+        ValueError: an option out of range, a checkpoint that is not there, a run that goes on, a folder of something
+            else, or too many episodes failed.
+    """
+    check_options(cfg)
+    require_idle("run", folder)
+    checkpoint, keep = find_checkpoint(cfg, folder), Keep()
+    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
+    load_weights(run.module, checkpoint)
+    settings = run.rollouts.settings
+    params = eval_params(settings, float(cfg.temperature), "collect")
+    _check_forks(cfg, run.cfg)
+
+    def record(spec: EvalSpec) -> list[Episode]:
+        keep.episodes = []
+        run.rollouts.test = _evaluation(cfg, params, settings, run.games.tasks[spec.task])
+        run.stream.test = [spec]
+        run.trainer.test(run.module, run.stream, verbose=False)
+        return _kept(cfg, keep.episodes)
+
+    stage = "start" if checkpoint is None else checkpoint.stem
+    policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
+    if beta := beta_of(run.cfg):  # by which it is another policy than its network
+        policy |= {
+            "beta": beta,
+            "fingerprint": fingerprint(played_with(run.module.policy.network, run.module.critic)),
+        }
+    return _collect(cfg, _described(cfg, saved, policy), run.games, record)
+
+
+def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
+    """Record episodes of a model that no run has trained.
+
+    Args:
+        cfg: the options of ``conf/collect.yaml``, without a run.
+        described: options of ``conf/train.yaml`` that say which model plays, through which engine, how.
+
+    Raises:
+        ValueError: as of `collect_run`.
+    """
+    check_options(cfg)
+    with closing(opened_model(cfg, described)) as model:
+        params = eval_params(model.settings, float(cfg.temperature), "collect")
+        _check_forks(cfg, model.saved)
+
+        def record(spec: EvalSpec) -> list[Episode]:
+            found = _evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
+            return _kept(cfg, model.play(found, [spec]))
+
+        if cfg.plays == BEST:
+            return _collect_best(cfg, model)
+        policy = {"name": model.name, "stage": "start", **_identity(model.policy)}
+        if model.policy.network is None:
+            policy["described"] = described_model(model.saved)
+        return _collect(cfg, _described(cfg, model.saved, policy), model.games, record)
+
+
+def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
+    """Record best play, as the model's prompts, tokenizer and dialect write it."""
+    tokenizer = tokenizer_fingerprint(model.policy.tokenizer)
+    player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
+    with closing(Desk(model.rules.tasks, {})) as desk, named("plays=best"):
+
+        def record(spec: EvalSpec) -> list[Episode]:
+            return demonstrations(desk, model.rules, model.prompts(spec), split=cfg.split)
+
+        return _collect(cfg, _described(cfg, model.saved, player), model.games, record)
+
+
+def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
+    if cfg.continuations:
+        require_shared(saved, f"continuations={cfg.continuations} go on from turns of other episodes")
+
+
+def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettings, task: Task) -> Evaluation:
+    """How the episodes of a shard are played: each by itself, or with continuations of its turns."""
+    plain = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+    if not cfg.continuations:
+        return plain
+    require_whole(
+        "continuations", cfg.continuations, task.max_turns - 1, beside=f": {task.name} has so many turns"
+    )
+    members = cfg.members * (1 + cfg.continuations)
+    return replace(plain, members=members, branching=Continued(cfg.continuations))
+
+
+def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
+    """What of a shard is written: all of it, or the episodes that were continued, with labels for their turns."""
+    if not cfg.continuations:
+        return episodes
+    return [labelled(episode, labels) for episode, labels in shares(episodes, cfg.continuations)]
+
+
+def _identity(policy: Any) -> dict[str, Any]:
+    """By which a policy, and the ids that it speaks, are known again; None of weights that are not here."""
+    return {
+        "fingerprint": None if policy.network is None else fingerprint(policy.network),
+        "tokenizer": tokenizer_fingerprint(policy.tokenizer),
+    }
+
+
+def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """What the episodes of a folder are of: it is continued by a command of which all this is the same."""
+    parts = OmegaConf.to_container(
+        OmegaConf.masked_copy(saved, [n for n in _DESCRIBED if "." not in n]), resolve=True
+    )
+    assert isinstance(parts, dict)
+    limits = {name: OmegaConf.select(saved, name) for name in _DESCRIBED if "." in name}
+    games = saved.test.envs
+    return {
+        "lit_agentrl": __version__,
+        "policy": dict(policy),
+        **{str(name): section for name, section in parts.items()},
+        **limits,
+        "games": None if games is None else list(games),
+        "variant": list(cfg.get(VARIANT) or ()),
+        **{name: cfg[name] for name in _OPTIONS},
+        **({"continuations": cfg.continuations} if cfg.continuations else {}),
+        **({} if cfg.plays != BEST else {"plays": BEST}),
+        **({} if cfg.trained_in is None else {"trained_in": cfg.trained_in}),
+    }
+
+
+def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: Any) -> Collected:
+    """Play the shards that are not there yet."""
+    path = Path(str(cfg.out))
+    plan = list(_plan(cfg, games))
+    with named("out"):
+        is_there = open_folder(path)  # refused before anything is made in it
+    with owned(path):
+        folder = is_there or EpisodeFolder(path, described, planned=len(plan))
+        if is_there is None:
+            folder.write_manifest()
+        elif differs := difference(folder.described, described):
+            raise UserError(f"out={path} holds episodes of another command: {differs}; name another folder")
+        done = len(folder.shards)
+        outcomes = [episode.outcome for episode in folder.read()]
+        if done and not folder.is_complete:
+            screen.note(f"{path}: going on after {len(outcomes)} episodes")
+        for name, spec in plan[done:]:
+            game = games.tasks[spec.task].name
+            screen.doing(
+                f"playing {screen.episodes_of([game], spec.prompts * cfg.members)}, from instance {spec.first}"
+            )
+            episodes = record(spec)
+            folder = folder.add(name, episodes)
+            outcomes += [episode.outcome for episode in episodes]
+    levels = {games.tasks[spec.task].name: lookup(games.tasks[spec.task], cfg.split) for spec in games.test}
+    return Collected(folder, tuple(_line(cfg, name, levels[name], outcomes) for name in levels))
+
+
+def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
+    """The name of each shard, and what is played for it: the same whatever was there before."""
+    for spec in games.test:
+        for start in range(0, cfg.episodes, cfg.shard):
+            number = min(cfg.shard, cfg.episodes - start)
+            name = f"{games.tasks[spec.task].name}-{cfg.first + start:07d}"
+            yield (
+                name,
+                EvalSpec(spec.task, prompts=number, first=cfg.first + start, trained_in=cfg.trained_in),
+            )
+
+
+def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:
+    """The first thing in which two descriptions differ; empty where none does."""
+    for name in sorted({*there, *asked}, key=str):
+        one, other, place = there.get(name), asked.get(name), f"{at}{name}"
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if found := difference(one, other, f"{place}."):
+                return found
+        elif one != other:
+            return f"{place} is {shown(one)} there, and {shown(other)} here"
+    return ""
+
+
+def _line(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
+    mine = [each for each in outcomes if each.task_name == game]
+    known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
+    record = record_of(
+        OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), mine, known
+    )
+    score = record["success"]
+    told = ["–" if value is None else f"{value:.3f}" for value in known.values()]
+    interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
+    failed = f", {record['failed']} failed" if record["failed"] else ""
+    if missing := (cfg.episodes - len(mine)) * (cfg.plays == BEST):
+        failed = f", {missing} instances left out, of which best play is not known"
+    return (
+        f"{game}: success {score['mean']:.3f}{interval} (chance {told[0]}, oracle {told[1]}), "
+        f"n = {score['n']} instances, {len(mine)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
+        f"in {cfg.out}"
+    )

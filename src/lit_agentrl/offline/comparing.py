@@ -1,0 +1,102 @@
+"""Recorded episodes of a prompt compared by a judge, and rated by its verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from omegaconf import DictConfig
+
+from lit_agentrl import seeds
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.kinds import replies, scored
+from lit_agentrl.data.ratings import Comparison, connected, ratings
+from lit_agentrl.episode import Episode
+from lit_agentrl.rewards.learned.judge import Judge
+
+
+class Comparing:
+    """``asks=better``; see `labelling.Way`.
+
+    Args:
+        cfg: the options of ``conf/label.yaml``.
+    """
+
+    least = 2
+    why = "pairs are compared, and nothing is paid"
+    nouns = ("verdict", "comparisons")
+    folder = EpisodeFolder
+    open = staticmethod(open_folder)
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self._cfg = cfg
+
+    def check(self, judge: Judge) -> None:
+        """Nothing is wrong with any judge."""
+
+    def settle(self, folder: EpisodeFolder) -> str:
+        """How many episodes there are."""
+        return f"{sum(shard.episodes for shard in folder.shards)} episodes are rated"
+
+    def ask(
+        self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
+    ) -> tuple[list[Episode], Counter[str]]:
+        """The episodes that verdicts connect, with their ratings; and how many comparisons came to what."""
+        asked = [
+            (number, i, j)
+            for number, group in enumerate(prompts)
+            for i, j in self._ring(group, start + number)
+        ]
+        pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
+        verdicts = judge.labels.compared(pairs, address=start)
+        found: list[list[Comparison]] = [[] for _ in prompts]
+        counts = Counter[str](asked=len(asked))
+        for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):
+            counts[verdict if isinstance(verdict, str) else "consistent"] += 1
+            if isinstance(verdict, str):
+                continue
+            found[number].append((i, j, verdict))
+            gap = first.total_reward - second.total_reward
+            if gap and verdict != 0.5:
+                counts["decided"] += 1
+                counts["agreed"] += (gap > 0) == (verdict == 1)
+        rated = []
+        for group, comparisons in zip(prompts, found, strict=True):
+            strengths = ratings(comparisons, len(group))
+            kept = connected(comparisons, len(group)) if comparisons else []
+            rated += [scored(group[place], strengths[place]) for place in kept]
+        counts.update(episodes=sum(map(len, prompts)), rated=len(rated))
+        return rated, counts
+
+    def add(self, folder: EpisodeFolder, found: Sequence[Episode], start: int) -> EpisodeFolder:
+        """A further shard."""
+        return folder.add(f"judged-{start:07d}", found)
+
+    def lines(self, folder: EpisodeFolder, counts: Mapping[str, int]) -> Iterator[str]:
+        """What came of the comparisons of this process."""
+        share = {
+            name: counts.get(name, 0) / max(counts["asked"], 1)
+            for name in ("consistent", "inconsistent", "unread")
+        }
+        yield (
+            f"{counts['asked']} comparisons, each in both orders: {share['consistent']:.3f} consistent, "
+            f"{share['inconsistent']:.3f} inconsistent, {share['unread']:.3f} unread"
+        )
+        if decided := counts.get("decided", 0):
+            agreed = counts.get("agreed", 0) / decided
+            yield f"the judge agrees with the returns in {agreed:.3f} of {decided} that differ"
+        yield f"{counts['rated']} of {counts['episodes']} episodes are rated, in {self._cfg.out}"
+
+    def _ring(self, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
+        """The pairs of a prompt, each once; equal replies are no pair."""
+        drawn = np.random.default_rng(seeds.key(self._cfg.seed, "ring", number))
+        order = drawn.permutation(len(group)).tolist()
+        met = set()
+        for step in range(1, self._cfg.rounds + 1):
+            for place, one in enumerate(order):
+                other = order[(place + step) % len(order)]
+                pair = frozenset((one, other))
+                if len(pair) == 2 and pair not in met and replies(group[one]) != replies(group[other]):
+                    met.add(pair)
+                    yield one, other

@@ -1,0 +1,184 @@
+"""Recorded episodes labelled by a judge, which compares, criticises or revises, without people (RLAIF, CLoud, CAI)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl import screen
+from lit_agentrl.checks import named, require, require_number, require_one_of, require_whole
+from lit_agentrl.config.composition import compose_job
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.data.episodes import open_folder
+from lit_agentrl.data.kinds import MOST, by_prompt
+from lit_agentrl.episode import Episode
+from lit_agentrl.models.remote import load_remote
+from lit_agentrl.offline.collecting import difference
+from lit_agentrl.offline.comparing import Comparing
+from lit_agentrl.offline.criticising import Criticising
+from lit_agentrl.offline.revising import Revising
+from lit_agentrl.rewards.base import RewardContext
+from lit_agentrl.rewards.learned.judge import Judge
+from lit_agentrl.rollout.adviser import Adviser
+from lit_agentrl.runs.ownership import owned
+
+# options of the judge that act here
+_OF_JUDGE = {
+    "engine", "model", "temperature", "max_reply_tokens", "max_context_tokens", "principles", "shows_end",
+    "most_characters", "retries",
+}  # fmt: skip
+
+
+class Way(Protocol):
+    """What a judge is asked, and what is written of its replies.
+
+    Attributes:
+        least: episodes that a prompt must have.
+        why: other options of a judge have no effect.
+        nouns: what is read of a reply, and what is asked for.
+        folder: makes a folder for labels of a path, a description and ``planned`` shards.
+        open: finds such a folder; None: there is nothing yet.
+        check: refuses a judge that makes no sense.
+        settle: repairs what a kill has left, and says in words how much there is.
+        ask: labels of some prompts, and counts of what came of the questions, ``asked`` and ``unread`` among them.
+        add: writes a shard of labels.
+        lines: what to say at the end.
+    """
+
+    least: int
+    why: str
+    nouns: tuple[str, str]
+    folder: Callable[..., Any]
+    open: Callable[[Path], Any]
+    check: Callable[[Judge], None]
+    settle: Callable[[Any], str]
+    ask: Callable[[Judge, Sequence[Sequence[Episode]], int], tuple[Sequence[Any], Counter[str]]]
+    add: Callable[[Any, Sequence[Any], int], Any]
+    lines: Callable[[Any, Mapping[str, int]], Iterator[str]]
+
+
+WAYS: Mapping[str, Callable[[DictConfig], Any]] = {
+    "better": Comparing,
+    "critique": Criticising,
+    "revision": Revising,
+}
+
+
+def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
+    """Have a judge label recorded episodes, and write what it says: ratings as returns, critiques, or revisions.
+
+    Args:
+        cfg: the options of ``conf/label.yaml``.
+        described: options that say who judges, as of ``reward=judge``.
+
+    Yields:
+        What came of it, in lines for people.
+
+    Raises:
+        ValueError: an option makes no sense, a folder that is no such, or a judge that cannot be read.
+    """
+    way = _way(cfg)
+    with named("data"):
+        source = open_folder(Path(str(cfg.data)))
+    if source is None or not source.is_complete:
+        raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
+    out = Path(str(cfg.out))
+    with named("out"):
+        is_there = way.open(out)
+    section, judge = _judge(described, way)
+    prompts = [
+        group for group in by_prompt(e for e in source.read() if not e.failed) if len(group) >= way.least
+    ]
+    if not prompts:
+        raise UserError(
+            f"data={cfg.data} has no prompt with {way.least} episodes that did not fail; collect it with "
+            f"members={way.least} or more"
+        )
+    numbers = {name: cfg[name] for name in ("rounds", "shard", "seed")}
+    told = {
+        **source.described,
+        "judged": {"by": section, "shards": [s.sha256 for s in source.shards], **numbers},
+    }
+    starts = range(0, len(prompts), cfg.shard)
+    with owned(out):
+        folder = is_there or way.folder(out, told, planned=len(starts))
+        if is_there is not None and (differs := difference(folder.described, told)):
+            raise UserError(f"out={out} holds the labels of another command: {differs}; name another folder")
+        with named("out"):
+            settled = way.settle(folder)
+        if len(folder.shards) >= len(starts):
+            yield f"{out} is complete: {settled}"
+            return
+        _set_up(judge, cfg.seed)
+        if is_there is None:
+            folder.write_manifest()
+        counts: Counter[str] = Counter()
+        with closing(judge):
+            for start in starts[len(folder.shards) :]:
+                here = prompts[start : start + cfg.shard]
+                screen.doing(f"judging prompts {start + 1} to {start + len(here)} of {len(prompts)}")
+                found, counted = way.ask(judge, here, start)
+                _require_readable(cfg, way, counted)
+                counts += counted
+                folder = way.add(folder, found, start)
+            yield from way.lines(folder, counts)
+            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.used().items())
+
+
+def _way(cfg: DictConfig) -> Way:
+    for name in ("data", "out"):
+        require(
+            isinstance(cfg[name], str) and bool(cfg[name].strip()), name, cfg[name], "the name of a folder"
+        )
+    require_one_of("asks", cfg.asks, tuple(WAYS))
+    for name in ("rounds", "shard"):
+        require_whole(name, cfg[name], 1, MOST)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require_number("max_unread_share", cfg.max_unread_share, "in [0, 1]", lambda share: 0 <= share <= 1)
+    way: Way = WAYS[cfg.asks](cfg)
+    return way
+
+
+def _judge(described: Sequence[str], way: Way) -> tuple[dict[str, Any], Judge]:
+    for each in parse(described):
+        name = each.key_or_group.removeprefix("reward.judge.").partition(".")[0]
+        if each.key_or_group != "reward" and name not in _OF_JUDGE:
+            raise UserError(f"{each.input_line} has no effect: {way.why}; leave it out")
+    saved = compose_job("train", list(described))
+    if list(saved.reward) != ["judge"]:
+        raise UserError("reward must be judge or judge_local: it says who judges, such as reward=judge")
+    section = OmegaConf.masked_copy(saved, ["reward"])
+    check_targets(section)
+    with named("reward.judge"):
+        found = instantiate(section.reward.judge)
+    way.check(found)
+    plain: Any = OmegaConf.to_container(section.reward.judge, resolve=True)
+    return plain, found
+
+
+def _set_up(judge: Judge, seed: int) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    opened = partial(Adviser, device=device)
+    with named("reward.judge"):
+        judge.setup(
+            RewardContext(device=device, tokenizer=load_remote().tokenizer, seed=seed, open_answerer=opened)
+        )
+
+
+def _require_readable(cfg: DictConfig, way: Way, counts: Mapping[str, int]) -> None:
+    if counts.get("unread", 0) > cfg.max_unread_share * max(counts["asked"], 1):
+        read, asked = way.nouns
+        raise UserError(
+            f"the judge gave no readable {read} in {counts['unread']} of {counts['asked']} {asked} (more than "
+            f"max_unread_share={cfg.max_unread_share:g}); choose another judge, or raise reward.judge.retries"
+        )

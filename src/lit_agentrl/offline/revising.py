@@ -1,0 +1,124 @@
+"""Replies of recorded episodes revised by a judge: rows of a better reply beside the one that was given.
+
+They are the data of the first half of Constitutional AI (arXiv 2212.08073), for agents of many turns: what is revised
+is one reply to one state, whatever came of the episode.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lit_agentrl import seeds
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.data.row_folder import RowFolder, open_rows
+from lit_agentrl.episode import Episode, Message
+from lit_agentrl.rewards.learned.judge import Judge
+
+Row = dict[str, Any]
+
+
+class Revising:
+    """``asks=revision``; see `labelling.Way`.
+
+    Args:
+        cfg: the options of ``conf/label.yaml``.
+    """
+
+    least = 1
+    why = "revisions are asked for, and nothing is paid"
+    nouns = ("reply", "revisions")
+    folder = partial(RowFolder, kind="revisions")
+    open = staticmethod(partial(open_rows, kind="revisions"))
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self._cfg = cfg
+
+    def check(self, judge: Judge) -> None:
+        """Refuse a judge that is to be told an end which is not shown.
+
+        Raises:
+            UserError: it is.
+        """
+        if judge.shows_end:
+            raise UserError(
+                "reward.judge.shows_end=true tells how the game ended, and a revision is asked for without what came "
+                "after the reply; leave it out"
+            )
+
+    def settle(self, folder: RowFolder) -> str:
+        """How many rows there are, after what a kill left half done is done."""
+        folder.settle()
+        return f"{sum(piece.rows for piece in folder.shards)} revisions are in {folder.rows}"
+
+    def ask(
+        self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
+    ) -> tuple[list[Row], Counter[str]]:
+        """A row of each revision that differs from the reply, and how many could not be read."""
+        turns = [
+            (episode, place)
+            for group in prompts
+            for episode in group
+            for place in chosen(episode, self._cfg.rounds, self._cfg.seed)
+        ]
+        heard = judge.labels.revised(turns, address=start)
+        rows, unread, same = [], 0, 0
+        for (episode, place), found in zip(turns, heard.found, strict=True):
+            if not found:
+                unread += 1
+            elif found[0][0] == episode.turns[place].reply_text.strip():
+                same += 1
+            else:
+                rows.append(row_of(episode, place, found[0][0]))
+        counts = Counter(asked=len(turns), unread=unread, same=same, replies=heard.counts.pop("asked"))
+        return rows, counts + heard.counts
+
+    def add(self, folder: RowFolder, found: Sequence[Row], start: int) -> RowFolder:
+        """A further piece."""
+        return folder.add(found, good=len(found))
+
+    def lines(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
+        """What came of the questions of this process, and what is in the folder."""
+        reasons = [f"{name} {counts[name]}" for name in sorted(counts) if name.startswith("unread_")]
+        yield (
+            f"{counts['asked']} replies were to be revised: {counts['asked'] - counts['unread']} revisions were read, "
+            f"in {counts['replies']} replies of the judge{''.join(f', {each}' for each in reasons)}; {counts['same']} "
+            "say what was said"
+        )
+        yield f"{sum(piece.rows for piece in folder.shards)} rows in {folder.rows}"
+
+
+def chosen(episode: Episode, most: int, seed: int) -> list[int]:
+    """Places of the turns that are revised: so many, drawn by their address alone.
+
+    A row of messages holds what the policy read until a turn.  Where it did not read all from the opening on, as with
+    ``context=window``, this is so of the turns before that alone.  A blank reply shows nothing that is worse.
+    """
+    last = next(
+        (place for place, turn in enumerate(episode.turns) if place and turn.starts_row), len(episode.turns)
+    )
+    of_episode = (episode.iteration, episode.wave, episode.group, episode.member, episode.instance_seed)
+    places = [place for place, turn in enumerate(episode.turns[:last]) if turn.reply_text.strip()]
+    return sorted(sorted(places, key=lambda place: seeds.key(seed, "revise", *of_episode, place))[:most])
+
+
+def row_of(episode: Episode, place: int, revision: str) -> Row:
+    """A row of ``data=demonstrations`` and ``data=pairs``: what was read, the revision, the reply that was given."""
+    said: list[Message] = list(episode.opening)
+    for number, turn in enumerate(episode.turns[: place + 1]):
+        if number and turn.message:
+            said.append({"role": "user", "content": turn.message})
+        if number < place:
+            said.append({"role": "assistant", "content": turn.reply_text})
+    better: list[Message] = [{"role": "assistant", "content": revision}]
+    return {
+        "prompt": said,
+        "completion": better,
+        "chosen": better,
+        "rejected": [{"role": "assistant", "content": episode.turns[place].reply_text}],
+        "held_out_with": f"{episode.task_name}|{episode.instance_seed}",
+    }

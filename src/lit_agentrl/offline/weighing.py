@@ -1,0 +1,214 @@
+"""Weights of reward parts, fitted so that their sum ranks the recorded episodes of a prompt."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from lit_agentrl.build.making import made_policy
+from lit_agentrl.build.parts import build_rewards
+from lit_agentrl.checks import named, require_number, require_one_of, require_whole
+from lit_agentrl.config.composition import compose_job
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.data.episodes import open_folder
+from lit_agentrl.data.kinds import by_prompt, replies, side_of
+from lit_agentrl.episode import Episode
+from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_points
+from lit_agentrl.rewards.pipeline import RewardPipeline, trainable
+from lit_agentrl.rl.preference.judging import Verdicts
+from lit_agentrl.rl.preference.rule_weights import fitted, hinge
+from lit_agentrl.rollout.adviser import Adviser
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+
+_LEAST = 1e-6  # a weight below it leaves its rule out
+
+
+class Pairs(NamedTuple):
+    """Two answers to a prompt, the better one first."""
+
+    gap_PF: Tensor  # score of each rule, better less worse
+    base_P: Tensor  # the same of what the rules are added to
+    table_PC: Tensor  # prompt, 0, and the sampled tokens of both; see `judging.COLUMNS`
+
+    def judged(self, margin_P: Tensor) -> Verdicts:
+        """How margins rank them."""
+        table_PC = self.table_PC.clone()
+        table_PC[:, 1] = margin_P
+        return Verdicts(table_PC)
+
+
+def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
+    """Fit a weight to each rule, and judge them on prompts that are held out.
+
+    Args:
+        cfg: the options of ``conf/weigh.yaml``.
+        described: options of reward parts and of the model, as of training.
+
+    Yields:
+        What came of it, in lines for people; the last one are options of training.
+
+    Raises:
+        ValueError: an option makes no sense, a folder that is no such, or a part that cannot be weighed.
+    """
+    _check_options(cfg)
+    with named("data"):
+        folder = open_folder(Path(str(cfg.data)))
+    if folder is None or not folder.is_complete:
+        raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
+    job = compose_job("train", list(described))
+    check_targets(OmegaConf.masked_copy(job, ["model", "reward", "rollout"]))
+    rules, base = _parts(build_rewards(job.reward))
+    for each in parse(described):
+        if each.key_or_group in {f"reward.{name}.weight" for name in rules}:
+            raise UserError(f"{each.input_line} has no effect: the weights are fitted; leave it out")
+    policy = made_policy(job, trains=False)
+    if folder.described.get("policy", {}).get("tokenizer") != tokenizer_fingerprint(policy.tokenizer):
+        raise UserError(
+            f"data={cfg.data} holds token ids of another tokenizer than that of "
+            f"model={policy.name}; name the model that played"
+        )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    context = RewardContext(
+        device=device,
+        tokenizer=policy.tokenizer,
+        seed=cfg.seed,
+        open_answerer=partial(Adviser, device=device),
+    )
+    pipeline = RewardPipeline({**base, **rules})
+    pipeline.setup(context)
+    with closing(pipeline):
+        sides = _pairs(by_prompt(trainable(list(folder.read()))), rules, base, cfg)
+    for side, found in sides.items():
+        if not len(found.base_P):
+            raise UserError(
+                f"data={cfg.data} has no two answers to a prompt of unequal {cfg.score} to {side}; collect more "
+                "prompts, with members=2 or more"
+            )
+    fit, test = sides["fit them to"], sides["judge them on"]
+    weight_F = fitted(gap_PF=fit.gap_PF, base_P=fit.base_P, lr=cfg.lr, steps=cfg.steps)
+    yield from _lines(list(rules), weight_F, fit, test, base)
+    weights = {name: w for name, w in zip(rules, weight_F.tolist(), strict=True) if abs(w) >= _LEAST}
+    if not weights:
+        yield "no rule tells the better answer from the other: there is nothing to train with"
+        return
+    yield "train with:"
+    yield _options(described, list(base), weights)
+
+
+def _check_options(cfg: DictConfig) -> None:
+    require_one_of("score", cfg.score, ("return", "success"))
+    require_number("held_out", cfg.held_out, "in (0, 1)", lambda share: 0 < share < 1)
+    require_number("lr", cfg.lr, "finite and > 0", lambda lr: lr > 0)
+    require_whole("steps", cfg.steps, 1)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+
+
+def _options(described: Sequence[str], base: Sequence[str], weights: Mapping[str, float]) -> str:
+    """What trains with these weights; options of parts that are left out are left out, too."""
+    chosen = (*base, *weights)
+    mine = ("model", *(f"reward.{name}." for name in chosen))
+    own = [
+        text
+        for text, each in zip(described, parse(described), strict=True)
+        if each.key_or_group.startswith(mine)
+    ]
+    fitted_to = [f"reward.{name}.weight={w:.6g}" for name, w in weights.items()]
+    return shlex.join([f"reward=[{','.join(chosen)}]", *own, *fitted_to])
+
+
+def _parts(pipeline: RewardPipeline) -> tuple[dict[str, Shaping], dict[str, RewardPart]]:
+    """The rules, and what they are added to."""
+    rules: dict[str, Shaping] = {}
+    base: dict[str, RewardPart] = {}
+    for name, part in pipeline.parts.items():
+        if part.stage is Stage.TASK:
+            base[name] = part
+        elif part.stage is not Stage.WATCH:
+            why = (
+                "is no sum of scores of turns" if not isinstance(part, Shaping)
+                else "looks at states while they are played" if part.probe is not None
+                else "depends on the iterations before" if part.sees == "all"
+                else None
+            )  # fmt: skip
+            if why:
+                raise UserError(f"reward={name} {why}, so recorded episodes give it no weight; leave it out")
+            assert isinstance(part, Shaping)
+            rules[name] = part
+    if not rules:
+        raise UserError("reward names no rule; write some, such as 'reward=[format,length,repetition]'")
+    return rules, base
+
+
+def _pairs(
+    prompts: Sequence[Sequence[Episode]],
+    rules: dict[str, Shaping],
+    base: dict[str, RewardPart],
+    cfg: DictConfig,
+) -> dict[str, Pairs]:
+    """All pairs of each side whose answers and whose worth differ."""
+    episodes = [episode for group in prompts for episode in group]
+    columns = []
+    for name, rule in rules.items():
+        scores = rule.score(episodes, iteration=0)
+        require_points(name, scores, episodes)
+        columns.append([sum(row) for row in scores])
+    score_EF = torch.tensor(columns, dtype=torch.float64).T
+    points = [[0.0] * len(episode.turns) for episode in episodes]
+    for name, part in base.items():
+        points = part.apply(points, episodes, iteration=0)
+        require_points(name, points, episodes)
+    base_E = torch.tensor([sum(row) for row in points], dtype=torch.float64)
+    chosen: dict[str, list[tuple[int, int, int]]] = {"fit them to": [], "judge them on": []}
+    start = 0
+    for number, group in enumerate(prompts):
+        key = f"{group[0].task_name}|{group[0].instance_seed}"
+        side = "fit them to" if side_of(key, cfg.held_out) == "train" else "judge them on"
+        for i, j in combinations(range(len(group)), 2):
+            worth = [_worth(group[k], cfg.score) for k in (i, j)]
+            if worth[0] != worth[1] and replies(group[i]) != replies(group[j]):
+                better, worse = (i, j) if worth[0] > worth[1] else (j, i)
+                chosen[side].append((number, start + better, start + worse))
+        start += len(group)
+    length_E = torch.tensor([episode.num_action_tokens for episode in episodes], dtype=torch.float64)
+    found = {}
+    for side, rows in chosen.items():
+        of_prompt, one, other = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).T
+        table_PC = torch.stack(
+            [of_prompt.double(), torch.zeros(len(rows)).double(), length_E[one], length_E[other]], 1
+        )
+        found[side] = Pairs(score_EF[one] - score_EF[other], base_E[one] - base_E[other], table_PC)
+    return found
+
+
+def _worth(episode: Episode, score: str) -> float:
+    return float(episode.success) if score == "success" else episode.training_return
+
+
+def _lines(
+    names: Sequence[str], weight_F: Tensor, fit: Pairs, test: Pairs, base: dict[str, RewardPart]
+) -> Iterator[str]:
+    before = hinge(torch.zeros_like(weight_F), gap_PF=fit.gap_PF, base_P=fit.base_P)
+    after = hinge(weight_F, gap_PF=fit.gap_PF, base_P=fit.base_P)
+    yield f"fitted to {len(fit.base_P)} pairs: loss {float(before):.3f} before, {float(after):.3f} after"
+    told = test.judged(test.base_P + test.gap_PF @ weight_F).metrics()
+    alone = (
+        f"; {' and '.join(base)} alone {test.judged(test.base_P).metrics()['success']:.3f}" if base else ""
+    )
+    yield (
+        f"held out: {told['success']:.3f} of {told['pairs']:.0f} pairs are ranked rightly{alone}; "
+        f"the shorter one wins in {told['shorter_wins']:.3f}"
+    )
+    for name, w in zip(names, weight_F.tolist(), strict=True):
+        if abs(w) < _LEAST:
+            yield f"{name} has weight 0: it tells no pair from another"

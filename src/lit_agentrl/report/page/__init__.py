@@ -1,0 +1,1 @@
+"""Compare finished runs on one page."""

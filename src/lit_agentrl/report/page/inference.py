@@ -1,0 +1,158 @@
+"""What runs of several seeds show: intervals and tests, all of them SciPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lit_agentrl.report.page.power import CONFIDENCE, RESAMPLES, Floats, detectable, iqm
+from lit_agentrl.report.page.scientific import stats
+
+
+class Bounds(NamedTuple):
+    """An estimate with its 95 % interval; bounds are None where one run, or no spread, leaves none."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def mean(values: Sequence[float]) -> Bounds:
+    """Student's interval of the mean over seeds: m ± t s / √n."""
+    found = float(np.mean(values))
+    if len(values) < 2:
+        return Bounds(found, None, None)
+    if np.ptp(values) == 0:  # where the t quantile has nothing to be multiplied with
+        return Bounds(found, found, found)
+    interval = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
+    return Bounds(found, float(interval.low), float(interval.high))
+
+
+def _bootstrap(
+    strata: Sequence[Sequence[float]], statistic: Any, resamples: int
+) -> tuple[float, float] | None:
+    if any(len(each) < 2 for each in strata):
+        return None
+    interval = stats.bootstrap(
+        [np.asarray(each, float) for each in strata], statistic, n_resamples=resamples, method="percentile",
+        vectorized=True, axis=-1, confidence_level=CONFIDENCE, rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    return float(interval.low), float(interval.high)
+
+
+def interquartile(strata: Sequence[Sequence[float]]) -> Bounds:
+    """The mean of the middle half of all scores, with a stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264).
+
+    Args:
+        strata: scores of the runs, game by game; each game's runs are drawn again by themselves.
+    """
+    arrays = [np.asarray(each, float) for each in strata]
+    bounds = _bootstrap(strata, iqm, RESAMPLES)
+    return Bounds(float(iqm(*arrays)), *(bounds or (None, None)))
+
+
+def improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence[float]]) -> Bounds:
+    """P(a run of A beats one of B), ties counting half, mean over games: Mann and Whitney's U / (n m).
+
+    Args:
+        strata_a: scores of A, game by game.
+        strata_b: scores of B, of the same games.
+    """
+
+    def statistic(*samples: Floats, axis: int = -1) -> Any:
+        half = len(samples) // 2
+        shares = [
+            (np.sign(a[..., :, None] - b[..., None, :]) + 1).mean(axis=(-2, -1)) / 2
+            for a, b in zip(samples[:half], samples[half:], strict=True)
+        ]
+        return np.mean(shares, axis=0)
+
+    strata = [*strata_a, *strata_b]
+    value = float(np.mean([
+        stats.mannwhitneyu(a, b).statistic / (len(a) * len(b)) for a, b in zip(strata_a, strata_b, strict=True)
+    ]))  # fmt: skip
+    return Bounds(value, *(_bootstrap(strata, statistic, RESAMPLES) or (None, None)))
+
+
+class Difference(NamedTuple):
+    """A − B.
+
+    Attributes:
+        bounds: mean difference and interval.
+        p_value: of a permutation test that makes no assumption about the distribution; None where there is none.
+        units: that the test rests on, in words.
+        detectable: smallest true difference that it would see in 4 of 5 experiments; None where that is unknown.
+    """
+
+    bounds: Bounds
+    p_value: float | None
+    units: str
+    detectable: float | None
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Of runs that share their seed, in order: Student's interval of the differences; signs are exchanged."""
+    differences = np.subtract(a, b)
+    bounds, n = mean(differences.tolist()), len(differences)
+    p_value = None
+    if n > 1:
+        p_value = float(stats.permutation_test(
+            (differences,), np.mean, permutation_type="samples", vectorized=True, n_resamples=9999,
+            rng=np.random.default_rng(0),
+        ).pvalue)  # fmt: skip
+    spread = float(np.std(differences, ddof=1)) if n > 1 else 0.0
+    return Difference(bounds, p_value, f"{n} pairs of seeds", detectable(spread / n**0.5, n - 1))
+
+
+def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """Of runs of other seeds: Welch's interval; runs are exchanged between A and B."""
+    found, units = float(np.mean(a) - np.mean(b)), f"{len(a)} and {len(b)} runs"
+    if min(len(a), len(b)) < 2:
+        return Difference(Bounds(found, None, None), None, units, None)
+    squares = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
+    if sum(squares) == 0:
+        return Difference(Bounds(found, found, found), None, units, None)
+    test = stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(CONFIDENCE)
+
+    def difference(x: Floats, y: Floats, axis: int = -1) -> Any:
+        return np.mean(x, axis=axis) - np.mean(y, axis=axis)
+
+    p_value = stats.permutation_test(
+        (a, b), difference, vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
+    ).pvalue
+    seen = detectable(float(sum(squares)) ** 0.5, float(test.df))
+    return Difference(Bounds(found, float(interval.low), float(interval.high)), float(p_value), units, seen)
+
+
+def instances(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference | None:
+    """Of two runs that played the same instances: McNemar's exact test; None if these are not the same number.
+
+    The interval is Clopper and Pearson's of the share that A won among the n₁ instances on which they differ, as a
+    difference: (2π − 1) n₁ / n.  It says nothing about other seeds.
+    """
+    pairs = (
+        [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+        if len(a) == len(b)
+        else []
+    )
+    if not pairs:
+        return None
+    n, won, lost = len(pairs), sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
+    units, differing = f"{n} instances of one run each", won + lost
+    error = (differing / n) ** 0.5 / n**0.5
+    if not differing:
+        high = float(stats.binomtest(0, n).proportion_ci(CONFIDENCE).high)
+        return Difference(Bounds(0.0, -high, high), 1.0, units, None)
+    test = stats.binomtest(won, differing)
+    low, high = ((2 * bound - 1) * differing / n for bound in test.proportion_ci(CONFIDENCE))
+    return Difference(
+        Bounds((won - lost) / n, float(low), float(high)), float(test.pvalue), units, detectable(error, n - 1)
+    )
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Benjamini and Hochberg's: the share of false claims among those below it, of so many tests."""
+    return [float(each) for each in stats.false_discovery_control(p_values)] if len(p_values) else []

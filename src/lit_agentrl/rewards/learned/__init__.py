@@ -1,0 +1,1 @@
+"""Rewards from trained models, judges and the policy itself."""

@@ -1,0 +1,110 @@
+"""A trained reward model that scores judgements: which of a judge's samples count (SPCT), or what they say (CLoud)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.models.reward_model import load_model
+from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.dialects.plain import Plain
+from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+
+_TOKENS_PER_BATCH = 8192
+
+
+def voters(meta: str | None, keep: int | None, samples: int) -> int:
+    """How many of a judge's samples vote: all, or with ``meta`` those that are kept, half unless it is said.
+
+    Raises:
+        ValueError: an option that makes no sense, or has no effect.
+    """
+    if meta is None:
+        if keep is not None:
+            raise ValueError(f"keep={keep} has no effect without meta; name the folder of a reward model")
+        return samples
+    require(
+        isinstance(meta, str) and bool(meta.strip()), "meta", meta, "the folder of a reward model, or null"
+    )
+    if keep is not None:
+        require_whole("keep", keep, 1)
+    kept = (samples + 1) // 2 if keep is None else keep
+    if kept >= samples:
+        raise ValueError(f"meta has no effect with samples={samples}, of which {kept} vote; raise samples")
+    return kept
+
+
+class Meta:
+    """Scores what a judge wrote, as an answer to what it was asked, by a model of its own tokenizer.
+
+    A judgement is scored as the episodes of ``env=judging prompt=bare dialect=plain`` are: one message of the user, and
+    the reply with the template's end of a message.
+
+    Args:
+        path: of a run that trained a reward model, or of the model itself.
+        device: that it computes on.
+        option: that names it, for messages.
+
+    Raises:
+        ValueError: it cannot be loaded, or has another tokenizer than it was trained with.
+    """
+
+    def __init__(self, path: str, device: torch.device, *, option: str = "meta") -> None:
+        try:
+            self._model = load_model(path, None)
+        except ValueError as error:
+            raise ValueError(f"{option}={str(error).removeprefix('path=')}") from error
+        if heads := self._model.about.heads:
+            raise ValueError(f"{option}={path} has several heads ({', '.join(heads)}); name a model with one")
+        policy = self._model.policy
+        if tokenizer_fingerprint(policy.tokenizer) != self._model.about.tokenizer:
+            raise ValueError(f"{option}={path}: its tokenizer was exchanged; train the model again")
+        network: torch.nn.Module = policy.network
+        for part in (network, self._model.head):
+            part.to(device)
+        self._said, self._device = f"{option}={path}", device
+        self._longest = getattr(policy.network.config.get_text_config(), "max_position_embeddings", None)
+        self._chat = ChatRenderer(policy.tokenizer, dialect=Plain(), shows_replies=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights."""
+        return self._model.about.fingerprint
+
+    def values(self, judgements: Sequence[tuple[str, str]]) -> list[float]:
+        """``(score - mean) / std`` of each question and reply, or the chance of a logit.
+
+        Raises:
+            ValueError: one is longer than the model's positions.
+        """
+        if not judgements:
+            return []
+        episodes = [self._episode(*each) for each in judgements]
+        return [float(v) for v in turn_values(self._model, episodes, _TOKENS_PER_BATCH, self._device)]
+
+    def values_of_each(self, questions: Sequence[str], replies: Sequence[Sequence[str]]) -> list[list[float]]:
+        """`values` of the replies to each question."""
+        judgements = [
+            (asked, reply) for asked, each in zip(questions, replies, strict=True) for reply in each
+        ]
+        found = iter(self.values(judgements))
+        return [[next(found) for _ in each] for each in replies]
+
+    def _episode(self, question: str, reply: str) -> Episode:
+        prefix = self._chat.opening([{"role": "user", "content": question}])
+        written = [*self._chat.encode(reply), *self._chat.end_of_turn_ids[:1]]
+        if self._longest is not None and (size := len(prefix.tokens) + len(written)) > self._longest:
+            raise ValueError(
+                f"{self._said} has {self._longest} positions, and a judgement has {size} tokens; lower "
+                "most_characters or max_reply_tokens"
+            )
+        turn = Turn(
+            observation="", prefix_tokens=np.array(prefix.tokens),
+            prefix_segments=np.array(prefix.segments, np.int8), reply_tokens=np.array(written),
+        )  # fmt: skip
+        return Episode(0, 0, 0, 0, "judging", 0, opening=[], turns=[turn], end=EndReason.TURN_LIMIT)

@@ -1,0 +1,125 @@
+"""Novelty by what a network has not yet learnt to predict."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_agentrl import seeds
+from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.rewards.base import RewardContext
+from lit_agentrl.rewards.shaping.novelty import Novelty
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(kw_only=True)
+class RandomNetworkDistillation(Novelty):
+    """``b(o) = |f_hat(o) - f(o)|^2``: Burda et al., arXiv 1810.12894, on the text of observations.
+
+    ``f`` is a frozen random network, ``f_hat`` learns to match it on what was seen.  A text is a vector of
+    hashed words, each once by itself and once with its line and its place in the line: on a map, words alone
+    would not say where anything stands.  Both run on the CPU and see distinct observations in sorted order.
+
+    Args:
+        features: entries of the vector.
+        hidden, outputs: widths of the networks.
+        lr: of Adam.
+        steps: full-batch steps an iteration on its distinct observations.
+    """
+
+    features: int = 256
+    hidden: int = 64
+    outputs: int = 32
+    lr: float = 1e-3
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("features", "hidden", "outputs", "steps"):
+            require_whole(name, getattr(self, name), 1)
+        require_number("lr", self.lr, "> 0", lambda value: value > 0)
+
+    def setup(self, context: RewardContext) -> None:
+        """Make both networks, by the run's seed."""
+        widths = (self.features, self.hidden, self.hidden, self.outputs)
+        self._target = network(*widths, key=seeds.key(context.seed, "rnd-target")).requires_grad_(False)
+        self._predictor = network(*widths, key=seeds.key(context.seed, "rnd-predictor"))
+        self._optimizer = torch.optim.Adam(self._predictor.parameters(), lr=self.lr)
+
+    def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
+        """Of the observations before these turns."""
+        texts = self._distinct(arrivals)
+        if not texts:
+            return []
+        with torch.no_grad():
+            error = dict(zip(texts, self._error(texts).tolist(), strict=True))
+        return [error[turn.observation] for turn in arrivals]
+
+    def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
+        """Train the predictor on the iteration's observations."""
+        super().learn(episodes, iteration=iteration)
+        texts = self._distinct([turn for e in episodes for turn in e.turns])
+        with torch.enable_grad():
+            for _ in range(self.steps):
+                self._optimizer.zero_grad()
+                self._error(texts).mean().backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also both networks and the optimizer."""
+        networks = {
+            "target": self._target.state_dict(),
+            "predictor": self._predictor.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+        return super().state_dict() | networks
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`state_dict`."""
+        super().load_state_dict(state)
+        self._target.load_state_dict(state["target"])
+        self._predictor.load_state_dict(state["predictor"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _distinct(self, turns: Sequence[Turn]) -> list[str]:
+        """What was observed, by any process."""
+        return sorted(set(self.everyones_texts(sorted({turn.observation for turn in turns}))))
+
+    def _error(self, texts: Sequence[str]) -> Tensor:
+        words = torch.stack([embed(text, self.features) for text in texts])
+        error: Tensor = (self._predictor(words) - self._target(words)).square().sum(1)
+        return error
+
+
+def network(*widths: int, key: int) -> nn.Sequential:
+    """Linear layers with rectifiers between them, drawn by ``key``; the global generator stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
+        layers = [each for pair in pairwise(widths) for each in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+@lru_cache(maxsize=4096)
+def embed(text: str, size: int) -> Tensor:
+    """A text as ``size`` numbers, on average of unit size: words, and words with line and place, hashed with a sign."""
+    vector = torch.zeros(size)
+    for i, line in enumerate(text.splitlines()):
+        for j, word in enumerate(_WORD.findall(line)):
+            for item in (word, f"{i}|{j}|{word}"):
+                number = int.from_bytes(blake2b(item.encode(), digest_size=8).digest(), "little")
+                vector[(number >> 1) % size] += 1.0 if number & 1 else -1.0
+    norm = float(vector.square().sum()) ** 0.5
+    scaled: Tensor = vector * (math.sqrt(size) / max(norm, 1.0))
+    return scaled

@@ -1,0 +1,1 @@
+"""Rewards computed by rules."""

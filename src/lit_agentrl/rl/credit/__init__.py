@@ -1,0 +1,1 @@
+"""Advantages and values: how returns become credit for tokens."""

@@ -1,0 +1,1 @@
+"""Objectives of a policy and their axes."""

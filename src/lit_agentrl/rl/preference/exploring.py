@@ -1,0 +1,79 @@
+"""Pairs of the policy with the reference, and optimism: XPO's loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require
+from lit_agentrl.rl.objective import Tensors
+from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
+from lit_agentrl.rl.preference.objective import PreferenceLoss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploring(PreferenceLoss):
+    """``L(pairs) + alpha * mean over the reference's trajectories of sum_t log p``: XPO, arXiv 2405.21046.
+
+    The second term takes probability off what the reference does already.  Rows with ``is_opponent_B`` are the
+    reference's; the mean (nats a trajectory) is over all of them in a minibatch, with or without a pair, on all ranks.
+    Gradient flows through ``logp_BT`` of both.
+
+    Attributes:
+        alpha: weight of the second term, per nat, >= 0; 0 is the loss of pairs alone, to the bit.
+
+    Raises:
+        ValueError: as of `PreferenceLoss`, or an ``alpha`` that is negative or not finite.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        """Checks the constants."""
+        super().__post_init__()
+        require(
+            0 <= self.alpha < math.inf, "alpha", self.alpha, "finite and >= 0; 0 is the loss of pairs alone"
+        )
+
+    def needs(self, tensor: str) -> bool:
+        """Who has played a row, and what the pairs take."""
+        return tensor == "is_opponent_B" or super().needs(tensor)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """As of pairs; the reference's trajectories are all kept."""
+        found = super().prepare(tensors)
+        if self.alpha:
+            found["keep_B"] = found["keep_B"] | _explored(tensors)
+        return found
+
+    def count(self, tensors: Tensors) -> Tensors:
+        """As of pairs, and the reference's trajectories."""
+        number = len(torch.unique(tensors["trajectory_B"][_explored(tensors)]))
+        return super().count(tensors) | {
+            "num_explored": torch.tensor(number, device=tensors["trajectory_B"].device)
+        }
+
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """The share of the pairs, and that of the mean log-prob."""
+        loss, metrics = super().loss(tensors)
+        is_explored_B = _explored(tensors)
+        summed = torch.where(
+            tensors["is_action_BT"] & is_explored_B[:, None], tensors["logp_BT"], 0.0
+        ).double().sum()  # fmt: skip
+        if self.alpha:
+            loss = loss + (self.alpha * summed / tensors["num_explored"].clamp(min=1)).to(loss.dtype)
+        number = len(torch.unique(tensors["trajectory_B"][is_explored_B]))
+        shown = {"opponent_logp": torch.stack([summed.detach(), summed.new_tensor(number)])}
+        return loss, metrics | policy_metrics(cleaned(self.measured(tensors))) | shown
+
+    def measured(self, tensors: Tensors) -> Tensors:
+        """The policy's own rows: how far it is from who sampled the others is not measured."""
+        return tensors | {"is_action_BT": tensors["is_action_BT"] & ~tensors["is_opponent_B"][:, None]}
+
+
+def _explored(tensors: Tensors) -> Tensor:
+    """(B,): rows of the reference that hold sampled tokens and a return."""
+    return tensors["is_opponent_B"] & tensors["is_action_BT"].any(1) & ~tensors["return_B"].isnan()

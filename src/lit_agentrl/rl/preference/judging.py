@@ -1,0 +1,119 @@
+"""How well scores rank pairs that nobody trained on: plainly, where both sides are equally long, and how surely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.preference.pairing import all_pairs
+from lit_agentrl.rl.preference.reward_losses import ends
+
+_NEAR = 0.1  # of the longer side: lengths that differ by less count as equal
+_BINS = 10
+COLUMNS = ("group", "margin", "chosen_length", "rejected_length")
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Pairs of unequal returns, and how they were ranked.
+
+    Attributes:
+        table_PC: a row a pair, float64: its group, score of the better side minus that of the other, and the sampled
+            tokens of both, as in `COLUMNS`.
+    """
+
+    table_PC: Tensor
+
+    def __len__(self) -> int:
+        return len(self.table_PC)
+
+    def column(self, name: str) -> Tensor:
+        """One of `COLUMNS`, (P,)."""
+        return self.table_PC[:, COLUMNS.index(name)]
+
+    @property
+    def is_right_P(self) -> Tensor:
+        """Whether the better side has the higher score; a tie is half of it, 0.5."""
+        margin_P = self.column("margin")
+        return (margin_P > 0).double() + 0.5 * (margin_P == 0).double()
+
+    @property
+    def is_near_P(self) -> Tensor:
+        """Whether both sides have as many sampled tokens, up to a tenth."""
+        one_P, other_P = self.column("chosen_length"), self.column("rejected_length")
+        return (one_P - other_P).abs() <= _NEAR * torch.maximum(one_P, other_P)
+
+    def metrics(self) -> dict[str, float]:
+        """Shares of pairs that are ranked rightly, beside those that "the shorter one wins" ranks rightly.
+
+        Shares are means over prompts of those of their pairs.  ``calibration_error`` is the mean over pairs of
+        ``|share ranked rightly - sigmoid(|margin|)|`` of their bin of ten.
+        """
+        if not len(self):
+            return {}
+        one_P, other_P = self.column("chosen_length"), self.column("rejected_length")
+        shorter_P = (one_P < other_P).double() + 0.5 * (one_P == other_P).double()
+        all_P = torch.ones_like(self.is_near_P)
+        found = {
+            "success": self._share(self.is_right_P, all_P), "margin": self._share(self.column("margin"), all_P),
+            "shorter_wins": self._share(shorter_P, all_P),
+            "calibration_error": self._calibration_error(),
+            "pairs": torch.tensor(float(len(self))), "equal_length_pairs": self.is_near_P.sum(),
+        }  # fmt: skip
+        if bool(self.is_near_P.any()):
+            found["equal_length_success"] = self._share(self.is_right_P, self.is_near_P)
+            found["equal_length_shorter_wins"] = self._share(shorter_P, self.is_near_P)
+        return {name: float(value) for name, value in found.items()}
+
+    def _share(self, x_P: Tensor, keep_P: Tensor) -> Tensor:
+        """The mean over prompts of the mean of their pairs."""
+        _, number_P, count = torch.unique(
+            self.column("group")[keep_P], return_inverse=True, return_counts=True
+        )
+        mean: Tensor = (x_P[keep_P] / count[number_P]).sum() / len(count)
+        return mean
+
+    def _calibration_error(self) -> Tensor:
+        sure_P = torch.sigmoid(self.column("margin").abs())  # from 0.5 to 1
+        bin_P = ((sure_P - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
+        gap_K = sure_P.new_zeros(_BINS).index_add_(0, bin_P, self.is_right_P - sure_P)
+        return gap_K.abs().sum() / len(self)
+
+
+def sign_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
+    """Share of trajectories whose cost has the right sign, beside the share that costs too much.
+
+    Args:
+        columns: ``score`` and ``is_costly`` of trajectories, (N,).
+    """
+    is_costly_N = columns["is_costly"].bool()
+    if not len(is_costly_N):
+        return {}
+    is_right_N = (columns["score"] > 0) == is_costly_N
+    return {
+        "sign_accuracy": float(is_right_N.double().mean()),
+        "costly_share": float(is_costly_N.double().mean()),
+    }
+
+
+def judge(tensors: Mapping[str, Tensor], score_BT: Tensor) -> Verdicts:
+    """Every pair of trajectories of a group whose returns and replies differ.
+
+    Args:
+        tensors: columns of whole groups.
+        score_BT: read at the last sampled token of each trajectory; no gradient.
+    """
+    pairs = bind(all_pairs, tensors)
+    units = pairs.units
+    score_N = score_BT.detach().flatten()[ends(units)].double()
+    width = max(score_BT.shape[1], 1)
+    group_P = tensors["group_B"][units.place_A[units.start_N][pairs.chosen_P] // width]
+    columns = {
+        "group": group_P.double(), "margin": score_N[pairs.chosen_P] - score_N[pairs.rejected_P],
+        "chosen_length": units.length_N[pairs.chosen_P], "rejected_length": units.length_N[pairs.rejected_P],
+    }  # fmt: skip
+    return Verdicts(torch.stack([columns[name] for name in COLUMNS], dim=1))

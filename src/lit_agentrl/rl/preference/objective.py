@@ -1,0 +1,245 @@
+"""An objective of pairs: pairing x score x reference x divergence x margin x link x smoothing, and an NLL beside it.
+
+A pair is two units of sampled tokens of a group, whose returns say which is better.  It does not matter where the group
+comes from: rollouts of a prompt, or a recorded pair, which is a group of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import named, require
+from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
+from lit_agentrl.rl.credit.tree_steps import Ranking, Targets
+from lit_agentrl.rl.objective import Objective, Requirements, Tensors
+from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
+from lit_agentrl.rl.preference.links import certain
+from lit_agentrl.rl.preference.margins import check_heard, none
+from lit_agentrl.rl.preference.pair_columns import kept_pairs, link_losses, pair_metrics, sum_and_count
+from lit_agentrl.rl.preference.pairing import Pairs
+from lit_agentrl.rl.preference.scores import reverse_kl
+from lit_agentrl.rl.preference.sorting import check_sorted, of_rows, reordered, to_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class NLL:
+    """``coef * (-log p)`` of what was chosen: it holds its log-prob up.
+
+    Attributes:
+        coef: weight, > 0.
+        of: ``best``: the best unit of each group that has a pair; ``pairs``: the chosen side of each pair, as often as
+            it is chosen.  Of recorded pairs, and of one pair a group, the two are the same.
+        per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, 0.2) and
+            iterative RPO (arXiv 2404.19733, 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
+    """
+
+    coef: float
+    of: Literal["best", "pairs"] = "best"
+    per: Literal["unit", "token"] = "unit"
+
+    def __post_init__(self) -> None:
+        """Checks the constants."""
+        is_valid = 0 < self.coef < math.inf
+        require(is_valid, "coef", self.coef, "finite and > 0; algo/nll=none switches the term off")
+        require(self.of in ("best", "pairs"), "of", self.of, "best or pairs")
+        require(self.per in ("unit", "token"), "per", self.per, "unit or token")
+
+    def imitated(self, pairs: Pairs) -> Tensor:
+        """The units whose log-prob is held up, int64."""
+        return pairs.best() if self.of == "best" else pairs.chosen_P
+
+    def divisor(self, pairs: Pairs) -> Tensor:
+        """How many units are imitated, or tokens of them."""
+        length_U = pairs.units.length_N[self.imitated(pairs)]
+        return length_U.sum() if self.per == "token" else length_U.new_tensor(len(length_U))
+
+    def summed(self, pairs: Pairs, logp_BT: Tensor) -> Tensor:
+        """What is to be divided by the `divisor` of a minibatch; gradient through ``logp_BT`` (nats)."""
+        units, imitated_U = pairs.units, self.imitated(pairs)
+        nll_U = -units.sum(units.read(logp_BT))[imitated_U]
+        return (nll_U / units.length_N[imitated_U] if self.per == "unit" else nll_U).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceLoss(Objective):
+    """``weight/P sum over pairs of link(z)``, ``z = beta * (s(chosen) - s(rejected)) + margin``, and `NLL` beside it.
+
+    ``s`` is the divergence of the score of ``logp - reference`` over sampled tokens, and over nothing else: what an
+    environment says between them is not learnt.
+
+    Attributes:
+        name: for messages.
+        pairing: returns `Pairs`; see ``pairing.py``.
+        score: one number for each side from its tokens; see ``scores.py``.
+        reference: gives (B, T), the log-probs that are taken off; see ``scores.py``.
+        divergence: of the score; see ``scores.py``.
+        margin: returns what is added to z; see ``margins.py``.
+        link: returns the loss of each pair; see ``links.py``.
+        smoothing: of labels that may be wrong; see ``links.py``.
+        nll: or None.
+        targets: returns `Targets` of a critic beside the policy, or None: there is none; see ``tree_steps.py``.
+        ranking: orders the critic's values of the two sides, or None.
+        beta: units of z per nat, > 0.
+        weight: of the pairs beside the NLL, > 0.
+        over: ``pairs``: P counts the pairs of a minibatch, on all ranks; ``groups``: the groups, or states, that have
+            one, so that those with many pairs count for more.
+
+    Raises:
+        ValueError: at construction, if parts make no sense together; :meth:`try_out` sees the others.
+    """
+
+    unit: ClassVar[str | None] = "group_B"
+    name: str
+    pairing: Callable[..., Pairs]
+    score: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    link: Callable[..., Tensor]
+    divergence: Callable[..., Tensor] = reverse_kl
+    margin: Callable[..., Tensor] = none
+    smoothing: Callable[..., Tensor] = certain
+    nll: NLL | None = None
+    targets: Callable[..., Targets] | None = None
+    ranking: Ranking | None = None
+    beta: float = 0.1
+    weight: float = 1.0
+    over: Literal["pairs", "groups"] = "pairs"
+
+    def __post_init__(self) -> None:
+        """Checks constants, and that a margin finds what it needs and is heard."""
+        for option in ("beta", "weight"):
+            value = getattr(self, option)
+            require(0 < value < math.inf, option, value, "finite and > 0")
+        require(self.over in ("pairs", "groups"), "over", self.over, "pairs or groups")
+        if "chosen_kl_P" in tensor_names(self.margin) and "logp_BT" in tensor_names(self.reference):
+            raise ValueError(
+                "margin takes the KL to a reference, and algo/reference=none has none: use algo/reference=frozen"
+            )
+        check_heard(self.margin, self.link)
+        if self._sorts:
+            check_sorted(self.reference, self.divergence, self.link)
+        if self.ranking is not None and self.targets is None:
+            raise ValueError(
+                "ranking orders the values of a critic, and algo/targets=none has none: use algo/targets=tree"
+            )
+
+    @property
+    def _sorts(self) -> bool:
+        return "reordered_P" in tensor_names(self.margin)
+
+    @property
+    def requirements(self) -> Requirements:
+        return Requirements(min_members=2)
+
+    def needs(self, tensor: str) -> bool:
+        """Whether a part takes it; targets take a critic's values, and sorting log-probs before the first step."""
+        if tensor == "value_BT":
+            return self.targets is not None
+        if self._sorts and tensor in ("old_logp_BT", "sampler_logp_BT"):
+            return True
+        parts = (self.pairing, self.reference, self.targets)
+        return any(tensor in tensor_names(part) for part in parts if part is not None)
+
+    def try_out(self, rows: Mapping[str, Tensor]) -> None:
+        """Runs every part once on a toy batch, each with its name in front of what it says."""
+        try_out("pairing", self.pairing, Pairs, rows)
+        try_out("reference", self.reference, Tensor, rows, "BT")
+        if self.targets is not None:
+            try_out("targets", self.targets, Targets, rows)
+        clean = cleaned(with_computed(rows))
+        with torch.no_grad():
+            pairs = bind(self.pairing, clean)
+            columns = self._sides(clean | self._reordered(clean, pairs), pairs)
+            for axis in ("margin", "link"):
+                try_out(axis, getattr(self, axis), Tensor, {**rows, **columns})
+            self._losses(columns)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Keeps the rows of pairs, or all that teach a critic; ``reordered_BK`` says what sorting does to each pair."""
+        pairs = bind(self.pairing, tensors)
+        found = kept_pairs(pairs, tensors) | self._reordered(cleaned(tensors), pairs)
+        if self.targets is None:
+            return found
+        taught: Targets = bind(self.targets, tensors)
+        return found | vars(taught) | {"keep_B": found["keep_B"] | taught.is_value_target_BT.any(1)}
+
+    def count(self, tensors: Tensors) -> Tensors:
+        """Pairs, groups that have one, and what is imitated."""
+        pairs = bind(self.pairing, tensors)
+        found = {
+            "num_pairs": pairs.set_P.new_tensor(len(pairs.set_P)),
+            "num_sets": pairs.set_P.new_tensor(len(pairs.set_P.unique())),
+        }
+        return found if self.nll is None else found | {"num_imitated": self.nll.divisor(pairs)}
+
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """The share of the pairs of these groups."""
+        clean = cleaned(tensors)
+        pairs = bind(self.pairing, clean)
+        columns = self._sides(clean, pairs)
+        number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
+        loss = self.weight * self._losses(columns).sum() / number.clamp(min=1)
+        if self.nll is not None:
+            nll = self.nll.summed(pairs, clean["logp_BT"])
+            loss = loss + self.nll.coef * nll / tensors["num_imitated"].clamp(min=1)
+        idle = clean["logp_BT"].sum() * 0  # where there is no pair
+        return loss.to(idle.dtype) + idle, pair_metrics(columns) | policy_metrics(clean)
+
+    def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
+        """The ranking of the pairs of these groups."""
+        if self.ranking is None:
+            return None
+        value_BT = tensors["value_BT"]
+        apart_P = self.ranking.apart(bind(self.pairing, tensors), value_BT)
+        loss_P = self.ranking.losses(apart_P)
+        number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
+        metrics = {"critic_ranking": loss_P, "critic_ranked_rightly": (apart_P > 0).double()}
+        loss = self.ranking.coef * loss_P.sum() / number.clamp(min=1)
+        return loss.to(value_BT.dtype), {name: sum_and_count(x_P.detach()) for name, x_P in metrics.items()}
+
+    def _sides(self, clean: Tensors, pairs: Pairs) -> Tensors:
+        """Columns of pairs, all but z; float64."""
+        units, sides = pairs.units, {"chosen": pairs.chosen_P, "rejected": pairs.rejected_P}
+        logp_A = units.read(clean["logp_BT"])
+        x_A = logp_A - units.read(bind(self.reference, clean))
+        old_A = units.read(clean.get("old_logp_BT", clean["logp_BT"]))
+        has_reference = "logp_BT" not in tensor_names(self.reference)
+        summed = {
+            "logp": units.sum(logp_A),
+            "moved": units.sum((x_A if has_reference else logp_A - old_A).detach()),
+            "kl": self.beta * units.sum(torch.expm1(x_A.clamp(max=20)) - x_A),
+            "length": units.length_N,
+        }
+        columns = {"gap_P": pairs.gap_P}
+        for (side, side_P), other_P in zip(sides.items(), reversed(sides.values()), strict=True):
+            with named("score"):
+                score_P = self.score(x_A, units=units, side_S=side_P, other_S=other_P)
+            with named("divergence"):
+                columns[f"{side}_P"] = self.beta * self.divergence(score_P)
+            columns |= {f"{side}_{name}_P": value_N[side_P] for name, value_N in summed.items()}
+        columns["z_P"] = columns["chosen_P"] - columns["rejected_P"]
+        if self._sorts:
+            columns["reordered_P"] = of_rows(clean["reordered_BK"], pairs, clean["is_action_BT"])
+        return columns
+
+    def _reordered(self, clean: Tensors, pairs: Pairs) -> Tensors:
+        """What sorting does to each pair, by the policy before the first step; nothing where it does not act."""
+        if not self._sorts:
+            return {}
+        before_BT, reference_BT = clean["old_logp_BT"], bind(self.reference, clean)
+        with named("score"):
+            gap_P = reordered(pairs, self.score, policy_BT=before_BT, reference_BT=reference_BT)
+        return {"reordered_BK": to_rows(self.beta * gap_P, pairs, clean["is_action_BT"])}
+
+    def _losses(self, columns: Tensors) -> Tensor:
+        """The loss of each pair."""
+        return link_losses(columns, margin=self.margin, link=self.link, smoothing=self.smoothing)
+
+
+def no_nll() -> None:
+    """No NLL beside the loss of pairs."""

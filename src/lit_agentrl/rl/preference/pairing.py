@@ -1,0 +1,290 @@
+"""Pairing: which units of a group are compared, and which of the two is better.
+
+Every rule takes columns and returns `Pairs`.  A pair needs different replies and returns that differ; NaN returns and
+trajectories without a sampled token are left out.  A rule finds the same pairs again among the rows of the pairs that
+it has found, so that all other rows may be dropped.  A recorded pair is a group of two: every rule finds it.
+No gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.rl.preference.units import Units, trajectory_units, turn_units
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """P pairs of units.
+
+    Attributes:
+        units: what is compared.
+        chosen_P, rejected_P: int64, units; the first is worth more, or as much where ties were asked for.
+    """
+
+    units: Units
+    chosen_P: Tensor
+    rejected_P: Tensor
+
+    @property
+    def gap_P(self) -> Tensor:
+        """Points between the two, float64, >= 0."""
+        return self.units.value_N[self.chosen_P] - self.units.value_N[self.rejected_P]
+
+    @property
+    def set_P(self) -> Tensor:
+        """Which set of comparable units a pair is of."""
+        return self.units.set_N[self.chosen_P]
+
+    def best(self) -> Tensor:
+        """The unit worth most among the chosen ones of each set, the first of several, int64."""
+        first = torch.argsort(self.chosen_P, stable=True)
+        first = first[torch.argsort(-self.units.value_N[self.chosen_P[first]], stable=True)]
+        first = first[torch.argsort(self.set_P[first], stable=True)]
+        set_P = self.set_P[first]
+        is_first = torch.ones_like(set_P, dtype=torch.bool)
+        is_first[1:] = set_P[1:] != set_P[:-1]
+        return self.chosen_P[first][is_first]
+
+
+def all_pairs(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    min_gap: float = 0.0,
+    most: int | None = None,
+    ties: bool = False,
+) -> Pairs:
+    """Every pair of trajectories of a group, or the ``most`` of widest gap.
+
+    Args:
+        return_B: points; the trajectory that has more is chosen.
+        group_B: trajectories of a group are compared.
+        trajectory_B: rows of one trajectory share a number.
+        is_action_BT: sampled tokens.
+        turn_BT: of the trajectory.
+        first_turn_B: orders the rows of a trajectory.
+        tokens_BT: ids; replies that are equal are no pair.
+        min_gap: points by which returns must differ; 0: at all.
+        most: pairs of a group at most; None: all.
+        ties: pair equal returns too, for losses that learn from a gap of 0, such as REBEL's.
+    """
+    units = trajectory_units(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B,
+    )  # fmt: skip
+    if most is not None:
+        require_whole("most", most, 1, beside=", or null")
+    require(
+        not (ties and min_gap > 0), "ties", ties, f"false where min_gap={min_gap} leaves none; or min_gap=0"
+    )
+    found = _candidates(units, tokens_BT, min_gap=min_gap, ties=ties)
+    return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
+
+
+def best_worst(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """The widest gap of each group: the best trajectory against the worst; arguments as of `all_pairs`."""
+    return all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap, most=1,
+    )  # fmt: skip
+
+
+def best_rest(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """The best trajectory of a group against each that is worse; arguments as of `all_pairs`."""
+    found = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    return _picked(found, torch.isin(found.chosen_P, found.best()))
+
+
+def demonstrated(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    source_B: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """What the policy of now has not played itself, such as a kept success, against each that is worse: SPIN's pairs.
+
+    ``source_B`` is 0 of what the policy of now has played; other arguments are as of `all_pairs`.
+    """
+    found = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    units = found.units
+    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
+    return _picked(found, source_B[row_N[found.chosen_P]] != 0)
+
+
+def opposed(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    is_opponent_B: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """Each trajectory of the policy with each of the opponent in its group, whichever is better: XPO's pairs.
+
+    ``is_opponent_B`` says who has played a row; other arguments are as of `all_pairs`.
+    """
+    found = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    units = found.units
+    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
+    is_opponent_N = is_opponent_B[row_N]
+    return _picked(found, is_opponent_N[found.chosen_P] != is_opponent_N[found.rejected_P])
+
+
+def equal_length(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    min_gap: float = 0.0,
+    max_difference: int | None = None,
+) -> Pairs:
+    """The pair of each group whose numbers of sampled tokens differ least; of several, the widest gap.
+
+    What is learnt is then not that the shorter one wins, which is right in most pairs of agents.
+
+    The two may differ by ``max_difference`` tokens (None: any number); other arguments are as of `all_pairs`.
+    """
+    if max_difference is not None:
+        require_whole("max_difference", max_difference, 0, beside=", or null")
+    found = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    length_N = found.units.length_N
+    found = _first_of_each_set(
+        found, (-found.gap_P, (length_N[found.chosen_P] - length_N[found.rejected_P]).abs()), 1
+    )
+    difference_P = (length_N[found.chosen_P] - length_N[found.rejected_P]).abs()
+    return found if max_difference is None else _picked(found, difference_P <= max_difference)
+
+
+def equal_state(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    state_key_BK: Tensor,
+    min_gap: float = 0.0,
+    most: int | None = 1,
+) -> Pairs:
+    """Two turns of a group that begin in the same state, of trajectories whose returns differ: Step-DPO's pairs.
+
+    Step-DPO, arXiv 2406.18629, finds the state by the first wrong step; here states are compared.  Only the tokens of
+    the two turns count.  Column k of ``state_key_BK`` is the state before the k-th turn of the row; ``most`` pairs of a
+    state are taken, the widest gaps first (None: all); other arguments are as of `all_pairs`.
+    """
+    units = turn_units(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, state_key_BK=state_key_BK,
+    )  # fmt: skip
+    return widest_pairs(units, tokens_BT, min_gap=min_gap, most=most)
+
+
+def widest_pairs(units: Units, tokens_BT: Tensor, *, min_gap: float, most: int | None) -> Pairs:
+    """The pairs of each set of units, those ``most`` that lie widest apart first (None: all)."""
+    if most is not None:
+        require_whole("most", most, 1, beside=", or null")
+    found = _candidates(units, tokens_BT, min_gap=min_gap)
+    return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
+
+
+def _candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: bool = False) -> Pairs:
+    """All pairs of units of a set, by set, then by the value of the chosen, then by that of the rejected one."""
+    require(0 <= min_gap < math.inf, "min_gap", min_gap, "finite and >= 0")
+    order_N = torch.argsort(-units.value_N, stable=True)
+    order_N = order_N[torch.argsort(units.set_N[order_N], stable=True)]
+    size = torch.bincount(units.set_N) if len(units) else units.set_N
+    start = size.cumsum(0) - size
+    most = int(size.max()) if len(size) else 0
+    place_GM = start[:, None] + torch.arange(most, device=size.device)
+    is_there_GM = torch.arange(most, device=size.device) < size[:, None]
+    unit_GM = order_N[place_GM.clamp(max=max(len(units) - 1, 0))] if len(units) else place_GM
+    value_GM, text_GM = units.value_N[unit_GM], text_keys(units, tokens_BT)[unit_GM]
+    gap_GMM = value_GM[:, :, None] - value_GM[:, None, :]
+    is_wide_GMM = (gap_GMM >= min_gap) if min_gap > 0 or ties else (gap_GMM > 0)
+    is_ordered_MM = torch.ones(most, most, dtype=torch.bool, device=size.device).triu(1)
+    is_pair_GMM = is_wide_GMM & is_ordered_MM & is_there_GM[:, :, None] & is_there_GM[:, None, :]
+    is_pair_GMM &= text_GM[:, :, None] != text_GM[:, None, :]
+    group, first, second = is_pair_GMM.nonzero(as_tuple=True)
+    return Pairs(units, unit_GM[group, first], unit_GM[group, second])
+
+
+def text_keys(units: Units, tokens_BT: Tensor) -> Tensor:
+    """A hash of the sampled tokens of each unit, int64: equal where they are equal, in the same order."""
+    power = torch.full((int(units.length_N.max()) if len(units) else 0,), 6364136223846793005)
+    power = power.to(tokens_BT.device).cumprod(0)  # wraps around, as is meant
+    word_A = (tokens_BT.flatten()[units.place_A].long() + 1) * power[units.rank_A]
+    return units.sum(word_A)
+
+
+def _first_of_each_set(pairs: Pairs, keys: tuple[Tensor, ...], most: int) -> Pairs:
+    """The first pairs of each set, sorted by the last key, then the one before; equal ones stay in order."""
+    order = torch.arange(len(pairs.chosen_P), device=pairs.chosen_P.device)
+    for key_P in (*keys, pairs.set_P):
+        order = order[torch.argsort(key_P[order], stable=True)]
+    set_P = pairs.set_P[order]
+    _, number_P, count = torch.unique_consecutive(set_P, return_inverse=True, return_counts=True)
+    rank_P = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[number_P]
+    return _picked(pairs, order[rank_P < most])
+
+
+def _picked(pairs: Pairs, which: Tensor) -> Pairs:
+    return Pairs(pairs.units, pairs.chosen_P[which], pairs.rejected_P[which])

@@ -1,0 +1,135 @@
+"""Process reward models: every turn has a label, and its score is the logit of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from lit_agentrl.checks import require
+from lit_agentrl.rl.binding import bind, tensor_names, try_out
+from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
+from lit_agentrl.rl.preference.reward_losses import UNITS, is_end, shared
+from lit_agentrl.rl.preference.units import trajectory_units
+
+_ROUNDING = 1e-4  # of labels that were told as differences
+
+
+def so_far(*, reward_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
+    """What the trajectory has come to by each token, (B, T): the points (or label) of all turns up to there.
+
+    With ``data=stepwise`` it is the label of the turn.  At turn ends it must be in [0, 1].
+    """
+    is_before_BB = (trajectory_B[:, None] == trajectory_B) & (first_turn_B[:, None] > first_turn_B)
+    before_B = (is_before_BB * reward_BT.sum(1)).sum(1)
+    return before_B[:, None] + reward_BT.cumsum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSteps(Objective):
+    """``mean over turns of the binary cross-entropy of r_k and the label``: a process reward model.
+
+    ``r_k``, the score after turn k, is the logit of P(label | the episode up to turn k).  With the outcome of the
+    episode as label of each of its turns it learns how likely success is from there on, by whoever was recorded.
+    Labels of people, or shares of continuations that succeed, are in [0, 1].
+
+    Attributes:
+        name: for messages.
+        label: returns (B,), True where the trajectory came to something, see ``unpaired.py``; or (B, T), see `so_far`.
+        last: the last turn of each trajectory alone: an outcome reward model.
+    """
+
+    unit: ClassVar[str | None] = "trajectory_B"
+    reads: ClassVar[tuple[str, ...]] = SCORES
+    name: str
+    label: Callable[..., Tensor]
+    last: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the switch."""
+        require(isinstance(self.last, bool), "last", self.last, "true or false")
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        return "logit"
+
+    @property
+    def requirements(self) -> Requirements:
+        return Requirements(min_members=2 if "group_B" in tensor_names(self.label) else 1)
+
+    def needs(self, tensor: str) -> bool:
+        """What the label takes, and what tells where turns end."""
+        return tensor in (*UNITS, "is_turn_end_BT", *tensor_names(self.label))
+
+    def try_out(self, rows: Mapping[str, Tensor]) -> None:
+        """Runs the label once."""
+        is_of_turns = "reward_BT" in tensor_names(self.label)
+        try_out("label", self.label, Tensor, rows, "BT" if is_of_turns else "B")
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Labels, and the tokens that are scored.
+
+        Raises:
+            ValueError: a label is not in [0, 1].
+        """
+        good = bind(self.label, tensors).float()
+        good_BT = good if good.dim() > 1 else good[:, None].expand_as(tensors["is_action_BT"]).clone()
+        is_end_BT = (
+            tensors["is_turn_end_BT"] & tensors["is_action_BT"] & ~tensors["return_B"].isnan()[:, None]
+        )
+        if self.last:
+            is_end_BT = is_end_BT & is_end(bind(trajectory_units, tensors), tensors["is_action_BT"])
+        good_A = good_BT[is_end_BT]
+        if len(wrong := good_A[(good_A < -_ROUNDING) | (good_A > 1 + _ROUNDING)]):
+            raise ValueError(
+                f"a turn is labelled {float(wrong[0]):g}, and algo={self.name} takes labels in [0, 1]; "
+                "algo/label=above makes them of returns"
+            )
+        return {
+            "is_scored_BT": is_end_BT,
+            "good_BT": good_BT.clamp(0, 1),
+            "good_share": good_A.sum() / is_end_BT.sum().clamp(min=1),
+        }
+
+    def count(self, tensors: Tensors) -> Tensors:
+        """Turns that are scored."""
+        return {"num_compared": (tensors["is_scored_BT"] & tensors["is_action_BT"]).sum()}
+
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """The share of these turns."""
+        is_scored_BT = tensors["is_scored_BT"] & tensors["is_action_BT"]
+        score_A = tensors["score_BT"][is_scored_BT].double()
+        good_A = tensors["good_BT"][is_scored_BT].double()
+        loss = binary_cross_entropy_with_logits(score_A, good_A, reduction="sum")
+        with torch.no_grad():
+            chance_A, count = score_A.sigmoid(), score_A.new_tensor(float(len(score_A)))
+            metrics = {
+                "step_accuracy": torch.stack([((score_A > 0) == (good_A > 0.5)).double().sum(), count]),
+                "step_chance": torch.stack([chance_A.sum(), count]),
+                "step_brier": torch.stack([(chance_A - good_A).square().sum(), count]),
+            }
+        return shared(loss, tensors), metrics
+
+
+def step_metrics(steps: Mapping[str, Tensor]) -> dict[str, float]:
+    """Squared error of ``sigmoid(score)`` at turn ends, beside that of the best number for each number of turns.
+
+    A model that is no better than the second has learnt what turn it is, and nothing else.
+
+    Args:
+        steps: ``score``, ``turn`` and ``good`` (1 or 0) of each scored token, (A,).
+    """
+    good_A = steps["good"].double()
+    if not len(good_A):
+        return {}
+    _, turn_A = torch.unique(steps["turn"], return_inverse=True)
+    count_K = torch.bincount(turn_A).double()
+    mean_K = good_A.new_zeros(len(count_K)).index_add_(0, turn_A, good_A) / count_K
+    return {
+        "step_brier": float((steps["score"].sigmoid() - good_A).square().mean()),
+        "step_brier_of_turn": float((mean_K[turn_A] - good_A).square().mean()),
+    }

@@ -1,0 +1,1 @@
+"""Pools of environments, in this process or in others."""

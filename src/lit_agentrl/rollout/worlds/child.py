@@ -1,0 +1,181 @@
+"""Environments in a process of their own: replaced where it hangs or dies, its other episodes played again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from lit_agentrl.envs.base import Task
+from lit_agentrl.rollout.worlds.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out, worn_out
+
+_START_S = 120.0  # for the imports of a new process
+_END_S = 2.0  # for one that has closed its connection, so that its own exit code is told
+_UNSENT = (
+    "hosting.where=process: the game cannot be sent to a process ({reason}); define it at the top level of a "
+    "module, or set hosting.where=thread"
+)
+_RUN = "import sys; sys.path[:] = {path!r}; from lit_agentrl.rollout.worlds.child import main; main({file})"
+
+
+class Child:
+    """Asks the environments of one process; used by one thread.
+
+    The process is started without the program's main module, so that a worker need not import torch.  What it
+    sends back is JSON.
+
+    Args:
+        task: the game.
+        probes: see `Seats`.
+        may_restart: counts a process that must be replaced, and is told why; False: it may not be.
+    """
+
+    def __init__(self, task: Task, probes: Probes, may_restart: Callable[[str], bool]) -> None:
+        self._task, self._hosting, self._probes = task, task.hosting, probes
+        self._may_restart = may_restart
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._broken = ""  # why no process is started any more
+        self._told: dict[int, list[Call]] = {}  # reset and steps of the living episodes
+        self._seated: set[int] = set()  # those of them that this process knows
+
+    def __call__(self, call: Call) -> Answer | None:
+        """Carry out a call; an episode of a process that is gone is first played again up to it."""
+        if call.kind == "release":
+            self._told.pop(call.key, None)
+            if call.key in self._seated:
+                self._seated.discard(call.key)
+                self._ask(call)
+            return None
+        if call.kind == "reset":
+            self._told[call.key] = []
+        missed = [] if call.key in self._seated else self._told[call.key]
+        answer = Answer()
+        for each in (*missed, call):
+            answer = self._ask(each)
+            if answer.error:
+                break
+        if call.kind != "look":  # which changes nothing
+            self._told[call.key].append(call)
+        return answer
+
+    def forget(self, key: int) -> None:
+        """Nothing: a process that hangs is killed by the thread that waits for it."""
+
+    def abort(self) -> None:
+        """End a process that hangs, which its thread then sees."""
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._connection is not None:
+            self._connection.close()  # which it reads as the end
+            self._connection = None
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=5.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _ask(self, call: Call) -> Answer:
+        if self._broken:
+            return Answer(error=self._broken)
+        limit = limit_of(self._hosting, call)
+        try:
+            if self._connection is None:
+                self._start()
+            if self._broken:
+                return Answer(error=self._broken)
+            assert self._connection is not None
+            self._connection.send_bytes(pickle.dumps(call))
+            if not self._connection.poll(limit):
+                assert limit is not None
+                self._replace("hung")
+                return timed_out(call, limit)
+            answer = Answer.from_plain(json.loads(self._connection.recv_bytes()))
+        except (EOFError, OSError) as error:
+            code = self._replace("died", patience_s=_END_S)
+            return Answer(error=f"WorkerDied: exit code {code} during {call.kind} ({type(error).__name__})")
+        self._seated.add(call.key)  # also where the game failed: it is to be closed
+        return answer
+
+    def _start(self) -> None:
+        try:
+            first = pickle.dumps((self._task, dict(self._probes), self._hosting.max_memory_mb))
+        except Exception as error:  # pickling runs the objects' own code, which may raise anything
+            self._broken = _UNSENT.format(reason=f"{type(error).__name__}: {error}")
+            return
+        ours, theirs = socket.socketpair()
+        command = _RUN.format(path=sys.path, file=theirs.fileno())
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", command], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+        )  # fmt: skip
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self._connection.send_bytes(first)
+        if not self._connection.poll(_START_S):
+            raise EOFError
+        if reason := self._connection.recv_bytes().decode():
+            self._broken = _UNSENT.format(reason=reason)
+
+    def _replace(self, why: str, patience_s: float = 0.0) -> int | None:
+        """Kill what hangs or does not end by itself; the next call starts another process.  Its exit code."""
+        code = None
+        if self._process is not None:
+            try:
+                code = self._process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                code = self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+        self._seated.clear()
+        if not self._may_restart(f"{why} (exit code {code})"):
+            self._broken = worn_out(self._hosting)
+        return code
+
+
+def main(file: int) -> None:
+    """The process: answers calls until its parent is gone."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(file)
+    try:
+        task, probes, max_memory_mb = pickle.loads(connection.recv_bytes())
+    except Exception as error:  # importing a user's module can fail in any way
+        connection.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        return
+    if max_memory_mb is not None:
+        size = max_memory_mb * 2**20
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    seats = Seats(task, probes)
+    connection.send_bytes(b"")  # nothing is wrong
+    try:
+        while True:
+            answer = serve(seats, pickle.loads(connection.recv_bytes())) or Answer()
+            try:
+                text = json.dumps(answer.to_plain())
+            except (TypeError, ValueError) as error:  # a game that says what is no JSON fails alone
+                text = json.dumps(Answer(error=f"{type(error).__name__}: {error}").to_plain())
+            connection.send_bytes(text.encode())
+    except (EOFError, ConnectionResetError, BrokenPipeError):
+        seats.close()
+
+
+def _end_with(parent: int) -> None:
+    """End when the parent does, also while a game hangs."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(0)

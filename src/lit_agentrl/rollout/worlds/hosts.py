@@ -1,0 +1,52 @@
+"""What a worker thread of a pool of environments asks: environments of its own, or what stands in for them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lit_agentrl.envs.hosting import Hosting
+from lit_agentrl.rollout.worlds.seats import Answer, Call, Seats, serve, worn_out
+
+
+class Host(Protocol):
+    """Carries calls out; a process is one too."""
+
+    def __call__(self, call: Call) -> Answer | None: ...
+    def forget(self, key: int) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class InThread:
+    """Environments that live in the worker's thread."""
+
+    def __init__(self, seats: Seats) -> None:
+        self._seats = seats
+
+    def __call__(self, call: Call) -> Answer | None:
+        if call.key not in self._seats.envs and call.kind != "reset":
+            return None  # it was given up
+        return serve(self._seats, call)
+
+    def forget(self, key: int) -> None:
+        self._seats = self._seats.without(key)
+
+    def abort(self) -> None:
+        """Nothing: a thread cannot be stopped."""
+
+    def close(self) -> None:
+        self._seats.close()
+
+
+class Broken:
+    """What stands where too many workers had to be replaced."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._error = worn_out(hosting)
+
+    def __call__(self, call: Call) -> Answer | None:
+        return None if call.kind == "release" else Answer(error=self._error)
+
+    def forget(self, key: int) -> None: ...  # nothing is held
+    def abort(self) -> None: ...
+    def close(self) -> None: ...

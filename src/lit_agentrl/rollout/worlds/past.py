@@ -1,0 +1,124 @@
+"""A game brought to where an episode goes on from turns of another: by its state, or played again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lit_agentrl.actions import Actions
+from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Turn
+from lit_agentrl.rollout.worlds.returned import OF_STEP, readable, returned
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How an episode is played, beside the rules of all; see `scheduler.EpisodeSpec`."""
+
+    tries: int = 1
+    feedback: str = ""
+    lessons: str = ""
+    plan_every: int = 0
+
+    def is_plan(self, number: int) -> bool:
+        """Whether the reply of this number is a plan."""
+        return self.plan_every > 0 and number % (self.plan_every + 1) == 0
+
+
+PLAIN = Manner()
+
+
+@dataclass(frozen=True)
+class Before:
+    """Where an episode goes on from turns of another.
+
+    Attributes:
+        played: the actions so far, each part with the noise seed under which it was played.
+        state: of the game then; None: it is played again.
+        observation: what the game showed then.
+    """
+
+    played: tuple[tuple[int, tuple[str, ...]], ...]
+    state: dict[str, Any] | None
+    observation: str
+
+
+def before(turns: Sequence[Turn], noise: Sequence[tuple[int, int]], state: dict[str, Any] | None) -> Before:
+    """How a game gets to where the last of these turns opened.
+
+    Args:
+        turns: the last has no reply yet.
+        noise: from which turn on what is random was keyed by which seed; the last entry is about what comes.
+        state: of the game there, if it has one.
+    """
+    parts = zip(noise[:-1], [start for start, _ in noise[1:]], strict=True)
+    played = tuple(
+        (seed, tuple(action for turn in turns[start:end] for action in turn.actions))
+        for (start, seed), end in parts
+    )
+    return Before(played, state, turns[-1].observation)
+
+
+def row_of(turns: Sequence[Turn]) -> list[int]:
+    """The tokens that the last reply is read after, from the beginning of its row."""
+    first = max((k for k, turn in enumerate(turns) if turn.starts_row), default=0)
+    parts = [part for turn in turns[first:] for part in (turn.prefix_tokens, turn.reply_tokens)]
+    return [int(token) for part in parts for token in part]
+
+
+def go_on(env: World, past: Before, noise_seed: int) -> int:
+    """Bring a game that was reset to where an episode goes on from; the actions that this took.
+
+    Raises:
+        ValueError: played again it shows something else.
+    """
+    steps = 0
+    if past.state is not None:
+        env.load_state_dict(copy.deepcopy(past.state))
+    else:
+        shown = past.observation
+        for number, (noise, actions) in enumerate(past.played):
+            if number:
+                env.rekey(noise)
+            for action in actions:
+                shown = returned("step", env.step(action), OF_STEP)[0]
+                steps += 1
+        if readable(shown) != past.observation:
+            raise ValueError(
+                "played again by its seeds and actions, it shows something else; a game in which episodes branch must "
+                "be repeatable, or have a state (has_state)"
+            )
+    env.rekey(noise_seed)
+    return steps
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where a turn opened: what may be done, how often, and the state of the game where it was asked for."""
+
+    actions: Actions
+    actions_left: int
+    state: dict[str, Any] | None
+
+
+def taken_over(turn: Turn) -> Turn:
+    """A turn of a parent as its own episode's record, which rewards may score otherwise."""
+    return replace(
+        turn, actions=list(turn.actions), reward_parts=dict(turn.reward_parts), probes=dict(turn.probes)
+    )
+
+
+def reopened(turn: Turn) -> Turn:
+    """A turn before its reply."""
+    return Turn(
+        observation=turn.observation,
+        prefix_tokens=turn.prefix_tokens,
+        prefix_segments=turn.prefix_segments,
+        message=turn.message,
+        state_key=turn.state_key,
+        is_plan=turn.is_plan,
+        starts_row=turn.starts_row,
+        probes=dict(turn.probes),
+    )

@@ -1,0 +1,271 @@
+"""A pool of environments under the scheduler: in its own thread, in further threads, or in processes."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosting import Hosting
+from lit_agentrl.rollout.worlds.child import Child
+from lit_agentrl.rollout.worlds.hosts import Broken, Host, InThread
+from lit_agentrl.rollout.worlds.past import Before
+from lit_agentrl.rollout.worlds.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out
+
+_log = logging.getLogger(__name__)
+_SLICE_S = 0.02  # how often threads are asked whether they hang
+_END_S = 5.0  # for all workers together to end
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """When the answers of games are awaited.
+
+    Args:
+        delay: decode steps after its actions at which an answer is due, and awaited only then.  0: at once.
+            Episodes decode on in between, and what is sampled does not depend on the number of workers.
+        wait: False takes answers as they come: nothing waits for a slow game, and a run is not repeatable.
+
+    Raises:
+        ValueError: a negative delay, or one that nothing would read.
+    """
+
+    delay: int = 0
+    wait: bool = True
+
+    def __post_init__(self) -> None:
+        require_whole("delay", self.delay, 0)
+        require(isinstance(self.wait, bool), "wait", self.wait, "true or false")
+        if not self.wait and self.delay:
+            raise ValueError(f"delay={self.delay} means nothing where wait=false; set it to 0")
+
+
+class EnvPool(Protocol):
+    """Environments of one game; answers arrive in ``inbox`` as (key, Answer)."""
+
+    def ask(self, call: Call) -> None:
+        """Ask the environment of an episode; every reset and step is answered once."""
+
+    def check(self) -> None:
+        """Give up environments that hang."""
+
+    def close(self) -> None:
+        """Stop workers and close environments."""
+
+
+Inbox = queue.SimpleQueue[tuple[int, Answer]]
+
+
+def make_pool(task: Task, probes: Probes, inbox: Inbox) -> EnvPool:
+    """The pool that a game's ``hosting`` describes."""
+    if task.hosting.where == "inline":
+        return Inline(task, probes, inbox)
+    return Workers(task, probes, inbox)
+
+
+class Inline:
+    """Environments that answer in the calling thread."""
+
+    def __init__(self, task: Task, probes: Probes, inbox: Inbox) -> None:
+        self._seats = Seats(task, probes)
+        self._inbox = inbox
+
+    def ask(self, call: Call) -> None:
+        if (answer := serve(self._seats, call)) is not None:
+            self._inbox.put((call.key, answer))
+
+    def check(self) -> None: ...  # who calls is who would hang
+
+    def close(self) -> None:
+        self._seats.close()
+
+
+class Workers:
+    """Threads that hold environments, each in itself or in a process of its own."""
+
+    def __init__(self, task: Task, probes: Probes, inbox: Inbox) -> None:
+        self._task, self._probes, self._inbox = task, probes, inbox
+        self._hosting = task.hosting
+        self._workers: list[_Worker] = []
+        self._of_key: dict[int, int] = {}
+        self._restarts_left = self._hosting.restarts
+        self._lock = threading.Lock()
+
+    def ask(self, call: Call) -> None:
+        if call.kind == "reset":
+            load = [0] * self._hosting.workers
+            for index in self._of_key.values():
+                load[index] += 1
+            self._of_key[call.key] = index = load.index(min(load))
+            if index == len(self._workers):  # as many as are of use
+                self._workers.append(self._start())
+        self._workers[self._of_key[call.key]].calls.put(call)
+        if call.kind == "release":
+            del self._of_key[call.key]
+
+    def may_restart(self, why: str) -> bool:
+        """Count a worker that must be replaced, and tell of it."""
+        with self._lock:
+            self._restarts_left -= 1
+            left = self._restarts_left
+        if left >= 0:
+            most = self._hosting.restarts
+            _log.warning(
+                "a worker of game %s %s and is replaced (%d of hosting.restarts=%d)",
+                self._task.name, why, most - left, most,
+            )  # fmt: skip
+        return left >= 0
+
+    def check(self) -> None:
+        if self._hosting.where == "thread":
+            for index, worker in enumerate(self._workers):
+                if worker.give_up():
+                    self._workers[index] = self._start(worker)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.calls.put(None)
+        ends = time.monotonic() + _END_S
+        for worker in self._workers:
+            worker.join(timeout=max(0.0, ends - time.monotonic()))
+            if worker.is_alive():
+                worker.host.abort()
+        self._workers, self._of_key = [], {}
+
+    def _start(self, before: _Worker | None = None) -> _Worker:
+        hosting = self._hosting
+        if before is not None:
+            host = before.host if self.may_restart("hung") else Broken(hosting)
+            worker = _Worker(host, hosting, self._inbox, before.calls)
+        elif hosting.where == "process":
+            worker = _Worker(Child(self._task, self._probes, self.may_restart), hosting, self._inbox)
+        else:
+            worker = _Worker(InThread(Seats(self._task, self._probes)), hosting, self._inbox)
+        worker.start()
+        return worker
+
+
+class _Worker(threading.Thread):
+    """Carries out one call after the other."""
+
+    def __init__(
+        self, host: Host, hosting: Hosting, inbox: Inbox, calls: queue.SimpleQueue[Call | None] | None = None
+    ) -> None:
+        super().__init__(daemon=True, name="world")
+        self.host = host
+        self.calls: queue.SimpleQueue[Call | None] = calls or queue.SimpleQueue()
+        self._hosting, self._inbox = hosting, inbox
+        self._guard = threading.Lock()
+        self._now: tuple[Call, float] | None = None  # the call under way, and when it began
+        self._is_given_up = False
+
+    def run(self) -> None:
+        while (call := self.calls.get()) is not None:
+            with self._guard:
+                self._now = (call, time.monotonic())
+            try:
+                answer = self.host(call)
+            except BaseException as error:  # also a panic of Rust: nobody may wait for ever
+                answer = Answer(error=f"{type(error).__name__}: {error}")
+            with self._guard:
+                self._now = None
+                if self._is_given_up:
+                    return
+                if answer is not None and call.kind != "release":  # of which nobody awaits an answer
+                    self._inbox.put((call.key, answer))
+        self.host.close()
+
+    def give_up(self) -> bool:
+        """Whether the call under way takes too long; it is answered here then, and this thread left behind."""
+        with self._guard:
+            if self._now is None:
+                return False
+            call, began = self._now
+            limit = limit_of(self._hosting, call)
+            if limit is None or time.monotonic() - began < limit:
+                return False
+            self._is_given_up = True
+        self.host.forget(call.key)
+        if call.kind != "release":
+            self._inbox.put((call.key, timed_out(call, limit)))
+        return True
+
+
+class Desk:
+    """The pools of all games of a run, and the answers that have arrived.
+
+    Args:
+        tasks: the run's games.
+        probes: see `Seats`.
+    """
+
+    def __init__(self, tasks: Sequence[Task], probes: Probes) -> None:
+        self._tasks, self._probes = tasks, probes
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._pools: dict[int, EnvPool] = {}
+        self._of_key: dict[int, EnvPool] = {}
+        self._arrived: dict[int, Answer] = {}
+
+    def reset(
+        self, key: int, task: int, *, split: str, seed: int, noise_seed: int, before: Before | None = None,
+        saves: bool = False,
+    ) -> None:  # fmt: skip
+        """Begin an episode of a game; see `Seats.reset`."""
+        if task not in self._pools:
+            self._pools[task] = make_pool(self._tasks[task], self._probes, self._inbox)
+        self._of_key[key] = self._pools[task]
+        self._of_key[key].ask(Call("reset", key, (split, seed, noise_seed, before, saves)))
+
+    def step(self, key: int, actions: Sequence[str]) -> None:
+        """Play the actions of a reply."""
+        self._of_key[key].ask(Call("step", key, (tuple(actions),)))
+
+    def look(self, key: int, at: Look) -> None:
+        """Have a function look at the environment of an episode, where that lives."""
+        self._of_key[key].ask(Call("look", key, (at,)))
+
+    def release(self, key: int, *, is_broken: bool) -> None:
+        """An episode is over."""
+        self._of_key.pop(key).ask(Call("release", key, (is_broken,)))
+
+    def poll(self, timeout: float | None) -> list[int]:
+        """The episodes whose answers have arrived; waits for one, at most ``timeout`` seconds (None: any time)."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._collect()
+            if self._arrived or (ends is not None and time.monotonic() >= ends):
+                return list(self._arrived)
+            self._wait(None if ends is None else max(0.0, ends - time.monotonic()))
+
+    def take(self, key: int) -> Answer:
+        """The answer of one episode, waited for."""
+        while key not in self._arrived:
+            self._wait(None)
+        return self._arrived.pop(key)
+
+    def close(self) -> None:
+        """Stop all workers and close all environments; the next episodes make new ones."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools, self._of_key, self._arrived = {}, {}, {}
+        self._inbox = queue.SimpleQueue()
+
+    def _collect(self) -> None:
+        for pool in self._pools.values():  # an engine that goes on writing leaves no time to wait, below
+            pool.check()
+        while not self._inbox.empty():
+            self._arrived.update([self._inbox.get()])
+
+    def _wait(self, timeout: float | None) -> None:
+        try:
+            key, answer = self._inbox.get(timeout=_SLICE_S if timeout is None else min(timeout, _SLICE_S))
+            self._arrived[key] = answer
+        except queue.Empty:
+            for pool in self._pools.values():
+                pool.check()

@@ -1,0 +1,284 @@
+"""Environments of one game in one place, and what they say; imports neither torch nor an engine."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from lit_agentrl.actions import Actions, ToolSpec
+from lit_agentrl.checks import blamed
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosting import Hosting
+from lit_agentrl.envs.world import World
+from lit_agentrl.rollout.worlds.past import Before, go_on
+from lit_agentrl.rollout.worlds.returned import (
+    OF_STEP,
+    cost_of,
+    finite,
+    is_solved,
+    points,
+    readable,
+    returned,
+)
+
+_log = logging.getLogger(__name__)
+Probes = Mapping[str, Callable[[Any, str], float]]
+Look = Callable[[World, str], str | None]  # of an environment and what it shows
+
+
+@dataclass
+class Step:
+    """One action that was played, and what it earned."""
+
+    action: str
+    reward: float
+    reward_parts: dict[str, float]
+    is_valid: bool
+    cost: float | None = None
+
+
+@dataclass
+class Answer:
+    """What a game says to a reset, or to the actions of one reply.
+
+    Attributes:
+        observation: what it shows now; None: as before.
+        actions, state_key, probes: of the state now, unless the game is over.
+        steps: the actions played, up to the one that ended the game or broke it.
+        error: what it raised; the episode has failed.
+        timed_out: ``error`` says that it took too long; also of a game that raises `TimeoutError` itself.
+        seconds, calls: that resets and steps took, and how many there were.
+        instance_id, rules, system_text: after a reset.
+        found: what a `Look` says.
+    """
+
+    observation: str | None = None
+    actions: Actions | None = None
+    state_key: int = 0
+    probes: dict[str, float] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    ended: bool = False
+    success: bool = False
+    error: str = ""
+    timed_out: bool = False
+    seconds: float = 0.0
+    calls: int = 0
+    instance_id: str = ""
+    rules: str = ""
+    system_text: str | None = None
+    found: str | None = None
+    state: dict[str, Any] | None = None  # of the game now, where it is asked for and has one
+
+    def to_plain(self) -> dict[str, Any]:
+        """In plain JSON values: what a worker process sends is data, and executes nothing."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Answer:
+        """Inverse of :meth:`to_plain`."""
+        if (kinds := plain["actions"]) is not None:
+            tools = tuple(ToolSpec(**tool) for tool in kinds["tools"])
+            plain["actions"] = Actions(kinds["format"], tuple(kinds["names"]), tools)
+        plain["steps"] = [Step(**step) for step in plain["steps"]]
+        return cls(**plain)
+
+
+class Seats:
+    """The environments of one game, by the episode that plays in each; they are kept for further episodes.
+
+    Args:
+        task: the game.
+        probes: measured before every turn of training episodes.
+    """
+
+    def __init__(self, task: Task, probes: Probes) -> None:
+        self._task = task
+        self._probes = probes
+        self.envs: dict[int, tuple[str, World]] = {}  # split and environment of each episode
+        self._shown: dict[int, str] = {}
+        self._spare: dict[str, list[World]] = {}
+        self._saving: set[int] = set()  # episodes that others may go on from
+
+    def reset(
+        self,
+        key: int,
+        split: str,
+        seed: int,
+        noise_seed: int,
+        before: Before | None = None,
+        saves: bool = False,
+    ) -> Answer:
+        """Start episode ``key``; whatever a user's game raises is that episode's failure, not the run's.
+
+        ``before``: it goes on from there, and what is random from then on is keyed by ``noise_seed``.  ``saves``:
+        answers hold the state of a game that has one.
+        """
+        spare = self._spare.setdefault(split, [])
+        answer = Answer(calls=1)
+        try:
+            env = spare.pop() if spare else self._task.make(split)
+            self.envs[key] = (split, env)
+            started = time.perf_counter()
+            try:
+                first = noise_seed if before is None else before.played[0][0]
+                given = env.reset(seed=seed, options={"noise_seed": first})
+                answer.observation, info = returned("reset", given, "observation, info")
+                if before is not None:
+                    answer.calls += go_on(env, before, noise_seed)
+                    answer.observation = before.observation
+            finally:
+                answer.seconds = time.perf_counter() - started
+            if saves:
+                self._saving.add(key)
+            self._shown[key] = answer.observation = readable(answer.observation)
+            answer.instance_id = str(info.get("instance_id", ""))
+            answer.rules, answer.system_text = env.rules, env.system_text
+            self._look(key, answer)
+        except (Exception, SystemExit) as error:
+            answer.error, answer.timed_out = (
+                f"{type(error).__name__}: {error}",
+                isinstance(error, TimeoutError),
+            )
+        return answer
+
+    def step(self, key: int, actions: Sequence[str]) -> Answer:
+        """Play the actions of one reply, up to the end of the game."""
+        _, env = self.envs[key]
+        answer, results = Answer(), []  # type: Answer, list[str]
+        try:
+            shows_all = len(actions) > 1 and env.action_format() == "tools"
+            for action in actions:
+                answer.calls += 1
+                started = time.perf_counter()
+                try:
+                    given = env.step(action)
+                finally:
+                    answer.seconds += time.perf_counter() - started
+                observation, reward, terminated, truncated, info = returned("step", given, OF_STEP)
+                results.append(
+                    readable(observation)
+                )  # of calls each result is shown, of moves what stands then
+                answer.observation = self._shown[key] = "\n".join(results) if shows_all else results[-1]
+                reward = finite("reward", reward)
+                parts = points(info, reward)
+                is_valid = bool(info.get("action_is_valid", True))
+                answer.steps.append(Step(action, reward, parts, is_valid, cost_of(info)))
+                if terminated or truncated:
+                    answer.ended, answer.success = True, is_solved(info)
+                    return answer
+            self._look(key, answer)
+        except (Exception, SystemExit) as error:  # as in reset()
+            answer.error, answer.timed_out = (
+                f"{type(error).__name__}: {error}",
+                isinstance(error, TimeoutError),
+            )
+        return answer
+
+    def look(self, key: int, at: Look) -> Answer:
+        """What a function finds in the environment of an episode."""
+        try:
+            return Answer(found=at(self.envs[key][1], self._shown[key]))
+        except (Exception, SystemExit) as error:  # as in reset()
+            return Answer(error=f"{type(error).__name__}: {error}")
+
+    def release(self, key: int, *, is_broken: bool) -> None:
+        """The episode is over; an environment that failed is not used again."""
+        if key not in self.envs:  # it could not be made
+            return
+        split, env = self.envs.pop(key)
+        self._shown.pop(key, None)
+        self._saving.discard(key)
+        if is_broken:
+            _close(env)
+        else:
+            self._spare[split].append(env)
+
+    def without(self, key: int) -> Seats:
+        """All environments but one that hangs: what it does later is done to this object, and reaches no episode."""
+        others = Seats(self._task, self._probes)
+        others.envs, others._shown, others._spare = dict(self.envs), dict(self._shown), self._spare
+        others.envs.pop(key, None)  # it may hang before it is there, or when it is released
+        others._shown.pop(key, None)
+        others._saving = set(self._saving)
+        return others
+
+    def close(self) -> None:
+        """Close all environments; the next episodes make new ones."""
+        for env in [
+            *(env for _, env in self.envs.values()),
+            *(e for spare in self._spare.values() for e in spare),
+        ]:
+            _close(env)
+        self.envs.clear()
+        self._spare.clear()
+
+    def _look(self, key: int, answer: Answer) -> None:
+        split, env = self.envs[key]
+        answer.actions, answer.state_key = env.actions(), int(env.state_key())
+        if key in self._saving and env.has_state:
+            answer.state = copy.deepcopy(env.state_dict())  # which may share parts with the game that goes on
+        if split == "train":
+            for name, probe in self._probes.items():
+                with blamed(f"reward.{name}"):
+                    answer.probes[name] = float(probe(env, self._shown[key]))
+
+
+def _close(env: World) -> None:
+    try:
+        env.close()
+    except Exception as error:  # a game's own code; its episode is over, so the run need not be
+        _log.warning("a game of class %s could not be closed: %s", type(env).__name__, error)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked of an environment."""
+
+    kind: Literal["reset", "step", "look", "release"]
+    key: int
+    arguments: tuple[object, ...] = ()
+
+
+def random_action(env: World, observation: str, *, rng: np.random.Generator) -> str | None:
+    """A legal action; None: how to play at random is not known.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    action = env.random_action(rng)
+    if not isinstance(action, str | None):
+        raise ValueError(f"random_action must give a text or None, not {action!r}")
+    return action
+
+
+def serve(seats: Seats, call: Call) -> Answer | None:
+    """Carry a call out."""
+    if call.kind == "release":
+        seats.release(call.key, is_broken=bool(call.arguments[0]))
+        return None
+    return getattr(seats, call.kind)(call.key, *call.arguments)  # type: ignore[no-any-return]
+
+
+def limit_of(hosting: Hosting, call: Call) -> float | None:
+    """Seconds that a call may take; a look, and closing a game that failed, take no longer than a step."""
+    return hosting.reset_timeout_s if call.kind == "reset" else hosting.step_timeout_s
+
+
+def worn_out(hosting: Hosting) -> str:
+    """What is said where workers may not be replaced any more."""
+    return (
+        f"hosting.restarts={hosting.restarts} workers were replaced, since they died or hung; no more are: mend the "
+        "game, or raise it"
+    )
+
+
+def timed_out(call: Call, limit: float) -> Answer:
+    """What is said for a game that says nothing."""
+    option = "reset_timeout_s" if call.kind == "reset" else "step_timeout_s"
+    return Answer(error=f"hosting.{option}={limit:g} passed without an answer", timed_out=True)

@@ -1,0 +1,1 @@
+"""Start, continue and record training runs."""

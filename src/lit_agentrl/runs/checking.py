@@ -1,0 +1,155 @@
+"""Composing and checking every run that a command asks for, before the first one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.build.overlap import refuse_contradictions
+from lit_agentrl.checks import require
+from lit_agentrl.config import composition, libraries
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import as_names, check_overrides, flag_values
+from lit_agentrl.config.own_configs import check_folders
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.runs import run_folder
+from lit_agentrl.runs.sweeps import sweepers
+
+if TYPE_CHECKING:
+    from lit_agentrl.build.parts import Parts
+
+_OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections that no part is made of
+
+
+class Checked(NamedTuple):
+    """A job that makes sense.
+
+    Attributes:
+        config: all of it, but for Hydra's own node.
+        described: what its parts are made of.
+        parts: made of that.
+        place: the option that names the folder of the command, and that folder.
+    """
+
+    config: DictConfig
+    described: dict[str, Any]
+    parts: Parts
+    place: tuple[str, Path]
+
+
+def own_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those of ``--config-dir``, and what makes ``compose`` find configs in them.
+
+    Raises:
+        UserError: one is not a folder, or has a file of a name that is shipped.
+    """
+    folders = flag_values(flags, "--config-dir", "-cd")
+    search = composition.search_path(folders)
+    check_folders(folders)
+    return folders, search
+
+
+def is_printing(flags: Sequence[str]) -> bool:
+    """Whether the command shows its config, instead of beginning what it says."""
+    return bool(flag_values(flags, "--cfg", "-c", "--info", "-i")) or "--info" in flags or "-i" in flags
+
+
+def check(
+    flags: Sequence[str],
+    overrides: Sequence[str],
+    *,
+    plan: sweepers.Plan | None = None,
+    is_new: bool = True,
+) -> list[Checked]:
+    """Compose every job of the command and make its parts, before the first begins.
+
+    Args:
+        flags: such as ``--config-dir``, with their values.
+        overrides: as typed.
+        plan: of a sweep.
+        is_new: whether its folder must be; else it goes on there.
+
+    Returns:
+        Each job that was checked; none where the command only prints.
+
+    Raises:
+        UserError: an unknown group, option or key, naming the nearest valid ones.
+        ValueError: a value that makes no sense.
+    """
+    overrides = as_names(overrides)
+    check_overrides(overrides, is_multirun=plan is not None)
+    folders, search = own_folders(flags)
+    listed = plan.jobs if plan else [list(overrides)]
+    jobs = [composition.compose_job("train", job, search) for job in listed]
+    if is_printing(flags):
+        return []
+    place = run_folder.chosen(jobs[0], is_multirun=plan is not None)
+    if is_new:
+        run_folder.require_new(*place)
+    if plan:
+        run_folder.require_apart(jobs, is_new=is_new)
+        if plan.is_whole:
+            _refuse_twice(listed)
+        else:
+            sweepers.require_one_value(jobs)
+    libraries.load()
+    from lit_agentrl.build.idle import refuse_idle
+    from lit_agentrl.build.parts import build_parts
+
+    checked: list[Checked] = []
+    for job, cfg in zip(listed, jobs, strict=True):
+        OmegaConf.set_struct(cfg, False)
+        del cfg["hydra"]
+        cfg.run_dir = "."  # Hydra chooses it when the run begins
+        check_config(job, cfg)
+        described = _described(cfg)
+        checked.append(Checked(cfg, described, build_parts(cfg, composition.task_loader(folders)), place))
+    refuse_idle(overrides, [(job.config, job.parts) for job in checked])
+    return checked
+
+
+def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
+    """Refuse a sweep with two equal runs, which would be equal to the bit and count twice in a report.
+
+    Raises:
+        UserError: naming their options.
+    """
+    seen: set[tuple[str, ...]] = set()
+    for job in map(tuple, jobs):
+        if job in seen:
+            told = " ".join(text for text in job if not text.startswith("hydra."))
+            raise UserError(f"-m: several runs have the options {told}; give each value once")
+        seen.add(job)
+
+
+def check_config(job: Sequence[str], cfg: DictConfig) -> None:
+    """Check what shows before anything is made.
+
+    Args:
+        job: the overrides of a run.
+        cfg: its config, without Hydra's own node.
+
+    Raises:
+        UserError: naming the option.
+    """
+    for option in ("traceback", "eval_cache"):
+        require(isinstance(cfg[option], bool), option, cfg[option], "true or false")
+    refuse_contradictions(job, cfg)
+    check_targets(cfg)
+
+
+def _described(cfg: DictConfig) -> dict[str, Any]:
+    """What parts are made of: a config without what only a run knows, or only its trainer reads."""
+    told = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(told, dict)
+    return {str(name): section for name, section in told.items() if name not in _OF_A_RUN}
+
+
+def parts_of(cfg: DictConfig, checked: list[Checked]) -> Parts | None:
+    """Those that were made when this job was checked, given out once; None where one depends on the run folder."""
+    OmegaConf.resolve(cfg)
+    place = next((i for i, job in enumerate(checked) if job.described == _described(cfg)), None)
+    return None if place is None else checked.pop(place).parts

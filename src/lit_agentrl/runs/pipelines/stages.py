@@ -1,0 +1,268 @@
+"""Running a pipeline: one process a stage, what is done is left as it is, and what was begun goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lit_agentrl import screen
+from lit_agentrl.checks import require_whole
+from lit_agentrl.config.composition import compose_job, hydra_ready
+from lit_agentrl.config.errors import UserError, did_you_mean, nearest
+from lit_agentrl.config.overrides import check_overrides, parse, written
+from lit_agentrl.config.run_options import options_of, options_of_model
+from lit_agentrl.data.row_folder import open_labels
+from lit_agentrl.files import write_atomic
+from lit_agentrl.runs.ownership import LOCK, owned
+from lit_agentrl.runs.pipelines.recipes import CONFIG, Given, Recipe, Stage, planned, read
+from lit_agentrl.runs.sweeps import continuing
+
+RECORD = "pipeline.json"
+_OF_STAGE = re.compile(r"([a-z][a-z0-9_]*)\.([^=]*=.*)", re.DOTALL)
+_HANDED = {  # how words begin that are handed on to stages
+    "env": re.compile(r"env\."),
+    "policy": re.compile(r"(model|engine|dialect|prompt|context|worlds|rollout\.max_\w+)[./=]"),
+    "judge": re.compile(r"reward[./=]"),
+}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The commands of a recipe, in one folder.
+
+    Attributes:
+        out: the folder.
+        stages: in order.
+    """
+
+    out: Path
+    stages: Sequence[Stage]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Pipeline:
+        """What these words of a command line ask for; every stage is composed, and nothing is begun.
+
+        Raises:
+            UserError: an unknown option or recipe, or a stage whose options make no sense.
+        """
+        own, handed, by_stage = _apart(words)
+        name = str(own["recipe"])
+        recipe = read(name)
+        _check_asked(name, recipe, handed)
+        if unknown := sorted(set(by_stage) - set(recipe.stages)):
+            hint = did_you_mean(nearest(unknown[0], recipe.stages)) or f"stages: {', '.join(recipe.stages)}"
+            raise UserError(f"unknown option {unknown[0]}.{by_stage[unknown[0]][0]}; {hint}")
+        rounds = recipe.rounds if own["rounds"] is None else own["rounds"]
+        require_whole("rounds", rounds, 1, 99)
+        for key, low in (("prompts", 1), ("members", 1), ("seed", 0)):
+            require_whole(key, own[key], low)
+        given = Given(
+            numbers={key: own[key] for key in ("prompts", "members", "seed")},
+            env=(*written({"env": own["env"]}), *handed["env"]),
+            policy=tuple(handed["policy"]) if _names_model(handed) else ("model=nano", *handed["policy"]),
+            judge=tuple(handed["judge"]),
+            own={key: tuple(value) for key, value in by_stage.items()},
+        )
+        out = Path(str(own["out"]))
+        stages = planned(recipe, given, rounds=rounds, out=out)
+        for stage in stages[: len(recipe.stages)]:
+            _compose(stage)
+        return cls(out, stages)
+
+    def run(self) -> Iterator[str]:
+        """Runs what is not done yet.
+
+        Yields:
+            What came of it, in lines for people.
+
+        Raises:
+            UserError: a stage failed; the same command goes on with it.
+        """
+        rounds = self.stages[-1].round
+        begun = self._begun()
+        for stage in self.stages:
+            where = f"round {stage.round} of {rounds}, {stage.name}"
+            if _is_done(stage):
+                yield f"{where}: done, {_result(stage)}"
+                continue
+            yield f"{where}: lit-agentrl {shlex.join([stage.command, *stage.words])}"
+            begun[stage.place] = [*stage.said]
+            with owned(self.out):  # not for longer: each stage owns what it makes
+                write_atomic(self.out / RECORD, json.dumps(begun, indent=1) + "\n")
+            _call(stage, where)
+            yield f"{where}: {_result(stage)}"
+        trained = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
+        yield f"{self.out}: all is done; lit-agentrl report {' '.join(trained)}"
+
+    def _begun(self) -> dict[str, list[str]]:
+        """The words of each stage that has begun here, by its place.
+
+        Raises:
+            UserError: the folder holds something else, or a stage that was begun with other words.
+        """
+        file = self.out / RECORD
+        if not file.exists():
+            if self.out.exists() and any(each.name != LOCK for each in self.out.iterdir()):
+                raise UserError(f"out={self.out} is there and holds no pipeline; name a new folder")
+            return {}
+        try:
+            begun: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+            told = {place: [str(word) for word in words] for place, words in begun.items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise UserError(f"{file} is damaged ({error}); name a new folder") from error
+        for stage in self.stages:
+            there = told.get(stage.place)
+            if there is not None and there != [*stage.said] and (_is_done(stage) or _has_begun(stage)):
+                here = [*stage.said]
+                new = [f"{word} is new" for word in here if word not in there]
+                gone = [f"{word} is missing" for word in there if word not in here]
+                differs = (*new, *gone, "its words are in another order")[0]
+                raise UserError(
+                    f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
+                )
+        return told
+
+
+def _apart(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:
+    """The pipeline's own options; words that are handed on, by what they describe; and those of single stages."""
+    own = {str(key): value for key, value in OmegaConf.load(CONFIG).items_ex(resolve=False)}
+    handed: dict[str, list[str]] = {"env": [], "policy": [], "judge": []}
+    by_stage: dict[str, list[str]] = {}
+    mine: list[str] = []
+    for word in words:
+        kind = next((kind for kind, pattern in _HANDED.items() if pattern.match(word)), None)
+        if kind is not None:
+            handed[kind].append(word)
+        elif of_stage := _OF_STAGE.match(word):
+            by_stage.setdefault(of_stage[1], []).append(of_stage[2])
+        else:
+            mine.append(word)
+    for said in ([*mine, *(word for each in handed.values() for word in each)], *by_stage.values()):
+        check_overrides(said, is_multirun=False)
+    for each in parse(mine):
+        key = each.key_or_group
+        if key not in own or each.is_add() or each.is_delete():
+            hint = did_you_mean(nearest(key, own)) or f"valid: {', '.join(own)}, and STAGE.option=value"
+            raise UserError(f"unknown option {each.input_line}; {hint}")
+        own[key] = each.value()
+    for key in ("recipe", "out"):
+        if own[key] == "???":
+            raise UserError(f"{key} has no value; lit-agentrl pipeline --help says what it is")
+    return own, handed, by_stage
+
+
+def _names_model(handed: Mapping[str, Sequence[str]]) -> bool:
+    return any(word.startswith("model=") for word in handed["policy"])
+
+
+def _check_asked(name: str, recipe: Recipe, handed: Mapping[str, Sequence[str]]) -> None:
+    """Refuse words that no stage reads, and a judge that is missing."""
+    for kind, said in handed.items():
+        if said and not recipe.asks(kind):
+            raise UserError(f"{said[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
+    if recipe.asks("judge") and not handed["judge"]:
+        raise UserError(f"recipe={name} asks a judge; say who: reward=judge reward.judge.engine.url=…")
+
+
+def _compose(stage: Stage) -> None:
+    """Find what makes no sense in the words of a stage, before any stage begins."""
+    words: Sequence[str] = stage.words
+    try:
+        check_overrides(words, is_multirun=False)
+        if stage.command == "label":
+            judge = [word for word in words if _HANDED["judge"].match(word)]
+            options_of("label", [word for word in words if word not in judge])
+            words = judge
+        elif stage.command == "collect":
+            of_model = options_of_model(words, "collect")
+            if of_model is None:
+                options_of("collect", words)
+            words = [] if of_model is None else of_model[1]
+        with hydra_ready():
+            cfg = compose_job("train", words)
+        for section in ("model", "reward"):
+            if missing := OmegaConf.missing_keys(cfg[section]):
+                raise UserError(f"{min(missing)} has no value; set it")
+    except UserError as error:
+        raise UserError(f"stage {stage.name}: {error}") from error
+
+
+def _has_begun(stage: Stage) -> bool:
+    if stage.command == "train":
+        return continuing.has_begun(stage.folder)
+    return open_labels(stage.folder) is not None
+
+
+def _is_done(stage: Stage) -> bool:
+    if stage.command == "train":
+        ended = continuing.ended(stage.folder)
+        return ended is not None and ended["status"] != "failed"
+    folder = open_labels(stage.folder)
+    return folder is not None and folder.is_complete
+
+
+def _call(stage: Stage, where: str) -> None:
+    """Runs the command of a stage to its end.
+
+    Raises:
+        UserError: it ended with an error, which it has told.
+    """
+    words: Sequence[str] = stage.words
+    if stage.command == "train" and _has_begun(stage):
+        words = written({"resume": str(stage.folder)})
+    # a group of its own: an interrupt of the terminal comes here, and from here to it, once
+    child = subprocess.Popen([sys.executable, "-m", "lit_agentrl", stage.command, *words], process_group=0)
+    with _handing_on(child) as caught:
+        status = child.wait()
+    if caught:
+        screen.note(f"interrupted in {where}; the same command goes on there")
+        raise KeyboardInterrupt
+    if status:
+        raise UserError(f"{where} failed; mend what it says, and give the same command: it goes on there")
+
+
+@contextmanager
+def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Around waiting for a process: signals that would end this one go to it, and are noted."""
+    caught: list[int] = []
+
+    def hand_on(number: int, frame: object) -> None:
+        caught.append(number)
+        child.send_signal(number)
+
+    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores one
+    before = {number: signal.signal(number, hand_on) for number in ours}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _result(stage: Stage) -> str:
+    """What a stage has come to, and where."""
+    ended = continuing.ended(stage.folder) if stage.command == "train" else None
+    if ended is None:
+        return str(stage.folder)
+    told = [
+        f"{game['split']} {game['name']} {_shown(game['start'])} → {_shown(game['last'])}"
+        for game in ended["games"]
+        if game["last"] is not None
+    ]
+    return f"success {', '.join(told) or 'not measured'}, {stage.folder}"
+
+
+def _shown(scores: Any) -> str:
+    return "–" if scores is None or scores["success"] is None else f"{scores['success']['mean']:.3f}"

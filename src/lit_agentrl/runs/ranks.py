@@ -1,0 +1,292 @@
+"""The processes of one run: one composes the job, the others are told it and compose nothing themselves.
+
+So all agree on every option and on the run folder, whose name is the time at which the first began.  Where neither
+torchrun nor srun starts the processes, the one that composes starts them and takes no part itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from threading import Timer
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.screen import is_first
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
+WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
+TOLD_S = 5.0  # after which it is said for whom
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every process of a run does.
+
+    Attributes:
+        config: the composed config, interpolations resolved, as YAML; empty where the first process failed.
+        folders: further folders of configs.
+        command: how the run was started, for the record.
+        is_resume: whether the run continues.
+    """
+
+    config: str
+    folders: list[str]
+    command: str
+    is_resume: bool
+
+    @property
+    def cfg(self) -> DictConfig:
+        cfg = OmegaConf.create(self.config)
+        assert isinstance(cfg, DictConfig)
+        OmegaConf.set_struct(cfg, True)
+        return cfg
+
+
+def is_telling() -> bool:
+    """Whether this process speaks to the user, instead of leaving that to the one that started it."""
+    return is_first() and handed() is None
+
+
+def number() -> int:
+    """Of this process among those of the run."""
+    from lightning.pytorch.utilities import rank_zero_only
+
+    return int(getattr(rank_zero_only, "rank", 0))
+
+
+def processes_launched() -> tuple[int, int] | None:
+    """Processes of each machine and number of machines, where torchrun or srun started them; else None."""
+    environ = os.environ
+    if "TORCHELASTIC_RUN_ID" in environ:
+        local, world = int(environ["LOCAL_WORLD_SIZE"]), int(environ["WORLD_SIZE"])
+        return local, world // local
+    if "SLURM_NTASKS" in environ and environ.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        nodes = int(environ.get("SLURM_NNODES", "1"))
+        return int(environ["SLURM_NTASKS"]) // nodes, nodes
+    return None
+
+
+def fit_to_launcher(cfg: DictConfig) -> None:
+    """Let ``trainer.devices`` and ``trainer.num_nodes`` be what torchrun or srun started, if they are not set.
+
+    Raises:
+        UserError: they are set, to something else.
+    """
+    launched = processes_launched()
+    if launched is None:
+        return
+    from lit_agentrl.build.strategy import processes_of
+
+    if (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1):
+        cfg.trainer.devices, cfg.trainer.num_nodes = launched
+    elif processes_of(cfg) != launched:
+        raise UserError(
+            f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: torchrun or srun "
+            f"started {launched[0]} processes on each of {launched[1]} machines; write trainer.devices={launched[0]} "
+            f"trainer.num_nodes={launched[1]}, or neither"
+        )
+
+
+def require_one_process(reason: str) -> None:
+    """Refuse a command that torchrun or srun started several times.
+
+    Raises:
+        UserError: they did.
+    """
+    launched = processes_launched()
+    if launched is not None and launched != (1, 1):
+        count = launched[0] * launched[1]
+        raise UserError(
+            f"{count} processes were started by torchrun or srun, but {reason}; start it without them",
+            is_told=not is_first(),
+        )
+
+
+def share(job: Job, num_nodes: int) -> None:
+    """Called by the first process: the job for all others.
+
+    Args:
+        job: with an empty config, the others end.
+        num_nodes: machines; on each but the first a process started by hand is waiting, unless torchrun or
+            srun started them all.
+
+    Raises:
+        UserError: several machines and no address at which they can meet, or others that do not come.
+    """
+    launched = processes_launched()
+    if launched is None and num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise UserError(
+            f"trainer.num_nodes={num_nodes} needs MASTER_ADDR, MASTER_PORT and NODE_RANK in the environment of "
+            "each machine; torchrun and srun set them"
+        )
+    text = json.dumps(asdict(job))
+    others = num_nodes - 1 if launched is None else launched[0] * launched[1] - 1
+    os.environ[JOB] = text
+    if others > 0:
+        store = _store(is_first=True)
+        store.set("job", text)
+        try:
+            with _awaiting(f"the {others} other processes of the run"):
+                store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
+        except RuntimeError as error:
+            absent = others - store.add("readers", 0)
+            raise UserError(
+                f"{absent} of the {others} other processes did not come for the job within {WAIT_S:g} seconds: "
+                f"{_remedy()}"
+            ) from error
+
+
+def are_started(cfg: DictConfig) -> bool:
+    """Whether this process is one of the run's, instead of having to start them.
+
+    Raises:
+        ValueError: an option of the strategy makes no sense, which is told before several are started, and once.
+    """
+    if "LOCAL_RANK" in os.environ or processes_launched() is not None:
+        return True
+    from lit_agentrl.build.strategy import is_parallel, strategy_of
+
+    return not is_parallel(strategy_of(cfg))  # a class, or a function that makes one
+
+
+def start(cfg: DictConfig) -> None:
+    """Start this machine's processes of the job that was shared or received, and wait for their end.
+
+    Raises:
+        RankFailed: with the first cause.
+        KeyboardInterrupt: they were interrupted.
+        ValueError: ``trainer.devices`` makes no sense.
+    """
+    from lit_agentrl.build.strategy import processes_of
+    from lit_agentrl.strategies import launching
+
+    processes, num_nodes = processes_of(cfg)
+    launching.launch(_further_process(), job=os.environ[JOB], num_nodes=num_nodes, processes=processes)
+
+
+def _further_process() -> list[str]:
+    """What starts one, with the same arguments and the same modules in reach.
+
+    Not the program that runs here, which may be a notebook, or may do more than to train.
+    """
+    code = f"import sys; sys.path[:] = {sys.path!r}; from lit_agentrl.cli.train import main; main()"
+    return [sys.executable, "-c", code, *sys.argv[1:]]
+
+
+def handed() -> Job | None:
+    """The job for which another process started this one by `start`; None if none did."""
+    text = os.environ.get(JOB)
+    launched_as = os.environ.get("TORCHELASTIC_RUN_ID")
+    if text is None or launched_as is None:
+        return None
+    from lit_agentrl.strategies.launching import run_id
+
+    return Job(**json.loads(text)) if launched_as == run_id(text) else None
+
+
+def release(*, is_awaited: bool) -> None:
+    """Called by every process at its end: the others wait no longer for a job that will not come.
+
+    Nothing of the job stays in the environment, from which a later run of the same process, or one that it
+    starts, would take it.
+
+    Args:
+        is_awaited: whether the others call `receive` under this command.
+    """
+    if is_awaited and is_first() and JOB not in os.environ:
+        with suppress(Exception, KeyboardInterrupt):  # why there is no job has been told
+            share(Job("", [], "", False), num_nodes=1)
+    os.environ.pop(JOB, None)
+
+
+@contextmanager
+def _awaiting(whom: str) -> Iterator[None]:
+    """Say for whom this process waits, and how long, where they do not come at once."""
+    environ = os.environ
+    where = f"{environ.get('MASTER_ADDR', '127.0.0.1')}:{environ.get('MASTER_PORT', 'no port')}"
+    told = f"waiting for {whom} at {where} (MASTER_ADDR, MASTER_PORT), for {WAIT_S:g} seconds at most …"
+    timer = Timer(TOLD_S, print, (told,), {"flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _remedy() -> str:
+    """For processes that do not come."""
+    launched = processes_launched()
+    if launched is None:
+        return (
+            "start one process on each machine, with equal MASTER_ADDR and MASTER_PORT and its own NODE_RANK"
+        )
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "see what the others that torchrun started have printed"
+    return (
+        f"SLURM_NTASKS={os.environ['SLURM_NTASKS']} announces {launched[0] * launched[1]} processes; start them with "
+        "srun, or unset SLURM_NTASKS to run one"
+    )
+
+
+def receive() -> Job | None:
+    """Called by every other process that `start` did not start: the job; None where the first could not compose it.
+
+    Raises:
+        UserError: the first one does not come.
+    """
+    try:
+        with _awaiting("the first process of the run"):
+            store = _store(is_first=False)
+            text = store.get("job").decode()
+    except RuntimeError as error:
+        raise UserError(f"the first process of the run gave no job: {_remedy()}") from error
+    store.set(f"read{store.add('readers', 1)}", "1")
+    os.environ[JOB] = text  # for the processes that this one starts on its machine
+    job = Job(**json.loads(text))
+    return job if job.config else None
+
+
+def _store(*, is_first: bool) -> Store:
+    """Where the first process leaves the job: beside the process group's own meeting point, before that opens.
+
+    Raises:
+        UserError: SLURM does not say where.
+    """
+    from lightning.pytorch.plugins.environments import (
+        LightningEnvironment,
+        SLURMEnvironment,
+        TorchElasticEnvironment,
+    )
+    from torch.distributed import PrefixStore, TCPStore
+
+    kinds = (TorchElasticEnvironment, SLURMEnvironment, LightningEnvironment)
+    try:
+        environment = next(kind() for kind in kinds if kind.detect())
+    except RuntimeError as error:  # what SLURM has set is not enough
+        raise UserError(str(error), is_told=not is_first) from error
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    server = TCPStore(
+        environment.main_address,
+        environment.main_port,
+        is_master=is_first and not agent_serves,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=WAIT_S),
+    )
+    return PrefixStore(f"lit_agentrl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+
+
+def describe(folders: Sequence[str], cfg: DictConfig, command: str, *, is_resume: bool) -> Job:
+    """The job of a composed config."""
+    return Job(OmegaConf.to_yaml(cfg, resolve=True), list(folders), command, is_resume)

@@ -1,0 +1,277 @@
+"""What a run leaves behind: totals over its iterations and ``summary.json``."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+from lit_agentrl import __version__
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint
+from lit_agentrl.config.errors import first_line
+from lit_agentrl.envs.levels import Levels
+from lit_agentrl.episode import Outcome
+from lit_agentrl.files import whole_lines
+from lit_agentrl.report import outcomes as by_instance
+from lit_agentrl.report import summary as reports
+from lit_agentrl.report.statistics import wilson_interval
+from lit_agentrl.runs.ownership import FolderInUse, owned
+from lit_agentrl.runs.totals import Totals
+
+PACKAGES = (
+    "torch",
+    "lightning",
+    "transformers",
+    "tokenizers",
+    "hydra-core",
+    "gymnasium",
+    "numpy",
+)
+NOT_COMPARED = (
+    "callbacks",
+    "logger",
+    "run_dir",
+    "resume",
+    "eval_cache",
+    "traceback",
+)  # sections that do not affect learning
+Stage = Literal["start", "best", "last"]
+Status = Literal["completed", "stopped", "collapsed", "failed"]
+
+
+class Measured(Protocol):
+    """What is evaluated, such as games."""
+
+    def levels(self, split: str) -> dict[str, Levels]:
+        """Chance and oracle of each on a split, by name."""
+
+
+class RunRecord:
+    """Collects the scores of a run and writes its ``summary.json``, and ``outcomes.json`` beside it.
+
+    Args:
+        folder: the run folder.
+        games: what the run evaluates, for chance and oracle.
+        totals: the counting callback.
+        command: how the run was started.
+        seed: run seed.
+        planned: iterations asked for.
+        at_start: warnings of its start.
+        warnings: lists of lines told while it runs; read when the summary is written.
+        best: the callback that keeps the best checkpoint, if there is one.
+        is_writing: whether this process writes the file; of several, only the first does.
+    """
+
+    def __init__(
+        self, folder: Path, games: Measured, totals: Totals, *, command: str, seed: int, planned: int,
+        at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
+        is_writing: bool = True,
+    ) -> None:  # fmt: skip
+        self._is_writing = is_writing
+        self._path = folder / "summary.json"
+        self._totals = totals
+        self._at_start, self._warnings = at_start, warnings
+        self._best = best
+        self._fixed: dict[str, Any] = {
+            "command": command,
+            "seed": seed,
+            "versions": {
+                "lit_agentrl": __version__,
+                "python": platform.python_version(),
+                **{package: metadata.version(package) for package in PACKAGES},
+            },
+            "git_revision": git_revision(),
+            "planned_iterations": planned,
+        }
+        self._games: dict[tuple[str, str], reports.Game] = {}
+        self._solved: dict[by_instance.Key, by_instance.Solved] = {}
+        for split in ("val", "test"):
+            for name, level in games.levels(split).items():
+                n = level.episodes
+                self._games[name, split] = {
+                    "name": name, "split": split, "start": None, "best": None, "last": None,
+                    "chance": _level_score(level.chance_success, n),
+                    "oracle": _level_score(level.oracle_success, n),
+                }  # fmt: skip
+
+    def restore(self) -> None:
+        """Take over the scores that an earlier launch measured.
+
+        Raises:
+            ValueError: ``summary.json`` is there but unreadable.
+        """
+        if not self._path.exists():
+            return
+        for game in reports.read(self._path)["games"]:
+            if (game["name"], game["split"]) in self._games:
+                self._games[game["name"], game["split"]]["start"] = game["start"]
+        with suppress(OSError, ValueError, KeyError, TypeError):  # none, of an earlier version; or damaged
+            found = by_instance.parse((self._path.parent / by_instance.FILE).read_text(encoding="utf-8"))
+            self._solved |= {key: solved for key, solved in found.items() if key[2] == "start"}
+
+    def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
+        """Record the scores of a validation or test; failed episodes are left out."""
+        for (name, of_split), game in self._games.items():
+            all_mine = [e for e in outcomes if e.task_name == name]
+            mine = [e for e in all_mine if not e.failed]
+            if of_split == split and mine:
+                self._solved[name, split, stage] = by_instance.of(all_mine)
+                game[stage] = reports.score(
+                    [e.success for e in mine],
+                    [e.total_reward for e in mine],
+                    [e.group for e in mine],
+                    iteration,
+                )
+
+    def copy(self, source: Stage, target: Stage) -> None:
+        """The same weights were measured already."""
+        for (name, split), game in self._games.items():
+            game[target] = game[source]
+            if (name, split, source) in self._solved:
+                self._solved[name, split, target] = self._solved[name, split, source]
+
+    def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
+        """The summary as it is now, also written."""
+        fields = {
+            "version": reports.VERSION,
+            "status": status,
+            "error": error,
+            "warnings": [*self._at_start, *chain.from_iterable(self._warnings)],
+            **self._fixed,
+            "games": list(self._games.values()),
+            "monitored": _monitored(self._best),
+            **self._totals.counts,
+            "seconds": dict(self._totals.seconds),
+            "engine": dict(self._totals.used),
+            "peak_memory_bytes": peak_memory_bytes(),
+            "threads": self._totals.threads,
+        }
+        summary = cast(reports.Summary, fields)  # write() checks every field
+        if self._is_writing:
+            by_instance.write(self._path.parent / by_instance.FILE, self._solved)
+            reports.write(self._path, summary)
+        return summary
+
+
+def _monitored(best: BestCheckpoint | None) -> reports.Monitored | None:
+    if best is None or best.best_iteration is None or not math.isfinite(best.best_score or 0.0):
+        return None
+    assert best.best_score is not None
+    mode = cast(Literal["max", "min"], best.mode)
+    return {"name": best.monitor, "mode": mode, "value": best.best_score, "iteration": best.best_iteration}
+
+
+@contextmanager
+def ending_told(folder: Path, *, is_writing: bool) -> Iterator[None]:
+    """Around other processes of a run, which may die before they have written how it ended: the summary says it.
+
+    A summary that they have not touched, of an earlier launch, stays; so does one that another process has come to own.
+    """
+    path = folder / "summary.json"
+    before = path.read_bytes() if path.exists() else None
+
+    def tell(status: Status, error: str) -> None:
+        if not is_writing:
+            return
+        with suppress(FolderInUse), owned(folder):
+            if path.exists() and path.read_bytes() != before:
+                reports.write(path, {**reports.read(path), "status": status, "error": error})
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell("stopped", "interrupted")
+        raise
+    except Exception as error:
+        tell("failed", first_line(error))
+        raise
+
+
+def require_not_lost(folder: Path, every: int) -> None:
+    """Refuse to start a run over whose checkpoints are gone: its logs would be emptied.
+
+    One that was stopped before its first checkpoint is none of these.
+
+    Args:
+        folder: of a run that has no ``last.ckpt``.
+        every: iterations between the checkpoints that it saved; 0 if it saved none.
+
+    Raises:
+        ValueError: naming the folder.
+    """
+    done = [0]
+    for line in whole_lines(folder / "metrics.csv")[0]:
+        iteration = line.partition(",")[0]
+        done.append(int(iteration) if iteration.isdigit() else 0)
+    for split in ("train", "val"):
+        for line in whole_lines(folder / "transcripts" / f"{split}.jsonl")[0][-1:]:
+            with suppress(ValueError, KeyError, TypeError):  # a broken line
+                done.append(int(json.loads(line)["iteration"]))
+    with suppress(OSError, ValueError):
+        summary = reports.read(folder / "summary.json")
+        every = 0 if summary["status"] == "completed" else every  # and then its last weights were saved
+        done.append(summary["iterations"])
+    if max(done) > every:
+        raise ValueError(
+            f"{folder} has no checkpoints/last.ckpt to continue from, though it has logged {max(done)} iterations; put "
+            "the checkpoint back, or begin another run"
+        )
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What distinguishes runs, flat: parts by their ``name``, else by their function, then their constants.
+
+    >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
+    {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
+    """
+    flat: dict[str, Any] = {}
+
+    def visit(path: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            if path and "_target_" in value:
+                flat[path] = value.get("name") or str(value["_target_"]).rpartition(".")[2]
+            for key, item in value.items():
+                is_shown = path and "_target_" in value and key == "name"
+                if not str(key).startswith("_") and not is_shown:
+                    visit(f"{path}.{key}" if path else str(key), item)
+        elif value is not None:
+            flat[path] = value
+
+    visit("", {key: value for key, value in config.items() if key not in NOT_COMPARED})
+    return flat
+
+
+def _level_score(share: float | None, n: int) -> reports.Score | None:
+    if share is None:
+        return None
+    interval = reports.estimate(wilson_interval(round(share * n), n))
+    return {"iteration": None, "success": interval, "return": None}
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def git_revision() -> str | None:
+    """Commit of the source tree that this package runs from, if it is one."""
+    here, printed = Path(__file__), ""
+    # asked of a file first: an installed package may lie inside of a repository that is somebody else's
+    for question in (["ls-files", "--error-unmatch", here.name], ["rev-parse", "HEAD"]):
+        try:
+            printed = subprocess.run(
+                ["git", *question], cwd=here.parent, capture_output=True, text=True, timeout=10, check=True
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return printed.strip() or None

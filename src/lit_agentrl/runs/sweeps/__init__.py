@@ -1,0 +1,1 @@
+"""Run several jobs of one command."""

@@ -1,0 +1,180 @@
+"""A run of a sweep as its launcher calls it: in this process, or in another one, which ends when the sweep does."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from lit_agentrl import screen
+from lit_agentrl.config.errors import UserError, explain
+from lit_agentrl.config.trust import TRUST_RUN
+from lit_agentrl.report import summary as reports
+from lit_agentrl.report import sweep as records
+from lit_agentrl.runs import jobs, ownership, run_folder
+from lit_agentrl.runs.checking import Checked
+from lit_agentrl.runs.sweeps import continuing
+
+PRINTED = "printed.txt"  # in its run folder, what a run prints that is played in another process
+_PATIENCE_S = 20.0  # for a run that is told to end
+_playing = threading.Event()  # whether this process plays a run
+_watched: set[Path] = set()
+
+
+@dataclass
+class Cell:
+    """Called with the config of each run; sent to other processes by launchers that start some.
+
+    Attributes:
+        sweep: folder of the sweep, which its process owns while it lasts.
+        command: how the sweep was started, for the record of each run.
+        checked: jobs that were checked beforehand, of which a run takes the parts; left behind by what is sent.
+        on_failure: told of each run that fails in this process, with whether a traceback is asked for and with where
+            it failed; left behind too.
+        count: runs of the sweep; None where its sweeper alone knows.
+        goes_on: whether the sweep was begun before; with runs that have ended, and some that can be continued.
+        trusted: whether these may name code of the user's own.
+        place: host and process of the sweep.
+        program: that the user called.
+        path: where its modules were found.
+    """
+
+    sweep: Path
+    command: str
+    checked: list[Checked]
+    on_failure: Callable[[Exception, bool, str], None] | None
+    count: int | None = None
+    goes_on: bool = False
+    trusted: bool = False
+    place: tuple[str, int] = field(default_factory=lambda: (socket.gethostname(), os.getpid()))
+    program: str = field(default_factory=lambda: sys.argv[0])
+    path: list[str] = field(default_factory=lambda: list(sys.path))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "checked": [], "on_failure": None}
+
+    def __call__(self, cfg: DictConfig) -> float | None:
+        """Train the run.
+
+        Returns:
+            Its value, that of the best checkpoint; None where there is none, or the run has failed.
+
+        Raises:
+            KeyboardInterrupt: it was told to end.
+        """
+        of_hydra, folder = HydraConfig.get(), Path(cfg.run_dir)
+        entry: records.Entry = {
+            "run": of_hydra.job.num, "folder": str(folder), "overrides": list(of_hydra.overrides.task),
+            "status": "begun", "monitored": None, "error": None,
+        }  # fmt: skip
+        if self.goes_on and (summary := continuing.ended(folder)) is not None:
+            if summary["status"] == "failed" and self.on_failure is not None:
+                self.on_failure(UserError(summary["error"] or ""), cfg.traceback, f"{folder}: ")
+            return self._told(entry, summary)
+        records.append(self.sweep, entry)
+        if self._is_home:
+            of_all = f" ({entry['run'] + 1} of {self.count})" if self.count else ""
+            screen.note(f"run {entry['run']}: {shlex.join(entry['overrides'])}{of_all}", style="bold")
+        try:
+            is_new = not (self.goes_on and continuing.has_begun(folder))
+            if is_new:
+                left = {PRINTED, continuing.CONFIG} if self.goes_on else set()
+                run_folder.require_untouched(folder, jobs.names_of_hydra() | left)
+            with self._wherever(folder):
+                self._play(cfg, folder, is_new=is_new)
+            summary = reports.read(folder / "summary.json")
+        except KeyboardInterrupt as error:
+            records.append(self.sweep, {**entry, "status": "interrupted"})
+            raise (jobs.Interrupted(cfg.run_dir) if self._is_home else KeyboardInterrupt) from error
+        except Exception as error:  # the other runs still have their turn
+            records.append(self.sweep, {**entry, "status": "failed", "error": explain(error)})
+            if self.on_failure is not None:
+                self.on_failure(error, cfg.traceback, f"{folder}: ")
+            run_folder.discard_unused(folder, PRINTED)
+            return None
+        return self._told(entry, summary)
+
+    def _play(self, cfg: DictConfig, folder: Path, *, is_new: bool) -> None:
+        """Train the run, or train on."""
+        if not is_new:
+            jobs.resume([f"resume={folder}"], [], [f"{TRUST_RUN}=true"] if self.trusted else [])
+            return
+        if self.goes_on:
+            continuing.write_config(cfg, folder)
+        jobs.begin(cfg, self.command, self.checked)
+
+    def _told(self, entry: records.Entry, summary: reports.Summary) -> float | None:
+        """What the run has come to, recorded where that is new; returns its value."""
+        monitored = summary["monitored"]
+        end: records.Entry = {
+            **entry, "status": summary["status"], "monitored": monitored, "error": summary["error"],
+        }  # fmt: skip
+        if end not in records.latest(records.read(self.sweep)):
+            records.append(self.sweep, end)
+        return None if monitored is None else monitored["value"]
+
+    @property
+    def _is_home(self) -> bool:
+        return self.place == (socket.gethostname(), os.getpid())
+
+    @contextmanager
+    def _wherever(self, folder: Path) -> Iterator[None]:
+        """As in the process of the sweep, but for what is printed, and that the sweep may end meanwhile."""
+        if self._is_home:
+            yield
+            return
+        sys.argv[0] = self.program
+        sys.path += [place for place in self.path if place not in sys.path]
+        if self.place[0] == socket.gethostname() and self.sweep not in _watched:
+            _watched.add(self.sweep)
+            threading.Thread(target=_end_with, args=(self.sweep,), daemon=True).start()
+        _playing.set()
+        try:
+            with _printing_to(folder / PRINTED):
+                try:
+                    yield
+                except Exception:
+                    traceback.print_exc()
+                    raise
+        finally:
+            _playing.clear()
+
+
+@contextmanager
+def _printing_to(file: Path) -> Iterator[None]:
+    """What this process and those that it starts print; in a terminal, several runs would write over each other."""
+    sys.stdout.flush(), sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+    try:
+        os.dup2(descriptor, 1), os.dup2(descriptor, 2)
+        yield
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os.dup2(kept[0], 1), os.dup2(kept[1], 2)
+        for each in (*kept, descriptor):
+            os.close(each)
+
+
+def _end_with(sweep: Path) -> None:
+    """Interrupt the run, or else end the process, once no process owns the sweep: it was interrupted or killed."""
+    while ownership.owner(sweep) is not None:
+        time.sleep(1.0)
+    if _playing.is_set():
+        with suppress(ProcessLookupError):
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(_PATIENCE_S)
+    os._exit(0)

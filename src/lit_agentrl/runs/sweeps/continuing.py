@@ -1,0 +1,134 @@
+"""``-m OPTIONS resume=SWEEP``: a sweep goes on in its folder, with the options that it was started with.
+
+What a run of it has become stands in its own folder, since a run can also be continued by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.overrides import parse
+from lit_agentrl.config.trust import TRUST_RUN, is_trusted
+from lit_agentrl.report import summary as reports
+from lit_agentrl.report import sweep as records
+from lit_agentrl.runs.sweeps import sweepers
+
+CONFIG = ".hydra"  # of a run
+_LAST_OF_CONFIG = "overrides.yaml"
+_SWEEP_DIR = "hydra.sweep.dir"
+_RESUME = "resume"
+_NO_CONFIG = "hydra.output_subdir=null"
+
+
+class Asked(NamedTuple):
+    """What a command says of a sweep that goes on.
+
+    Attributes:
+        folder: of the sweep; None where a new one begins.
+        trusted: whether its runs may name code of the user's own.
+        rest: all other overrides.
+    """
+
+    folder: Path | None
+    trusted: bool
+    rest: list[str]
+
+
+def asked(overrides: Sequence[str]) -> Asked:
+    """Take apart the overrides of a sweep.
+
+    Raises:
+        UserError: ``resume=`` names no sweep, or two folders are given.
+    """
+    named = [text for text in overrides if text.startswith(f"{_RESUME}=") and text != f"{_RESUME}=null"]
+    if not named:
+        return Asked(None, False, list(overrides))
+    folder = Path(named[0].partition("=")[2].strip("'\""))
+    placed = [text for text in overrides if text.lstrip("+").startswith(f"{_SWEEP_DIR}=")]
+    if len(named) > 1 or any(_path(text) != folder.resolve() for text in placed):
+        raise UserError(
+            f"{named[0]}, {(*named[1:], *placed)[0]}: one sweep goes on, in its folder; name it once"
+        )
+    if not (folder / records.FILE).is_file():
+        is_run = (folder / CONFIG / "config.yaml").is_file()
+        remedy = "leave -m and all options out" if is_run else "give the folder that holds its runs"
+        raise UserError(
+            f"{named[0]} is {'a run' if is_run else 'no sweep'}: there is no {records.FILE}; {remedy}"
+        )
+    given = [text for text in overrides if text.startswith(f"{TRUST_RUN}=")]
+    rest = [text for text in overrides if text not in (*named, *placed, *given)]
+    return Asked(folder, any(is_trusted(each.value()) for each in parse(given)), rest)
+
+
+def _path(text: str) -> Path:
+    return Path(text.partition("=")[2].strip("'\"")).resolve()
+
+
+def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]]) -> None:
+    """Refuse to go on with other runs than those that the sweep has begun.
+
+    Args:
+        folder: of the sweep.
+        plan: of the command.
+        jobs: overrides of its runs, without those of Hydra.
+
+    Raises:
+        UserError: naming the first run that differs.
+    """
+    if not plan.is_whole:
+        raise UserError(
+            f"resume={folder}: a search chooses its runs as it goes, so it is continued by hydra.sweeper.storage"
+        )
+    planned = dict(enumerate(jobs))
+    for entry in records.latest(records.read(folder)):
+        before, now = entry["overrides"], planned.get(entry["run"])
+        if now is None or sorted(before) != sorted(now):
+            told = "is not among them" if now is None else f"would be {' '.join(now) or 'without options'}"
+            raise UserError(
+                f"resume={folder}: run {entry['run']} was {' '.join(before) or 'without options'}, and {told}; give "
+                "the options that the sweep was started with"
+            )
+
+
+def ended(folder: Path) -> reports.Summary | None:
+    """What a run has come to; None where it is to be played, or played on.
+
+    Raises:
+        ValueError: its ``summary.json`` is damaged.
+    """
+    if not (folder / "summary.json").is_file():
+        return None
+    summary = reports.read(folder / "summary.json")
+    return None if summary["status"] == "stopped" else summary
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a run has left what it can be continued by."""
+    return (folder / CONFIG / _LAST_OF_CONFIG).is_file()
+
+
+def write_config(cfg: DictConfig, folder: Path) -> None:
+    """What Hydra writes at the beginning of a run, where it was told not to: it would do so in runs that have ended."""
+    place = folder / CONFIG
+    place.mkdir(exist_ok=True)
+    of_hydra: Any = OmegaConf.to_container(HydraConfig.get())
+    of_hydra["output_subdir"] = CONFIG
+    of_hydra["overrides"]["hydra"].remove(_NO_CONFIG)
+    overrides = HydraConfig.get().overrides.task
+    for name, node in (
+        ("config.yaml", cfg),
+        ("hydra.yaml", OmegaConf.create({"hydra": of_hydra})),
+        (_LAST_OF_CONFIG, overrides),
+    ):
+        OmegaConf.save(node, place / name)
+
+
+def without_config(overrides: Sequence[str]) -> list[str]:
+    """With what keeps Hydra from writing configs."""
+    return [*overrides, _NO_CONFIG]

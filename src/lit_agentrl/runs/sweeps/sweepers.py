@@ -1,0 +1,251 @@
+"""Which runs a sweep has, as far as its sweeper can tell before the first one, and what sweeper and launcher lack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from lit_agentrl.checks import require_whole, shown, under
+from lit_agentrl.config.composition import compose_job, hydra_ready
+from lit_agentrl.config.errors import UserError, explain
+from lit_agentrl.config.overrides import check_overrides, parse
+from lit_agentrl.runs.sweeps.launchers import check_launcher, of_this_machine, width_of
+from lit_agentrl.runs.sweeps.naming import run_names
+
+_PLUGINS = {  # options of Hydra's that come with a plugin, and its module
+    ("hydra/sweeper", "optuna"): "hydra_optuna_sweeper",
+    ("hydra/launcher", "joblib"): "hydra_joblib_launcher",
+    ("hydra/launcher", "submitit_local"): "hydra_submitit_launcher",
+    ("hydra/launcher", "submitit_slurm"): "hydra_submitit_launcher",
+}
+_BEST = "lit_agentrl.callbacks.checkpoints.BestCheckpoint"
+_MOST_RUNS = 10_000
+_DIRECTIONS = {"max": "maximize", "min": "minimize"}
+
+
+class Plan(NamedTuple):
+    """What is known of a sweep before its first run.
+
+    Attributes:
+        overrides: as typed, and what they leave to be decided.
+        jobs: the overrides of each run, in order; of a sweeper that chooses them as it goes, those of runs at the ends
+            of what it may choose.
+        is_whole: whether these are all runs.
+        is_apart: whether runs are played by other processes.
+        side_by_side: that many at once on this machine.
+        swept: the options that differ from run to run.
+    """
+
+    overrides: list[str]
+    jobs: list[list[str]]
+    is_whole: bool
+    is_apart: bool
+    side_by_side: int
+    swept: frozenset[str]
+
+
+def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
+    """How the chosen sweeper and launcher go about it.
+
+    Args:
+        overrides: as typed.
+        search: as of `compose_job`.
+
+    Raises:
+        UserError: a plugin that is not installed, an option of sweeper or launcher, or a sweep that it cannot make.
+        ValueError: a value that makes no sense.
+    """
+    check_overrides(overrides, is_multirun=True)
+    with hydra_ready():
+        loader = GlobalHydra.instance().config_loader()
+    parsed = parse(overrides, loader)
+    for override in parsed:  # with which nothing can be composed
+        if override.key_or_group.startswith("hydra.sweeper.search_space"):
+            raise UserError(
+                f"{override.input_line} is how earlier versions wrote a search; give an option a range, such as "
+                "optim.lr=interval(1e-5,1e-3)"
+            )
+    for override in parsed:
+        plugin = _PLUGINS.get((override.key_or_group, str(override.value())))
+        if plugin is not None and None in (find_spec(f"hydra_plugins.{plugin}"), find_spec("psutil")):
+            raise UserError(
+                f"{override.input_line} needs a plugin of Hydra that is not installed; pip install 'lit-agentrl[sweep]'"
+            )
+    first = compose_job("train", _ends(parsed)[0], search)
+    sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
+    typed = {override.key_or_group for override in parsed}
+    further = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed]
+    swept = parse([*further, *overrides], loader)
+    is_whole = str(sweeper._target_).endswith(".BasicSweeper")
+    if sweeper.get("max_batch_size") is not None:
+        require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
+    jobs = _listed(swept) if is_whole else _ends(swept)
+    check_launcher(first.hydra.launcher)
+    width = width_of(first.hydra.launcher)
+    is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # which joblib plays in this process
+    is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
+    added = run_names(swept, first.hydra.runtime.choices)
+    if launcher.endswith(".LocalLauncher"):
+        added += of_this_machine(first.hydra.launcher, typed)
+        if is_whole and sweeper.max_batch_size is None:
+            added += [f"hydra.sweeper.max_batch_size={width}"] if len(jobs) > width else []
+        elif is_whole:
+            width = sweeper.max_batch_size
+    if str(sweeper._target_).endswith(".OptunaSweeper"):
+        added += _of_optuna(first, swept, typed)
+        width = min(width, sweeper.n_jobs)
+    elif is_whole:
+        width = min(width, len(jobs), sweeper.max_batch_size or width)
+    keys = frozenset(override.get_key_element() for override in swept if override.is_sweep_override())
+    return Plan([*overrides, *added], [[*job, *added] for job in jobs], is_whole, is_apart, width, keys)
+
+
+def require_one_value(jobs: Sequence[DictConfig]) -> None:
+    """Refuse runs without a value, or with values of different metrics, for a sweeper that goes by values.
+
+    Raises:
+        UserError: naming the option.
+    """
+    found = {_monitored(cfg) for cfg in jobs}
+    if None in found:
+        raise UserError(
+            "a sweeper that searches needs the value of each run, which callbacks.best measures; keep callbacks.best"
+        )
+    if len(found) > 1:
+        raise UserError(
+            "callbacks.best.monitor and callbacks.best.mode must be the same in all runs of a search: values of "
+            "different metrics cannot be compared"
+        )
+
+
+def _monitored(cfg: DictConfig) -> tuple[str, str] | None:
+    """Metric and mode of the best checkpoint: what a run is worth."""
+    for entry in (cfg.callbacks or {}).values():
+        if isinstance(entry, DictConfig) and entry.get("_target_") == _BEST:
+            return str(entry.get("monitor", "val/success")), str(entry.get("mode", "max"))
+    return None
+
+
+def _listed(swept: Sequence[Override]) -> list[list[str]]:
+    for override in swept:
+        if override.is_sweep_override() and not override.is_discrete_sweep():
+            raise UserError(
+                f"{override.input_line}: the sweeper that lists values has no end of them here; write some, such as "
+                f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
+            )
+    count = math.prod(_length(override) for override in swept)
+    if count > _MOST_RUNS:
+        raise UserError(
+            f"this sweep would have {count} runs; write at most {_MOST_RUNS}, or search with Optuna"
+        )
+    (jobs,) = BasicSweeper.split_arguments(list(swept), max_batch_size=None)
+    return [list(job) for job in jobs]
+
+
+def _length(override: Override) -> int:
+    """How many values it has, without making them."""
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        if value.step == 0:
+            raise UserError(f"{override.input_line} has no end; write a step other than 0")
+        return max(0, math.ceil((float(value.stop or 0) - float(value.start or 0)) / value.step))
+    return len(value.list) if isinstance(value, ChoiceSweep) else 1
+
+
+def _ends(swept: Sequence[Override]) -> list[list[str]]:
+    """Runs at the ends of what may be chosen: the first value of each option, then one option at another value."""
+    values = [list(_values(override)) for override in swept]
+    first = [each[0] for each in values]
+    return [first] + [
+        [*first[:place], value, *first[place + 1 :]]
+        for place, each in enumerate(values)
+        for value in each[1:]
+    ]
+
+
+def _values(override: Override) -> Iterator[str]:
+    """The override with each of its choices, or with both ends of its range."""
+    key, value = override.get_key_element(), override.value()
+    if isinstance(value, IntervalSweep | RangeSweep) and not _is_ascending(value):
+        raise UserError(f"{override.input_line} is empty; write the lower end first")
+    if isinstance(value, IntervalSweep):
+        yield from (f"{key}={value.start}", f"{key}={value.end}")
+    elif isinstance(value, RangeSweep) and not value.shuffle:
+        yield from (f"{key}={value.start}", f"{key}={value.stop}")
+    elif override.is_sweep_override():
+        yield from (f"{key}={text}" for text in override.sweep_string_iterator())
+    else:
+        yield override.input_line or ""
+
+
+def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
+    end = value.end if isinstance(value, IntervalSweep) else value.stop
+    return value.start is not None and end is not None and value.start < end
+
+
+def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
+    """Options of Optuna's sweeper that the runs decide: the direction, and the seed of its sampler."""
+    node = first.hydra.sweeper
+    require_whole("hydra.sweeper.n_trials", node.n_trials, 1)
+    require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
+    if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
+        raise UserError(
+            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a run that fails is told to "
+            "Optuna, and the sweep goes on; leave it out"
+        )
+    _check_storage(node.storage)
+    searched = [override for override in swept if override.is_sweep_override()]
+    if not searched and not node.custom_search_space:
+        raise UserError(
+            "hydra/sweeper=optuna has nothing to search; give an option a range, such as optim.lr=interval(1e-5,1e-3)"
+        )
+    for override in searched:
+        if not isinstance(override.value(), ChoiceSweep | RangeSweep | IntervalSweep):
+            raise UserError(
+                f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)"
+            )
+        if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
+            override.value(), IntervalSweep
+        ):
+            raise UserError(
+                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has no end of "
+                f"them; write {override.key_or_group}=choice(…), or choose sampler=tpe"
+            )
+    _, mode = _monitored(first) or ("", "max")
+    direction = _DIRECTIONS.get(mode, "")
+    given = node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
+    if "hydra.sweeper.direction" in typed and given != direction:
+        raise UserError(
+            f"hydra.sweeper.direction={shown(node.direction)}: the value of a run is that of callbacks.best, whose "
+            f"mode={mode} is to {direction}; leave it out, or set callbacks.best.mode"
+        )
+    added = ["hydra.sweeper.max_failure_rate=1.0"]
+    added += [] if "hydra.sweeper.direction" in typed else [f"hydra.sweeper.direction={direction}"]
+    if "seed" in node.sampler and node.sampler.seed is None:
+        added.append(f"hydra.sweeper.sampler.seed={first.seed}")
+    try:
+        instantiate(node.sampler)
+    except Exception as error:
+        raise UserError(under("hydra.sweeper.sampler", explain(error))) from error
+    return added
+
+
+def _check_storage(storage: Any) -> None:
+    """Optuna 2.10, which Hydra's plugin asks for, cannot make its tables with SQLAlchemy 2."""
+    if storage is None or str(storage).startswith("redis"):
+        return
+    installed = version("sqlalchemy")
+    if int(installed.partition(".")[0]) >= 2:
+        raise UserError(
+            f"hydra.sweeper.storage={storage}: a database needs SQLAlchemy 1.4, and {installed} is installed; pip "
+            "install 'sqlalchemy<2', or leave it out"
+        )
