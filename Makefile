@@ -94,29 +94,27 @@ lint: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-# all but the helpers, the campaigns of hours, and those beside a peer, which needs an environment of its own
-BENCH_HELPERS := benchmarks/gpu.py benchmarks/cells.py benchmarks/common.py benchmarks/lockstep.py benchmarks/synthetic.py
-CAMPAIGNS := benchmarks/comparisons.py benchmarks/structures.py benchmarks/costs.py benchmarks/process_model.py benchmarks/guards.py benchmarks/reward_ensembles.py benchmarks/long_contexts.py
-BENCHES := $(filter-out $(BENCH_HELPERS) $(CAMPAIGNS) benchmarks/trl_% benchmarks/vs_%,$(wildcard benchmarks/*.py))
+# all that need neither a peer, which has an environment of its own, nor the data of an earlier run
+BENCHES := branching busy_machine monitor_cost overlap rollout_parts rollout_speed roofline scaling slow_worlds startup update_speed workers
 bench: $(STAMP)
-	for script in $(BENCHES); do $(BIN)/python $$script $(ARGS) || exit 1; done
+	for name in $(BENCHES); do $(BIN)/python -m scripts.bench.$$name $(ARGS) || exit 1; done
 
 bench-trl: $(PEER_STAMP)
-	$(PEER)/bin/python benchmarks/vs_trl_single_turn.py $(ARGS)
-	$(PEER)/bin/python benchmarks/vs_trl_multi_turn.py $(ARGS)
+	$(PEER)/bin/python -m scripts.bench.vs_trl_single_turn $(ARGS)
+	$(PEER)/bin/python -m scripts.bench.vs_trl_multi_turn $(ARGS)
 
 # ours and trl in one environment, which is not that of the oracle: that one holds the trl whose losses it compares
-$(PEER_STAMP): pyproject.toml constraints.txt benchmarks/requirements-trl.txt
+$(PEER_STAMP): pyproject.toml constraints.txt scripts/bench/requirements-trl.txt
 	$(CHECK_PYTHON)
 	test -x $(PEER)/bin/python || $(PYTHON) -m venv $(PEER)
 	$(PEER)/bin/python -m pip install --quiet $(TORCH) $(TORCH_INSTALL_ARGS)
 	$(PEER)/bin/python -m pip install --quiet -c constraints.txt -e .
-	$(PEER)/bin/python -m pip install --quiet --no-deps -r benchmarks/requirements-trl.txt
+	$(PEER)/bin/python -m pip install --quiet --no-deps -r scripts/bench/requirements-trl.txt
 	touch $@
 
 # all that waits for a GPU, in slices of at most 8 minutes; a further call goes on with what is left
 gpu: $(STAMP)
-	$(BIN)/python benchmarks/gpu.py $(ARGS)
+	$(BIN)/python -m scripts.bench.gpu $(ARGS)
 
 # what is published: the wheel is made from the source archive, so that neither lacks a file
 dist: $(STAMP)

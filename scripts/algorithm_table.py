@@ -33,15 +33,13 @@ def choices(file: Path) -> dict[str, str]:
     return chosen | {"filter": chosen.get("filter", "top_std"), "reward": chosen.get("reward", "none")}
 
 
-def constants(file: Path) -> dict[str, str]:
-    """What it sets for the option that it chooses on an axis, as text."""
-    given = yaml.safe_load(file.read_text()).get("constants", {})
-    return {
-        key.lstrip("/").partition("/")[0]: ", ".join(
-            f"{name} {value}".lower() for name, value in values.items()
-        )
-        for key, values in given.items()
-    }
+def numbers(axis: str, option: str) -> str:
+    """List what an option that starts from another one changes of it."""
+    group = CONFIG_DIR / axis if axis in ("filter", "reward") else CONFIG_DIR / "algo" / axis
+    given = yaml.safe_load((group / f"{option}.yaml").read_text())
+    if "defaults" not in given:
+        return ""
+    return " " + ", ".join(f"{name} {value}".lower() for name, value in given.items() if name != "defaults")
 
 
 def row(file: Path, axes: Sequence[str]) -> str:
@@ -50,11 +48,8 @@ def row(file: Path, axes: Sequence[str]) -> str:
     title = text.splitlines()[0].removeprefix("# ").split(". Defaults")[0].rstrip(".")
     paper = re.search(r"arXiv (\d{4}\.\d{5})", text.splitlines()[0])
     source = f"[{paper[1]}](https://arxiv.org/abs/{paper[1]})" if paper else title.partition(", ")[2]
-    own = constants(file)
     cells = (
-        "–"
-        if chosen.get(axis, "none") in IDLE
-        else f"`{chosen[axis]}`" + (f" {own[axis]}" if axis in own else "")
+        "–" if chosen.get(axis, "none") in IDLE else f"`{chosen[axis]}`" + numbers(axis, chosen[axis])
         for axis in axes
     )
     return f"| `{file.stem}` | {' | '.join(cells)} | {source} |"

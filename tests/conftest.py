@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hydra.utils import instantiate
 from hypothesis import HealthCheck, settings
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lit_agentrl.envs.base import Task
@@ -59,6 +59,14 @@ def load_script(name: str) -> Any:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def load_option(group: str, name: str) -> DictConfig:
+    """An option of ``conf``, with what it starts from."""
+    file = ROOT / "conf" / group / f"{name}.yaml"
+    own = cast(DictConfig, OmegaConf.load(file))
+    bases = [each for each in own.pop("defaults", ()) if isinstance(each, str) and each != "_self_"]
+    return cast(DictConfig, OmegaConf.merge(*(load_option(group, each) for each in bases), own))
 
 
 def load_task_yaml(name: str) -> Task:

@@ -101,7 +101,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 11
+    assert len(FILES) == 12
     assert len(COMMANDS) == 6
 
 

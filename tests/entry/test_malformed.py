@@ -65,7 +65,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
         "algo/clip=clip_higher algo.clip.low=3",
     ),
     ("experiment=paper/dapoo", "unknown option experiment=paper/dapoo", "did you mean paper/dapo"),
-    ("filter=top_std_half", "filter=top_std_half is no option any more", "filter=top_std filter.ratio=0.5"),
+    ("algo/clip=asymmetric_seed", "algo/clip=asymmetric_seed is no option any more", "algo.clip.low=0.15"),
     ("algo=gspo algo/clip=symmetric algo.clip.low=0.2", "algo.clip.low", "algo/clip=clip_higher, dual"),
     ("filter=none filter.ratio=0.5", "filter=none", "filter=top_std"),
     ("trainer.no_such_arg=1", "trainer.no_such_arg", "valid: trainer.accelerator"),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.slow_worlds import EPISODES, TURNS, play, play_vector, tokens
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.envs.hosting import Hosting
+from scripts.bench.slow_worlds import EPISODES, TURNS, play, play_vector, tokens
 from tests.integration.conftest import assert_equal_runs, outcome
 
 PROMPTS, MEMBERS = 4, 4

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.models.policy import NANO_FOLDER
-from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.objective import Objective
+from tests.conftest import load_option
 from tests.rl.test_algo_configs import composed
 
 NAN = float("nan")
@@ -138,7 +138,7 @@ def config_of(name: str, *changes: str) -> DictConfig:
         if "." in key:
             OmegaConf.update(config.algo, key, OmegaConf.create(f"value: {value}").value, force_add=True)
         else:
-            config.algo[key] = OmegaConf.load(CONFIG_DIR / "algo" / key / f"{value}.yaml")
+            config.algo[key] = load_option(f"algo/{key}", value)
     OmegaConf.resolve(config)
     return config
 

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.errors import ConfigCompositionException, InstantiationException
+from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.config.constants import REMOVED
+from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.synonyms import REMOVED
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.rl.policy.ratios import sequence
-from tests.conftest import thinned
+from tests.conftest import load_option, thinned
 
 ROOT = Path(__file__).parents[2]
 NAMED = sorted(f.stem for f in (CONFIG_DIR / "algo").glob("[!_]*.yaml"))
@@ -80,7 +82,7 @@ def test_named_algorithms(name):
     bases = [
         OmegaConf.load(CONFIG_DIR / "algo" / f"{each}.yaml") for each in file.defaults if str(each) in BASES
     ]
-    own = set(file) - {"defaults", "name", "constants"} - {key for base in bases for key in base}
+    own = set(file) - {"defaults", "name"} - {key for base in bases for key in base}
     # a constant of an axis set beside these would stay when the axis is exchanged; another objective has its own keys
     assert not set(file) & set(AXES) and (not own or "_target_" in file)
     assert text.startswith("#") and "Defaults:" in text and "\n# Departs:" in text
@@ -89,7 +91,7 @@ def test_named_algorithms(name):
 def hosted(config: DictConfig, option: str) -> DictConfig:
     """The mix with one option exchanged, and with what its refusal tells to choose beside it, if it is refused."""
     axis, stem = option.split("=")
-    config.algo[axis] = OmegaConf.load(CONFIG_DIR / "algo" / axis / f"{stem}.yaml")
+    config.algo[axis] = load_option(f"algo/{axis}", stem)
     try:
         instantiate(config.algo).try_out(TrajectoryBatch.toy().tensors())
     except (ValueError, InstantiationException) as error:
@@ -144,6 +146,18 @@ def test_constants_are_those_of_the_papers():
         ("starpo_s", "/filter.ratio", 0.25),
         ("rloo", "/filter.ratio", 1.0),
         ("dapo", "/filter.target", 4),
+        ("distill", "kl.coef", 1.0),
+        ("nash_md", "kl.coef", 0.008),
+        ("orpo", "nll.coef", 1.0),
+        ("rrhf", "link.width", 0.0),
+        ("rebel", "pairing.ties", True),
+        ("dno", "pairing.min_gap", 0.5),
+        ("delta", "clip.high", 0.3),
+        ("safe_rlhf", "advantage.whiten", False),
+        ("iql", "/critic.target_rate", 0.1),
+        ("dpo", "/optim.lr", 2e-5),
+        ("online_dpo", "/optim.lr", 5e-5),
+        ("bradley_terry", "/optim.lr", 3e-4),
     ]:
         assert (
             OmegaConf.select(composed(f"algo={name}"), key[1:] if key[0] == "/" else f"algo.{key}") == value
@@ -157,7 +171,7 @@ def test_axes_are_overridden_from_the_command_line():
     assert set(composed("algo=gspo").algo) == {"_target_", "name", *axes_of("_base")}
 
 
-def test_constants_fall_away_with_the_option_that_they_belong_to():
+def test_the_numbers_of_an_option_go_when_another_is_chosen():
     assert composed("algo=gspo", "algo/clip=symmetric").algo.clip == composed().algo.clip
     assert composed("algo=loop", "algo/clip=rollback").algo.clip.epsilon == 0.2
     assert composed("algo=starpo", "algo/kl=loss_k3").algo.kl.coef == 0.001
@@ -181,19 +195,13 @@ def test_an_option_that_an_experiment_chooses_is_as_its_own_file_has_it(tmp_path
     assert (clip.low, clip.high) == (0.2, 0.28)
 
 
-def test_constants_of_an_option_that_does_not_exist_are_refused(tmp_path):
+def test_constants_as_of_earlier_versions_are_refused(tmp_path):
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo" / "mine.yaml").write_text(
-        "defaults: [gspo]\nconstants: {clip/clip_hire: {low: 0.1}}\n"
+        "defaults: [gspo]\nconstants: {clip/clip_higher: {low: 0.1}}\n"
     )
-    search = f"hydra.searchpath=[file://{CONFIG_DIR},file://{tmp_path}]"
-    with (
-        initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"),
-        pytest.raises(
-            ConfigCompositionException, match="constants of algo/clip/clip_hire, and there is none"
-        ),
-    ):
-        compose("train_test", overrides=[search, "algo=mine"])
+    with pytest.raises(UserError, match=r"algo\.constants is no option any more; write an option file"):
+        compose_job("train", ["algo=mine"], search_path([tmp_path]))
 
 
 @pytest.mark.parametrize(("old", "new"), [each for each in REMOVED.items() if "…" not in each[1]])
@@ -207,7 +215,7 @@ def test_removed_options_have_a_new_spelling(old, new):
         if place:
             assert constant in chosen[place]
         else:
-            chosen[key.replace("/", ".")] = OmegaConf.load(CONFIG_DIR / key / f"{value}.yaml")
+            chosen[key.replace("/", ".")] = load_option(key, value)
     assert chosen
 
 

@@ -6,8 +6,8 @@ import os
 import time
 from typing import Any
 
-from benchmarks.slow_game import Slow
 from lit_agentrl.envs.world import World
+from scripts.bench.slow_game import Slow
 
 
 class Hostile(Slow):

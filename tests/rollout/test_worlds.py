@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.slow_worlds import EPISODES, TURNS, play, tokens
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
@@ -18,6 +17,7 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
+from scripts.bench.slow_worlds import EPISODES, TURNS, play, tokens
 from tests.conftest import nano_tokenizer
 from tests.rollout.hostile import Hostile
 

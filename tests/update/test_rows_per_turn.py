@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.policy import aggregation, clipping, kl, ratios, row_selection
 from lit_agentrl.rl.policy.penalties import shape_rewards
 from lit_agentrl.rollout.pack import pack
+from tests.conftest import load_option
 from tests.update.conftest import algorithm, recorded, step
 
 FOLDER = CONFIG_DIR / "algo"
 
 
 def load(file: Path):
-    cfg = OmegaConf.load(file)
+    cfg = load_option(f"algo/{file.parent.name}", file.stem)
     if "max_tokens" in cfg:  # refers to the rest of the config
         cfg.max_tokens = 7
     if "threshold" in cfg:  # drops some

@@ -20,7 +20,7 @@ from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, build, float64, gradient, off_policy, step
 
 MIXES = ["grpo", "ppo", "ppo shared", "gspo", "grpo kl=loss_k3", "gvpo"]
-# python benchmarks/update_speed.py records the like: lengths of 64 episodes of the shipped policy
+# python -m scripts.bench.update_speed records the like: lengths of 64 episodes of the shipped policy
 FROZEN_LAKE = [
     90, 47, 86, 176, 182, 43, 184, 49, 96, 92, 231, 88, 188, 92, 184, 47, 184, 229, 227, 141, 227, 227, 145, 231,
     45, 41, 41, 131, 94, 231, 141, 231, 182, 231, 88, 233, 49, 43, 90, 145, 88, 221, 90, 131, 188, 225, 41, 96,

@@ -15,9 +15,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import shown
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
-from lit_agentrl.config.groups import all_groups, options_of
+from lit_agentrl.config.groups import options_of
 from lit_agentrl.config.misspelt import explain_composition
-from lit_agentrl.config.overrides import parse
+from lit_agentrl.config.overrides import as_names, parse, table_of
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.renamed import current_name
 
@@ -97,6 +97,7 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
     Raises:
         UserError: an unknown group, option or key, naming the nearest valid ones.
     """
+    job = as_names(job)
     with hydra_ready():
         _check_keys(parse(job), search)
         _check_added(name, job, search)
@@ -139,6 +140,11 @@ def check_sections(cfg: DictConfig, name: str) -> None:
             raise UserError(
                 f"{section}={shown(given)}: {section} is a section; set one of its options: {', '.join(options)}"
             )
+    if OmegaConf.select(cfg, "algo.constants") is not None:
+        raise UserError(
+            "algo.constants is no option any more; write an option file, such as conf/algo/clip/mine.yaml, that starts "
+            "from the other option, and choose it in the defaults of the algorithm"
+        )
     for section, known in _known_keys(name).items():
         given = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
         prefix = f"{section}." if section else ""
@@ -185,7 +191,7 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
         names = override.value()
         axis = key.replace(".", "/")
-        if key.startswith("algo.") and axis in all_groups(search) and not isinstance(names, dict | list):
+        if key.startswith("algo.") and options_of(axis, search) and not isinstance(names, dict | list):
             raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(options_of(axis, search))}")
         if key in CLOSED and not isinstance(names, dict) and not override.is_delete():
             raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
@@ -194,12 +200,12 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             what = "none beside others" if "none" in listed else "an option twice"
             raise UserError(f"{text}: {key} names {what}; keep one")
         is_list = isinstance(names, list) and key not in LISTS
-        if (is_list or names is None) and not override.is_delete() and key in all_groups(search):
+        if (is_list or names is None) and not override.is_delete() and options_of(key, search):
             what = "a list" if is_list else "null"
             raise UserError(
                 f"{text}: {key} takes a name, not {what}; valid: {', '.join(options_of(key, search))}"
             )
-        if override.is_delete() and key in all_groups(search) and key not in LISTS:
+        if override.is_delete() and options_of(key, search) and key not in LISTS:
             raise UserError(f"{text}: {key} cannot be left out; valid: {', '.join(options_of(key, search))}")
         if override.is_delete() and not _is_open(key):
             raise UserError(
@@ -215,7 +221,12 @@ def _is_open(key: str) -> bool:
 def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
     """Refuse a key that is added where nothing would read it: as one that is there, or as a misspelt one."""
     for text, override in zip(job, parse(job), strict=True):
-        if not (override.is_add() or override.is_force_add()) or _is_open(override.key_or_group):
+        if not (override.is_add() or override.is_force_add()):
+            continue
+        if table := table_of(override.key_or_group):
+            _require_table(table, name, job, search)
+            continue
+        if _is_open(override.key_or_group):
             continue
         plain = [each.lstrip("+") if each == text else each for each in job]
         try:
@@ -225,3 +236,15 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
         raise UserError(
             f"{text}: {override.key_or_group} is there already; write {text.lstrip('+')} without the +"
         )
+
+
+def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[str]) -> None:
+    """Refuse entries of a table that the chosen option does not have."""
+    others = [text for text, each in zip(job, parse(job), strict=True) if table_of(each.key_or_group) is None]
+    try:
+        base = compose(config_name=name, overrides=[*others, *search], return_hydra_config=True)
+        found = OmegaConf.select(base, table)
+    except Exception as error:
+        raise explain_composition(error, name, others, search) from error
+    if found is None:
+        raise explain_composition(KeyError(table), name, job, search)

@@ -14,11 +14,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from lit_agentrl.config.constants import REMOVED
 from lit_agentrl.config.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
 from lit_agentrl.config.groups import all_groups, options_of
-from lit_agentrl.config.overrides import parse
-from lit_agentrl.config.synonyms import MEANT
+from lit_agentrl.config.overrides import parse, table_of
+from lit_agentrl.config.synonyms import MEANT, REMOVED
 
 
 def explain_composition(
@@ -61,12 +60,12 @@ def explain_composition(
                 f"{given} has no effect: {of} has no {missing[1]}; leave it out, or choose another {outer}"
             )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
-    known = list(_keys(OmegaConf.to_container(base, resolve=False)))
+    known = [key for key, _ in _entries(OmegaConf.to_container(base, resolve=False))]
     for override in parse(job):
         key = override.key_or_group
         if new := REMOVED.get(key):
             return UserError(f"{key} is no option any more; write {new}")
-        if not override.is_add() and key not in [*known, *groups]:
+        if not override.is_add() and key not in [*known, *groups] and table_of(key) not in known:
             return UserError(_unknown_key(key, known, base, search))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
             return UserError(_unknown_key(key + "." + explain(error).split("'")[3], known, base, search))
@@ -128,23 +127,30 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
 
 
 def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
-    """The options of a group whose own file has ``key``."""
-    options = options_of(group, search)
-    return [option for option in options if key in _keys_of_option(group, option, tuple(search))]
+    """List the options of a group that have ``key``, once for those that differ in numbers alone."""
+    found: dict[frozenset[str], str] = {}
+    for option in options_of(group, search):
+        content = _content_of_option(group, option, tuple(search))
+        if key in content:
+            found.setdefault(content, option)
+    return list(found.values())
 
 
 @cache
-def _keys_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
+def _content_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
+    """Return the keys of an option, and what they name where that is a text."""
     # a file that overrides other groups cannot be read alone; a plugin's may lack what Hydra then warns of
     with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
         cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
-        return frozenset(_keys(OmegaConf.to_container(cfg, resolve=False)))
+        entries = list(_entries(OmegaConf.to_container(cfg, resolve=False)))
+        texts = [f"{key}={value}" for key, value in entries if isinstance(value, str)]
+        return frozenset([*(key for key, _ in entries), *texts])
     return frozenset()
 
 
-def _keys(node: Any, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of a config, inner ones included."""
+def _entries(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every dotted key of a config, inner ones included, with its value."""
     if isinstance(node, dict):
         for key, child in node.items():
-            yield f"{prefix}{key}"
-            yield from _keys(child, f"{prefix}{key}.")
+            yield f"{prefix}{key}", child
+            yield from _entries(child, f"{prefix}{key}.")

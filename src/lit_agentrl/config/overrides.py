@@ -30,6 +30,10 @@ _OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher"
 _PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a text that needs no quotes
 # a run folder as it is typed, such as those of sweeps, 0_algo=grpo,seed=1, which Hydra could not read without quotes
 _FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
+# tables that are empty by default: their entries are written without the + that Hydra asks for
+_TABLE = re.compile(
+    r"(?:env|engine|optim|critic|reward)\.(?:\w+\.)*(?:options|settings|body|schedule_args)(?=\.|=\{|$)"
+)
 _OTHERS = ("null", "true", "false", "nan", "inf")  # but for these, which would not be texts
 
 
@@ -68,15 +72,27 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def as_names(overrides: Sequence[str]) -> list[str]:
-    """With the options of a group that Hydra would read as numbers put into quotes.
+    """Write overrides as Hydra reads them: names in quotes that look like numbers, new entries of tables with ``++``.
 
-    >>> as_names(["debug=nan", "debug=none,nan", "optim.lr=nan"])
-    ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan']
+    >>> as_names(["debug=nan", "debug=none,nan", "optim.lr=nan", "optim.schedule_args.power=2"])
+    ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan', '++optim.schedule_args.power=2']
     """
-    return [
-        re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text) if str(text).startswith("debug=") else text
-        for text in overrides
-    ]
+    written = []
+    for text in overrides:
+        if str(text).startswith("debug="):
+            text = re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text)
+        written.append(f"++{text}" if _TABLE.match(str(text)) else text)
+    return written
+
+
+def table_of(key: str) -> str | None:
+    """Return the table, empty by default, that an entry such as ``optim.schedule_args.power`` is of.
+
+    >>> table_of("optim.schedule_args.power"), table_of("optim.lr")
+    ('optim.schedule_args', None)
+    """
+    found = _TABLE.match(key)
+    return found[0] if found else None
 
 
 def flag_values(flags: Sequence[str], *names: str) -> list[str]:

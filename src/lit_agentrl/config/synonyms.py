@@ -1,4 +1,4 @@
-"""What other trainers call our options, so that a command that was carried over is answered by our word."""
+"""Map the words of other trainers and of earlier versions to today's options."""
 
 from __future__ import annotations
 
@@ -52,4 +52,12 @@ MEANT = {
     "total_epochs": "trainer.max_epochs",
     "train_batch_size": "rollout.prompts",
     "warmup_steps": "optim.warmup_iterations",
+}
+# options of earlier versions, and what to write in their place
+REMOVED = {
+    "algo/advantage=gvpo": "algo=gvpo",
+    "algo/clip=asymmetric_seed": "algo/clip=clip_higher algo.clip.low=0.15 algo.clip.high=0.25",
+    "rollout.overlap_device": "worker=process worker.device=…",
+    "rollout.overlap_threads": "worker=process worker.threads=…",
+    "rollout.overlap_patience": "worker=process worker.patience=…",
 }

@@ -1,0 +1,184 @@
+"""A learned reward with guards, without them, and beside the true one: Sokoban, the embedded policy, one command.
+
+    python -m scripts.bench.campaigns.guards --folder outputs/guards
+
+Fixed before anything was run with these seeds.  **Data**: the embedded policy plays 500 rooms of training eight times.
+**Models**: an outcome model (`algo=process_reward algo.last=true`, 100 iterations), whose reward is a chance, and a
+Bradley–Terry model of pairs of equal length (80 iterations), whose score has no bound.  **Sides**, `algo=grpo`, 128
+episodes an iteration: ``guarded`` is paid by the outcome model, held by a KL of 0.05 to the start, 36 iterations;
+``alone`` by the Bradley–Terry model and nothing else, 20; ``true`` by the game, with the Bradley–Terry model watched,
+20.  Seeds 0, 1 and 2, of models and of runs.
+
+**Gain**: start and last weights of ``guarded`` play the 512 test rooms at temperature 1 with the noise of their seed;
+of each room the mean difference over the seeds, its mean over rooms with a 95 % t interval.  **Bar**: at least 0.08.
+**Alarm**: the first iteration after which the monitor's rule ``hacked`` fires.  **Fall**: the first after which the
+mean success of the last five iterations lies 0.05 below that of the first five.  **Bars**: in each seed of ``alone``
+the alarm comes, and not after the fall; in no seed of ``true`` it comes.  (The rule was ``gap > 0.15`` then; since
+these runs it goes by the rise of the gap.)  The kinds of model and the KL were chosen by
+runs of one seed, 100, docs/rewards.md.  The folder keeps what was done; the command goes on from there.
+
+**Second look at the alarm**, fixed before its runs: the rule by the rise of the gap was set on seeds 0 to 2, so
+``--seeds 3 4 5 --only-alarm`` asks it on new ones, models of their own included; the bars of the alarm are the
+same.
+
+**Third look at the alarm**, fixed before its runs: the rollouts of five iterations are of other rooms than those of the
+first five, and one seed of the second look "fell" by that alone.  ``--seeds 6 7 8 --only-alarm --fall val`` plays the
+same 256 validation rooms after every iteration.  **Fall** is the first iteration after which the mean success of the
+last three of these validations lies 0.05 below that of the first three, the start included.  The rule and the bars are
+the same.
+
+**Fourth look at the alarm**, fixed before its runs: in the third the rule came in time in each seed, and once, barely,
+where the game pays.  It asks for a rise of 0.2 now, in place of 0.15.  ``--seeds 9 10 11 --only-alarm --fall val`` asks
+it on new ones; fall and bars are those of the third look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lit_agentrl.cli.collect import main as collect
+from lit_agentrl.report.statistics import mean_interval
+from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
+from scripts.bench.campaigns.comparisons import gains, played, success
+from scripts.bench.common import last_of
+
+SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10, 11)
+ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
+BAR, DROP = 0.08, 0.05
+SPAN = {"rollout": 5, "val": 3}  # iterations whose means are compared, by what a fall is one of
+COLLECTED = "model=nano env=sokoban episodes=500 members=8"
+MODELS = {
+    "outcome": "algo=process_reward algo.last=true data=unpaired data.held_out=0.1 trainer.max_epochs=100 val.every=50",
+    "pairs": "algo=bradley_terry data=ranked algo/pairing=equal_length trainer.max_epochs=80",
+}
+PLAYS = "algo=grpo reward=model test.episodes=0 val.every=1000 val.episodes=4"
+SIDES = {  # the model of each, and its options
+    "guarded": ("outcome", "algo/kl=loss_k3 algo.kl.coef=0.05 trainer.max_epochs=36"),
+    "alone": ("pairs", "trainer.max_epochs=20"),
+    "true": ("pairs", "reward.model.weight=0 reward.model.replaces=false trainer.max_epochs=20"),
+}
+VALIDATED = "val.every=1 val.episodes=256"
+CURVES = ("rollout/success", "reward/model_score", "reward/model_gap", "reward/model_auc", "rollout/turns")
+
+Found = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by side and seed
+
+
+def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> Outcome:
+    """A run to its end: its curves, its alarm, and what start and last weights solve of the test rooms, where asked."""
+    run = finished(folder, options)
+    told = (ALARM.match(line) for line in run.summary["warnings"])
+    alarms = [int(each[1]) for each in told if each]
+    found: dict[str, Any] = {
+        "curves": {name: run.metrics[name][1:] for name in CURVES},
+        "val": run.metrics["val/success"],
+        "alarm": min(alarms, default=None),
+    }
+    if rooms:
+        found["last"] = played(run, "test", seed, rooms)
+        found["start"] = played(run, "test", seed, rooms, checkpoint="start")
+    return found
+
+
+def fall(successes: Sequence[float], span: int = SPAN["rollout"]) -> int | None:
+    """How many of them have been seen when success has fallen; None where it never has."""
+    first = fmean(successes[:span])
+    for seen in range(span + 1, len(successes) + 1):
+        if fmean(successes[seen - span : seen]) <= first - DROP:
+            return seen
+    return None
+
+
+def fallen(one: Mapping[str, Any], of: str) -> int | None:
+    """The iteration, counted from 1, after which success of a run has fallen; the first validation is the start's."""
+    if of == "rollout":
+        return fall(one["curves"]["rollout/success"])
+    seen = fall(one["val"], SPAN["val"])
+    return None if seen is None else seen - 1
+
+
+def table(found: Found, of: str = "rollout") -> str:
+    """Both questions, seed by seed, and whether their bars hold."""
+    lines = ["| seed | start | guarded | alone: alarm, fall | true: alarm |", "|---" * 5 + "|"]
+    guarded, alone, true = (found.get(side, {}) for side in SIDES)
+    in_time, silent = [], []
+    for seed in true:
+        alarm, fell = alone[seed]["alarm"], fallen(alone[seed], of)
+        in_time.append(alarm is not None and (fell is None or alarm <= fell))
+        silent.append(true[seed]["alarm"] is None)
+        ends = [f"{success(guarded[seed][s]):.3f}" if seed in guarded else "–" for s in ("start", "last")]
+        told = [str(each or "–") for each in (alarm, fell, true[seed]["alarm"])]
+        lines.append(f"| {seed} | {ends[0]} | {ends[1]} | {told[0]}, {told[1]} | {told[2]} |")
+    is_met = {
+        **_gain(guarded),
+        f"alarm in time in {sum(in_time)} of {len(in_time)} seeds": all(in_time),
+        f"silent on the true reward in {sum(silent)} of {len(silent)} seeds": all(silent),
+    }
+    lines += [f"\n{what}: {'met' if holds else 'missed'}" for what, holds in is_met.items()]
+    return "\n".join(lines)
+
+
+def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
+    """What the guarded policies gain, and whether it is enough; nothing without them."""
+    if not guarded:
+        return {}
+    last, start = ([each[stage] for each in guarded.values()] for stage in ("last", "start"))
+    gap = mean_interval(gains(last, start))
+    return {f"gain {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}], bar {BAR}": gap.mean >= BAR}
+
+
+def curves(found: Found) -> str:
+    """Means over each five iterations and the seeds."""
+    lines = ["| side | iterations | " + " | ".join(CURVES) + " |", "|---" * (2 + len(CURVES)) + "|"]
+    step = SPAN["rollout"]
+    for side, seeds in found.items():
+        most = min((len(each["curves"][CURVES[0]]) for each in seeds.values()), default=0)
+        for first in range(0, most, step):
+            last = min(first + step, most)
+            cells = [
+                [x for each in seeds.values() for x in each["curves"][name][first:last]] for name in CURVES
+            ]
+            told = " | ".join(f"{fmean(cell):.3f}" for cell in cells)
+            lines.append(f"| {side} | {first + 1}–{last} | {told} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Records, trains and measures what is not done yet, and prints the tables."""
+    parser = campaign_parser("A learned reward with and without guards.", SEEDS, further=NEW_SEEDS)
+    parser.add_argument("--only-alarm", action="store_true", help="without the side guarded")
+    parser.add_argument(
+        "--fall", choices=SPAN, default="rollout", help="of which episodes' success a fall is one"
+    )
+    parser.add_argument("--rooms", type=int, default=512, help="of the test")
+    parser.add_argument("--collect", nargs="*", default=[], help="further options of the recording")
+    given = parser.parse_args()
+    home: Path = given.folder.resolve()
+    collect([*last_of([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])
+    sides = {side: how for side, how in SIDES.items() if side != "guarded" or not given.only_alarm}
+    found: dict[str, dict[int, Outcome]] = {side: {} for side in sides}
+    kind, watched = ("_val", VALIDATED.split()) if given.fall == "val" else ("", [])
+    for seed in given.seeds:
+        for name, own in MODELS.items():
+            if name not in {model for model, _ in sides.values()}:
+                continue
+            options = last_of(
+                [*own.split(), f"data.path={home / 'episodes'}", f"seed={seed}", *given.options]
+            )
+            finished(home / f"{name}_{seed}", options)
+        for side, (name, own) in sides.items():
+            path = f"reward.model.path={home / f'{name}_{seed}'}"
+            options = last_of([*PLAYS.split(), *watched, *own.split(), path, f"seed={seed}", *given.options])
+            rooms = given.rooms if side == "guarded" else 0
+            run = partial(measured, home / f"{side}{kind}_{seed}", options, seed=seed, rooms=rooms)
+            found[side][seed] = kept(home / f"{side}{kind}_{seed}.json", run)
+        (home / f"table{kind}.md").write_text(f"{table(found, given.fall)}\n\n{curves(found)}\n")
+    print((home / f"table{kind}.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

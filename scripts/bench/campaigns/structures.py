@@ -1,0 +1,188 @@
+"""Rollout structures at an equal budget of sampled tokens: five seeds, equal test rooms, one command.
+
+    python -m scripts.bench.campaigns.structures --folder outputs/structures --csv docs/findings/structures.csv
+
+Fixed before anything was run: all runs are ``algo=grpo``, and differ in the structure alone.  A run ends with the
+iteration in which its sampled tokens reach the budget of its world, after about 21 iterations in Sokoban and 14 in
+FrozenLake: about 170 and 80 seconds of a core.  Cells run in the order of `STAGES`, and a kill loses an iteration at
+most.  The first three stages are the protocol, 60 runs; ``--stages`` has the others.  The last weights play 512 test
+rooms at temperature 1, the same rooms with the same noise for all.  For each structure and world the table has success,
+and its difference from the base of equal seed: the mean over seeds, with a 95 % t interval over the seeds.  A gain has
+its interval above 0; no other seeds, budgets or options are tried until one has.  The base of ``replay`` has the same
+number of instances.  The folder keeps what was done; the command goes on from there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lit_agentrl.api import RunError
+from lit_agentrl.batch import StepBatch
+from lit_agentrl.files import write_atomic
+from lit_agentrl.report.statistics import mean_interval
+from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
+
+SEEDS = (0, 1, 2, 3, 4)
+WORLDS = {  # options, and the budget: sampled tokens of a run
+    "hard": ("env=sokoban env.game.lengths=uniform", 240_000),
+    "frozen_lake": ("env=frozen_lake", 75_000),  # whose replies are half as long, and whose runs are
+    "sokoban": ("env=sokoban", 240_000),
+}
+BASE = "refill"
+STRUCTURES = {  # options, and what it is held against
+    BASE: ("algo/structure=refill", BASE),
+    "hint": ("algo/structure=hint", BASE),
+    "refill, 64 instances": ("algo/structure=refill rollout.instances=64", BASE),
+    "replay": ("algo/structure=replay rollout.instances=64", "refill, 64 instances"),
+    "branch": ("algo/structure=branch", BASE),
+    "tree": ("algo/structure=tree", BASE),
+    "mcts": ("algo/structure=mcts", BASE),
+    "forget": ("algo/structure=forget", BASE),
+}
+FIRST = (BASE, "hint", "refill, 64 instances", "replay")
+STAGES = (  # the most telling first
+    ("hard", FIRST[:2]),
+    ("hard", FIRST),
+    ("frozen_lake", tuple(STRUCTURES)),
+    ("hard", tuple(STRUCTURES)),
+    ("sokoban", tuple(STRUCTURES)),
+)
+PROTOCOL = 3  # of these
+Cell = tuple[str, str, int]  # world, structure, seed
+
+
+class Budget(Callback):
+    """Ends a run with the iteration in which its sampled tokens reach a number; a resumed run counts on."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self.sampled = tokens, 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
+    ) -> None:
+        """Count all that was sampled, also what is not trained on."""
+        played = [*batch.episodes, *batch.greedy_episodes]
+        self.sampled += sum(episode.num_sampled for episode in played)
+        trainer.should_stop = self.sampled >= self.tokens
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampled": self.sampled}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.sampled = state_dict["sampled"]
+
+
+def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
+    """One run to its end: what its weights solve of each room (``solved``), and its sampled ``tokens``."""
+    with tempfile.TemporaryDirectory() as home:
+        conf = Path(home) / "callbacks"
+        conf.mkdir()
+        (conf / "budget.yaml").write_text(
+            "defaults: [default, _self_]\n"
+            f"budget: {{_target_: scripts.bench.campaigns.structures.Budget, tokens: {budget}}}\n"
+        )
+        fixed = [
+            "algo=grpo",
+            "callbacks=budget",
+            "trainer.max_epochs=100000",
+            "test.episodes=0",
+            "val.every=1000",  # only its last weights are measured, at the end
+            "val.episodes=16",
+        ]
+        run = finished(folder, [*fixed, *options], config_dir=home)
+        (scores,) = run.evaluate(episodes=rooms, temperature=1.0, seed=0, trust_run=True).records
+    return {"solved": scores["solved"], "tokens": run.summary["action_tokens"]}
+
+
+def success(outcome: Outcome) -> float:
+    """Share of the test rooms that were solved."""
+    return fmean(map(float, outcome["solved"]))
+
+
+def table(found: Mapping[Cell, Outcome]) -> str:
+    """Of each world and structure: success, and the difference from its base over the seeds that both have."""
+    lines = ["| world | structure | seeds | tokens | success | against | difference |", "|---" * 7 + "|"]
+    for world in WORLDS:
+        for name, (_, base) in STRUCTURES.items():
+            own = {seed: found[world, name, seed] for seed in SEEDS if (world, name, seed) in found}
+            if not own:
+                continue
+            gaps = [
+                success(each) - success(found[world, base, seed])
+                for seed, each in own.items()
+                if (world, base, seed) in found
+            ]
+            told = "–"
+            if base != name and len(gaps) > 1:
+                gap = mean_interval(gaps)
+                told = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+            mean, tokens = (fmean(map(of, own.values())) for of in (success, lambda each: each["tokens"]))
+            lines.append(f"| {world} | {name} | {len(own)} | {tokens:.0f} | {mean:.3f} | {base} | {told} |")
+    return "\n".join(lines)
+
+
+def as_csv(found: Mapping[Cell, Outcome]) -> str:
+    """One line of each run."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["world", "structure", "seed", "tokens", "rooms", "success"])
+    for (world, name, seed), each in found.items():
+        rows.writerow([world, name, seed, int(each["tokens"]), len(each["solved"]), round(success(each), 6)])
+    return text.getvalue()
+
+
+def cells(
+    worlds: Sequence[str], structures: Sequence[str], seeds: Sequence[int], stages: int = len(STAGES)
+) -> list[Cell]:
+    """What is to be run, in its order: all structures of a seed, then the next, so an end leaves whole pairs."""
+    wanted = [
+        (world, name, seed)
+        for world, names in STAGES[:stages]
+        for seed in seeds
+        for name in names
+        if world in worlds and name in structures
+    ]
+    return list(dict.fromkeys(wanted))
+
+
+def main() -> int:
+    """Runs what is not done yet; writes the table anew after each run."""
+    parser = campaign_parser("Structures at an equal budget of sampled tokens.", SEEDS)
+    parser.add_argument("--csv", type=Path, help="gets a line of each run; by default structures.csv there")
+    parser.add_argument("--stages", type=int, choices=range(1, len(STAGES) + 1), default=PROTOCOL)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--structures", nargs="+", choices=STRUCTURES, default=list(STRUCTURES))
+    parser.add_argument("--budget", type=int, help="sampled tokens of a run; by default those of its world")
+    parser.add_argument("--rooms", type=int, default=512, help="of the test")
+    given = parser.parse_args()
+    found: dict[Cell, Outcome] = {}
+    failed = 0
+    for world, name, seed in cells(given.worlds, given.structures, given.seeds, given.stages):
+        folder = given.folder.resolve() / f"{world}_{name.replace(', ', '_').replace(' ', '_')}_{seed}"
+        options, budget = WORLDS[world]
+        fixed = [*options.split(), *STRUCTURES[name][0].split(), f"seed={seed}", *given.options]
+        run = partial(played, folder, fixed, given.budget or budget, given.rooms)
+        try:
+            found[world, name, seed] = kept(folder.with_suffix(".json"), run)
+        except RunError as error:  # the next run may do better; the command may be given again
+            failed += 1
+            print(f"{folder.name} failed: {error}", file=sys.stderr)
+            continue
+        write_atomic(given.folder / "table.md", table(found) + "\n")
+        write_atomic(given.csv or given.folder / "structures.csv", as_csv(found))
+    print(table(found))
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

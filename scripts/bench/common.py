@@ -1,0 +1,240 @@
+"""What the benchmarks share: timing two sides alternately, the spread of paired ratios, a table, JSON.
+
+A *side* is a function of the repetition's number that does one piece of work and returns what it measured,
+by name: seconds, tokens, bytes.  The sides of one repetition run one after the other in this process, in an
+order that is reversed each time, so that neither always meets the warmer machine; a figure that compares
+them is the median of the ratios within repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+Measured = dict[str, float]
+Side = Callable[[int], Measured]
+Round = dict[str, Measured]  # by side
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, least and greatest of some numbers."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        found = sorted(values)
+        if not found:
+            raise ValueError("a spread needs at least one number")
+        return cls(statistics.median(found), found[0], found[-1])
+
+    def text(self, digits: int = 2) -> str:
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+def last_of(options: Iterable[str]) -> list[str]:
+    """Each option of ``train.py`` once, which refuses one that is given twice, with the value that it has last."""
+    values = dict(option.split("=", 1) for option in options)
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def alternate(
+    sides: Mapping[str, Side], *, repeats: int, warmups: int = 1, keep: Callable[[Round], bool] | None = None
+) -> list[Round]:
+    """Run all sides ``repeats`` times after ``warmups`` that are thrown away; the order is reversed each time.
+
+    Repetitions are numbered from 0, warm-ups before them from -warmups.  One that ``keep`` refuses, whatever
+    it measured, is run again, as often as there are repetitions in all; then the rest is kept as it is.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats} must be >= 1")
+    rounds: list[Round] = []
+    number, spare = -warmups, repeats
+    while len(rounds) < repeats:
+        names = list(sides) if number % 2 == 0 else list(sides)[::-1]
+        found = {name: sides[name](number) for name in names}
+        if number >= 0:
+            again = keep is not None and spare > 0 and not keep(found)
+            print(_line(len(rounds), found) + " (disturbed: once more)" * again, flush=True)
+            if again:
+                spare -= 1
+            else:
+                rounds.append({name: found[name] for name in sides})
+        number += 1
+    return rounds
+
+
+def _line(number: int, measured: Round) -> str:
+    """One repetition, so that a run that is cut short has said what it saw."""
+    names = ("rollout", "update", "whole", "foreign_share")
+    sides = (
+        " ".join([side, *(f"{name} {found[name]:.2f}" for name in names if name in found)])
+        for side, found in measured.items()
+    )
+    return f"repetition {number}: {'; '.join(sides)}"
+
+
+def is_undisturbed(measured: Round, most: float = 0.1) -> bool:
+    """Whether other programs took at most this share of the machine while each side ran."""
+    return all(side.get("foreign_share", 0.0) <= most for side in measured.values())
+
+
+def spread(rounds: Sequence[Round], side: str, quantity: str) -> Spread:
+    return Spread.of(measured[side][quantity] for measured in rounds)
+
+
+def paired_ratio(rounds: Sequence[Round], quantity: str, *, of: str, to: str) -> Spread:
+    """Spread of ``of``'s quantity over ``to``'s, each ratio taken within one repetition."""
+    return Spread.of(measured[of][quantity] / measured[to][quantity] for measured in rounds)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Plain text, columns aligned: the first to the left, the others to the right."""
+    cells = [list(map(str, header)), *([*map(str, row)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def seconds_table(rounds: Sequence[Round], quantities: Sequence[str], *, ours: str, peer: str) -> str:
+    """Seconds of both sides and how many times less time ours took, a row for each quantity."""
+    return table(
+        ["seconds", ours, peer, "ratio (least–greatest)"],
+        [
+            [
+                quantity,
+                f"{spread(rounds, ours, quantity).median:.3f}",
+                f"{spread(rounds, peer, quantity).median:.3f}",
+                paired_ratio(rounds, quantity, of=peer, to=ours).text(),
+            ]
+            for quantity in quantities
+        ],
+    )
+
+
+@contextmanager
+def stopwatch(into: Measured, name: str, device: str | torch.device = "cpu"):  # type: ignore[no-untyped-def]
+    """Add the seconds of the block to ``into[name]``; waits for a GPU at both ends."""
+    _wait(device)
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        _wait(device)
+        into[name] = into.get(name, 0.0) + time.perf_counter() - started
+
+
+def _wait(device: str | torch.device) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    names = ("torch", "transformers", "lightning", "trl")
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "packages": {name: found for name in names if (found := _version(name))},
+        "revision": _revision(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The commit, with a + where tracked files differ from it."""
+    try:
+        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def parser_for(script: str, description: str | None, *, repeats: int = 5) -> argparse.ArgumentParser:
+    """The options that every benchmark has: ``--repeats``, ``--threads`` and ``--out``."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=repeats, help="repetitions after the warm-up")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="torch threads; default: torch's own choice"
+    )
+    name = Path(script).stem
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "benchmarks" / f"{name}.json")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse, check what all benchmarks share, and set the number of threads."""
+    options = parser.parse_args(arguments)
+    for name in ("repeats", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name}={value} must be >= 1")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    return options
+
+
+def write_json(path: Path, result: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Write ``result`` with the command, its options and the machine; says where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "options": {name: _plain(value) for name, value in vars(options).items()},
+        "machine": machine(),
+        **{name: _plain(value) for name, value in result.items()},
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {path}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spread):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value

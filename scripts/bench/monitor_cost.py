@@ -1,0 +1,118 @@
+"""What the monitor of collapse costs: the time in its hooks as a share of an iteration.
+
+    python -m scripts.bench.monitor_cost [--repeats 3] [--run env=frozen_lake rollout.prompts=4 …]
+
+Trains in this process, with the options of ``train.py`` that follow ``--run`` over those of `DEFAULTS`. The hooks of
+the monitor are timed where they are called, so that one run holds both sides of the ratio, and whatever else the
+machine does disturbs both. An iteration lasts from the end of one to the end of the next; the first `WARM` are not in
+it. A repetition's figure is the share of all the others together, validations included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from lit_agentrl.api import train
+from lit_agentrl.callbacks.iteration_log import IterationLog
+from lit_agentrl.monitor.callback import CollapseMonitor
+from scripts.bench.common import Spread, last_of, parse, parser_for, table, write_json
+
+HOOKS = ("on_train_epoch_start", "on_train_batch_end", "on_validation_end", "on_train_epoch_end")
+WARM = 2  # iterations that are left out
+MOST = 0.01  # share of an iteration that the monitor may cost
+DEFAULTS = ("trainer.max_epochs=12", "val.every=10", "test.episodes=0")
+
+
+class Clock:
+    """Adds up the seconds in hooks, iteration by iteration.
+
+    Attributes:
+        iterations: (seconds in hooks, seconds) of each.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now, self._inside, self._ended = now, 0.0, now()
+        self.iterations: list[tuple[float, float]] = []
+
+    def timed(self, hook: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """What the hook returns."""
+        started = self._now()
+        try:
+            return hook(*given, **named)
+        finally:
+            self._inside += self._now() - started
+
+    def end(self) -> None:
+        """An iteration is over."""
+        now = self._now()
+        self.iterations.append((self._inside, now - self._ended))
+        self._inside, self._ended = 0.0, now
+
+    def share(self, warm: int = WARM) -> float:
+        """Of the time of all iterations but the first ones, that in hooks.
+
+        Raises:
+            ValueError: there are no others.
+        """
+        rest = self.iterations[warm:]
+        if not rest:
+            raise ValueError(
+                f"trainer.max_epochs={len(self.iterations)} must be > {warm}, which are left out"
+            )
+        return sum(inside for inside, _ in rest) / sum(seconds for _, seconds in rest)
+
+
+def played(options: Sequence[str]) -> Clock:
+    """One run."""
+    clock = Clock()
+    of_log = IterationLog.on_train_epoch_end
+
+    def logged(self: IterationLog, *where: Any) -> None:
+        of_log(self, *where)
+        clock.end()
+
+    with tempfile.TemporaryDirectory() as folder, patch.object(IterationLog, "on_train_epoch_end", logged):
+        hooks = {name: _method(clock, vars(CollapseMonitor)[name]) for name in HOOKS}
+        with patch.multiple(CollapseMonitor, **hooks):
+            train(*options, folder=Path(folder) / "run")
+    return clock
+
+
+def _method(clock: Clock, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A method again, which an object of `functools.partial` is not."""
+
+    def call(self: CollapseMonitor, *given: Any, **named: Any) -> Any:
+        return clock.timed(partial(hook, self), *given, **named)
+
+    return call
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = parser_for(__file__, __doc__, repeats=3)
+    parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], help="options of train.py")
+    options = parse(parser, arguments)
+    asked = last_of([*DEFAULTS, *options.run])
+    clocks = [played([*asked, f"seed={seed}"]) for seed in range(options.repeats)]
+    shares = [clock.share() for clock in clocks]
+    rows = [
+        (seed, f"{1e3 * sum(a for a, _ in rest) / len(rest):.2f}", f"{sum(b for _, b in rest) / len(rest):.2f}",
+         f"{100 * share:.3f} %")
+        for seed, (clock, share) in enumerate(zip(clocks, shares, strict=True))
+        for rest in [clock.iterations[WARM:]]
+    ]  # fmt: skip
+    print(table(("seed", "monitor, ms an iteration", "iteration, s", "share"), rows))
+    found = Spread.of(100 * share for share in shares)
+    verdict = "within" if max(shares) <= MOST else "ABOVE"
+    print(f"share of an iteration: {found.text(3)} %, {verdict} the bound of {100 * MOST:g} %")
+    write_json(options.out, {"shares": shares, "iterations": [c.iterations for c in clocks]}, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Start-up: importing the package, ``--help``, mistakes, and the time to the first iteration.
+
+    python -m scripts.bench.startup [--repeats 5] [--parts import,commands,run] [--job 'experiment=quick']
+
+Every figure is the wall time of a whole new process, from its start to its end, with files in the disk cache (a
+first round is thrown away).  *import*: what a run imports of lit_agentrl, beside ``import lightning.pytorch,
+transformers`` alone, and beside the same with the garbage collector on, which a run turns off meanwhile; they
+alternate and the figures are medians of paired ratios.  *commands*: what need
+not wait for torch, and a value that is refused only by the object that takes it.  *run*: to the line of the first
+iteration of ``python train.py JOB``, before which the untrained policy is measured on val and test: played, in a cache
+of evaluations that is empty, against taken over from one that is filled; the two alternate.  Counted are seconds from
+the start of the process, and from the line that follows the imports; and of the latter those that the process computed
+(user and system), which other programs on the machine lengthen less.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from scripts.bench.common import (
+    ROOT,
+    Measured,
+    Round,
+    Spread,
+    alternate,
+    paired_ratio,
+    parse,
+    parser_for,
+    spread,
+    table,
+    write_json,
+)
+
+WHOLE = "import lit_agentrl.runs.jobs, lit_agentrl.runs.training, lit_agentrl.evaluate.evaluation"
+IMPORTS = {
+    "python": "pass",
+    "torch": "import torch",
+    "lightning + transformers": "import lightning.pytorch, transformers",
+    "lit_agentrl, the collector on": WHOLE,
+    "lit_agentrl": f"from lit_agentrl.config import libraries; libraries.load(); {WHOLE}",  # as a run does
+}
+COMMANDS = {  # arguments of train.py, and the exit code that they must have
+    "--help": 0,
+    "--cfg job": 0,
+    "algo=grppo": 1,
+    "filter.ratoi=0.5": 1,
+    "filter.ratio=1.3": 1,  # in the end told by the filter, so everything is imported
+}
+PARTS = ("import", "commands", "run")
+IMPORTED = "making the policy"  # what a run says when its libraries are there
+
+
+def process(arguments: list[str], code: int, number: int = 0) -> Measured:
+    """Seconds of a whole Python process."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - started
+    if done.returncode != code:
+        raise RuntimeError(f"{arguments} ended with {done.returncode}: {done.stderr[-500:]}")
+    return {"seconds": seconds}
+
+
+def first_iteration(job: list[str], cache: str | None, number: int) -> Measured:
+    """Until ``train.py`` prints the line of its first iteration: seconds in all, after the imports, and computed then.
+
+    Args:
+        job: its options.
+        cache: where evaluations are kept; None: in a new folder.
+        number: of the repetition.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-u", "train.py", *job, f"hydra.run.dir={folder}/run"]
+        variables = environment() | {"LIT_AGENTRL_CACHE": cache or f"{folder}/cache"}
+        started, imported, computed = time.perf_counter(), 0.0, 0.0
+        with subprocess.Popen(
+            command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                now = time.perf_counter()
+                if line.startswith(IMPORTED):
+                    imported, computed = now, cpu_seconds(child.pid)
+                if line.startswith("iteration 1/"):
+                    found = {
+                        "seconds": now - started, "after_imports": now - imported,
+                        "computed": cpu_seconds(child.pid) - computed,
+                    }  # fmt: skip
+                    child.kill()
+                    return found
+    raise RuntimeError(f"{' '.join(command)} printed no first iteration")
+
+
+def cpu_seconds(process: int) -> float:
+    """User and system time of a process that lives."""
+    times = psutil.Process(process).cpu_times()
+    return times.user + times.system
+
+
+def environment() -> dict[str, str]:
+    """This checkout is measured, whatever is installed."""
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def shown(title: str, rounds: list[Round]) -> str:
+    names = list(next(iter(rounds[0].values())))
+    rows = [[side, *(spread(rounds, side, name).text() for name in names)] for side in rounds[0]]
+    return table([title, *(f"{name.replace('_', ' ')} (least–greatest)" for name in names)], rows)
+
+
+def main() -> None:
+    parser = parser_for(__file__, __doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--job", default="experiment=quick", help="options of the run")
+    options = parse(parser)
+    parts = options.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--parts={min(unknown)} is unknown; valid: {', '.join(PARTS)}")
+    result: dict[str, list[Round] | Spread] = {}
+    if "import" in parts:
+        sides = {name: partial(process, ["-c", code], 0) for name, code in IMPORTS.items()}
+        result["import"] = rounds = alternate(sides, repeats=options.repeats)
+        *_, libraries, plain, ours = IMPORTS
+        print(shown("import", rounds))
+        for other in (libraries, plain):
+            result[f"over {other}"] = ratio = paired_ratio(rounds, "seconds", of=ours, to=other)
+            print(f"{ours} over {other}: {ratio.text()}")
+    if "commands" in parts:
+        sides = {
+            text: partial(process, [str(Path("train.py")), *text.split()], code)
+            for text, code in COMMANDS.items()
+        }
+        result["commands"] = rounds = alternate(sides, repeats=options.repeats)
+        print(shown("train.py", rounds), "\n")
+    if "run" in parts:
+        with tempfile.TemporaryDirectory() as cache:
+            places = {"played": None, "taken over": cache}
+            sides = {
+                name: partial(first_iteration, options.job.split(), each) for name, each in places.items()
+            }
+            result["run"] = rounds = alternate(sides, repeats=options.repeats)
+        print(shown(f"train.py {options.job}", rounds))
+        for name in ("after_imports", "computed"):
+            result[f"{name}_ratio"] = ratio = paired_ratio(rounds, name, of="played", to="taken over")
+            print(f"played over taken over, {name.replace('_', ' ')}: {ratio.text()}")
+    write_json(options.out, result, options)
+
+
+if __name__ == "__main__":
+    main()

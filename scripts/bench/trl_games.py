@@ -1,0 +1,139 @@
+"""The job of the comparisons with TRL: one game, its words, the policies, the same for both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.envs.base import Outcome
+from lit_agentrl.envs.games.sokoban import Sokoban
+from lit_agentrl.models.policy import Policy, load_nano
+from lit_agentrl.text.dialects.answer import ANSWER
+from lit_agentrl.text.prompts import Prompt
+
+NAME = "sokoban"
+ACTIONS_PER_TURN = 5
+FILLER = " box"  # a token of the embedded tokenizer
+SOLUTIONS = {"min_solution": 1, "max_solution": 5}  # a single turn must be able to solve a room
+SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/value heads, MLP, vocabulary)
+    "0.5b-random": (896, 24, 14, 2, 4864, 151_936),  # Qwen2.5-0.5B
+    "tiny-random": (64, 2, 4, 2, 128, 2_048),  # the same code path on any machine
+}
+
+
+class EndlessSokoban(Sokoban):
+    """Sokoban that goes on after the boxes are in place, so that every episode has equally many turns.
+
+    ``filler`` makes what it shows so many tokens longer.
+    """
+
+    def __init__(self, *, filler: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self._filler = FILLER * filler
+
+    def _observe(self) -> str:
+        return super()._observe() + self._filler
+
+    def _play(self, action: str) -> Outcome:
+        return replace(super()._play(action), terminated=False)
+
+
+class ConstantPrompt(Prompt):
+    """Messages of one length: nothing is said of the last reply, whose words both sides sample by themselves."""
+
+    def following(self, *, observation: str, turns_left: int, **said: object) -> str:
+        return f"turns {turns_left} actions {turns_left * ACTIONS_PER_TURN}\n{observation}"
+
+
+class NeverStop:
+    """A stop rule that lets every reply run to ``rollout.max_reply_tokens``."""
+
+    def __init__(self, tokenizer: object) -> None:
+        del tokenizer
+
+    def update(self, state: str, token: int) -> tuple[str, bool]:
+        return state, False
+
+
+def fixed_length_engine(*, num_slots: int, **arguments: object) -> NativeEngine:
+    """The native engine, its replies all of one length: neither end tag nor end marker completes them."""
+    arguments |= {"stop": NeverStop(None), "end_of_turn_ids": ()}
+    return NativeEngine(num_slots=num_slots, **arguments)  # type: ignore[arg-type]
+
+
+def policy(model: str, dtype: str = "float32") -> Policy:
+    """The embedded policy, or one of :data:`SHAPES` with random weights and the embedded tokenizer."""
+    found = load_nano()
+    if model != "nano":
+        hidden, layers, heads, kv_heads, mlp, vocabulary = SHAPES[model]
+        config = Qwen2Config(
+            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+            num_key_value_heads=kv_heads, intermediate_size=mlp, vocab_size=vocabulary,
+            max_position_embeddings=4096, tie_word_embeddings=True,
+            pad_token_id=found.tokenizer.pad_token_id, eos_token_id=found.tokenizer.eos_token_id,
+            bos_token_id=None,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        found.network = AutoModelForCausalLM.from_config(config)
+        found.name = model
+        # every id is a text, or TRL takes a reply of unknown ones for no call of the tool
+        found.tokenizer.add_tokens([f"<{each}>" for each in range(len(found.tokenizer), vocabulary)])
+    found.network = found.network.to(getattr(torch, dtype)).train(False)
+    return found
+
+
+class Game:
+    """One episode as text: what TRL's environment and reward functions call.
+
+    The rules are those of ``rollout.play``: an invalid reply costs 0.1 points and spends the turn.
+    """
+
+    def __init__(self, max_turns: int, filler: int = 0) -> None:
+        self.max_turns = max_turns
+        self._env = EndlessSokoban(split="train", filler=filler, **SOLUTIONS)
+        self._prompt = ConstantPrompt(style="compact")
+
+    def opening(self, seed: int) -> str:
+        """Start an instance; the first message."""
+        observation, _ = self._env.reset(seed=seed)
+        self.turns_left, self.points = self.max_turns, 0.0
+        messages = self._prompt.opening(
+            name=NAME, rules=self._env.rules, actions=self._env.actions(), observation=observation,
+            max_turns=self.max_turns, max_actions=self.max_turns * ACTIONS_PER_TURN,
+            max_actions_per_turn=ACTIONS_PER_TURN,
+        )  # fmt: skip
+        return messages[0]["content"]
+
+    def play(self, text: str) -> str:
+        """Play the actions of a reply; the next message."""
+        reply = ANSWER.parse(text, self._env.actions(), think=True)
+        observation = self._env._observe()
+        for action in reply.actions[:ACTIONS_PER_TURN]:
+            observation, points, _, _, info = self._env.step(action)
+            self.points += points
+        self.points -= 0.1 * (not reply.is_valid)
+        self.turns_left -= 1
+        return self._prompt.following(
+            observation=observation, reward=0.0, complaint="", turns_left=self.turns_left, actions_left=0
+        )
+
+
+def overrides(
+    *, turns: int, prompts: int, members: int, reply_tokens: int, context: int, filler: int
+) -> Sequence[str]:
+    """The job for ``train.py``; everything that is not named here is the default of the program."""
+    return [
+        "algo=grpo", "filter=none", "env=sokoban", "env.game._target_=scripts.bench.trl_games.EndlessSokoban",
+        f"env.max_turns={turns}", f"env.max_actions={turns * ACTIONS_PER_TURN}",
+        f"env.max_actions_per_turn={ACTIONS_PER_TURN}",
+        *(f"env.game.{name}={value}" for name, value in SOLUTIONS.items()),
+        "prompt._target_=scripts.bench.trl_games.ConstantPrompt", f"+env.game.filler={filler}",
+        "engine._target_=scripts.bench.trl_games.fixed_length_engine",
+        f"engine.num_slots={prompts * members}", f"rollout.prompts={prompts}", f"rollout.members={members}",
+        f"rollout.max_reply_tokens={reply_tokens}", f"rollout.max_context_tokens={context}",
+    ]  # fmt: skip

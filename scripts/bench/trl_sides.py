@@ -1,0 +1,169 @@
+"""Our trainer set up for the job of trl_trainer.py, and both beside each other."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+from omegaconf import open_dict
+
+from lit_agentrl.build.assembly import build
+from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.runs.threads import cores, spin_briefly
+from scripts.bench import trl_games
+from scripts.bench.common import (
+    Measured,
+    alternate,
+    is_undisturbed,
+    paired_ratio,
+    parse,
+    parser_for,
+    seconds_table,
+    write_json,
+)
+from scripts.bench.lockstep import Lockstep, Meter
+from scripts.bench.trl_trainer import MANY, Job, train_trl
+
+OUR_PRECISION = {"float32": "32-true", "bfloat16": "bf16-mixed", "bfloat16-true": "bf16-true"}
+
+
+class _Boundary(pl.Callback):
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._meter.boundary()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, index: int) -> None:
+        turns = [turn for episode in batch.episodes for turn in episode.turns]
+        self._meter.note(
+            turns=len(turns),
+            action_tokens=sum(len(turn.reply_tokens) for turn in turns),
+            read_tokens=sum(len(turn.prefix_tokens) for turn in turns),
+        )
+
+
+def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None:
+    """The program as a user runs it, default callbacks and loggers, but no validation and no checkpoints."""
+    folder = tempfile.mkdtemp(prefix="ours-")
+    dtype = "bfloat16" if precision == "bfloat16-true" else "float32"
+    cfg = compose_job(
+        "train",
+        [
+            *trl_games.overrides(
+                turns=job.turns, prompts=job.prompts, members=job.members, reply_tokens=job.reply_tokens,
+                context=job.context, filler=job.filler,
+            ),
+            "model._target_=scripts.bench.trl_games.policy", f"+model.model={job.model}", f"+model.dtype={dtype}",
+            "optim.lr=1e-6", f"trainer.max_epochs={MANY}", f"trainer.precision={OUR_PRECISION[precision]}",
+            f"trainer.accelerator={'gpu' if job.device == 'cuda' else 'cpu'}",
+            "val.envs=[bandit]", "val.episodes=1", f"val.every={MANY}", "test.episodes=0",
+            "~callbacks.best", "~callbacks.last", f"hydra.run.dir={folder}",
+            *extra,
+        ],
+    )  # fmt: skip
+    with open_dict(cfg):
+        cfg.run_dir = folder
+
+    run = build(cfg, task_loader(), extra_callbacks=[_Boundary(meter)])
+    # every turn adds the same tokens, also after a reply that happens to end in the end marker
+    run.rules.chat._marker = None
+    run.rollouts.on_train_batch_start = meter.timed(  # type: ignore[method-assign]
+        "rollout", run.rollouts.on_train_batch_start
+    )
+    run.trainer.fit(run.module, run.stream)
+
+
+def check_equal(measured: dict[str, Measured]) -> None:
+    """All sides must have done the same work.
+
+    Raises:
+        ValueError: turns or tokens of an iteration differ.
+    """
+    peer = measured["trl"]
+    for ours in measured.values():
+        for name in ("turns", "action_tokens", "read_tokens"):
+            if ours[name] != peer[name]:
+                raise ValueError(f"{name} differ: {ours[name]:.0f} on our side, {peer[name]:.0f} on trl's")
+
+
+def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: int) -> None:
+    parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--turns", type=int, default=turns)
+    parser.add_argument("--prompts", type=int, default=16, help="groups of an iteration")
+    parser.add_argument("--members", type=int, default=8, help="episodes of a group")
+    parser.add_argument("--reply-tokens", type=int, default=reply_tokens, help="tokens of every reply")
+    parser.add_argument("--filler", type=int, default=0, help="tokens that each message is longer by")
+    parser.add_argument("--precision", default="float32", choices=list(OUR_PRECISION), help="of our side")
+    parser.add_argument("--trl-precision", default=None, choices=list(OUR_PRECISION), help="default: as ours")
+    parser.add_argument("--trl-micro-batch", type=int, default=16, help="rows of a forward-backward")
+    parser.add_argument("--trl-generation", default="generate", choices=["generate", "continuous"])
+    parser.add_argument("--warmups", type=int, default=2)
+    parser.add_argument("--ours", action="append", default=[], metavar="KEY=VALUE", help="for train.py")
+    parser.add_argument(
+        "--cores", action="store_true", help="also our side with a core each, see docs/models.md"
+    )
+
+
+def core_each(prompts: int, threads: int) -> list[str]:
+    """Options under which each of so many cores works by itself.
+
+    Raises:
+        ValueError: the prompts cannot be dealt in equal shares.
+    """
+    if prompts % threads:
+        raise ValueError(f"--cores deals --prompts={prompts} to --threads={threads}, which must divide them")
+    share = prompts // threads
+    return ["worker=process", f"worker.count={threads}", f"worker.share={share}", f"update.lanes={threads}"]
+
+
+def compare(script: str, description: str | None, *, turns: int, reply_tokens: int) -> None:
+    """The whole of a script: parse, let both sides take turns, print, write."""
+    parser = parser_for(script, description)
+    add_options(parser, turns=turns, reply_tokens=reply_tokens)
+    options = parse(parser)
+    job = Job(
+        options.model, options.device, options.turns, options.prompts, options.members, options.reply_tokens,
+        options.filler,
+    )  # fmt: skip
+    peer_precision = options.trl_precision or options.precision
+    with ExitStack() as stack:
+
+        def side(train: Callable[..., None], *arguments: Any, **more: Any) -> partial[Measured]:
+            loop = Lockstep(train, job, *arguments, threads=options.threads, **more)
+            stack.callback(loop.close)
+            return partial(_measured, loop)
+
+        peer = side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation)
+        modes = {"ours": options.ours}
+        if options.cores:
+            modes["a core each"] = options.ours + core_each(job.prompts, options.threads or cores())
+        sides = {
+            name: side(train_ours, options.precision, extra, prepare=spin_briefly)
+            for name, extra in modes.items()
+        } | {"trl": peer}
+        rounds = alternate(sides, repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed)
+    for measured in rounds:
+        check_equal(measured)
+    first = rounds[0]["ours"]
+    print(
+        f"{job.model}, {job.episodes} episodes x {first['turns'] / job.episodes:.0f} turns, of each side "
+        f"{first['action_tokens']:.0f} action tokens and {first['read_tokens']:.0f} read ones; "
+        f"ours {options.precision}, trl {peer_precision}"
+    )
+    parts = ["rollout", "update", "whole"]
+    for name in modes:
+        print(seconds_table(rounds, parts, ours=name, peer="trl"))
+    ratios = {name: {part: paired_ratio(rounds, part, of="trl", to=name) for part in parts} for name in modes}
+    write_json(options.out, {"ratios": ratios, "rounds": rounds}, options)
+
+
+def _measured(loop: Lockstep, number: int) -> Measured:
+    found = loop(number)
+    return {**found, "update": found["whole"] - found["rollout"]}
