@@ -1,4 +1,5 @@
-# Every target works from a fresh clone: the first one used also makes .venv.
+# Every target works from a fresh clone: the first one used also makes .venv.  `make train` installs what training needs,
+# every other target what tests, docs and all extras need as well.
 #   PYTHON              the interpreter that .venv is made from, 3.11 or newer
 #   TORCH_INSTALL_ARGS  extra arguments for installing torch, e.g. the index of a CPU-only build
 #   ARGS                extra arguments for train.py or pytest
@@ -8,6 +9,7 @@ ARGS ?=
 
 TORCH := torch==2.13.0
 BIN := .venv/bin
+TRAIN_STAMP := .venv/.installed-train
 STAMP := .venv/.installed
 ORACLE := .venv-oracle
 ORACLE_STAMP := $(ORACLE)/.installed
@@ -24,14 +26,18 @@ CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 setup: $(STAMP)
 
 # torch first and by itself, so that its build can be chosen without changing where the rest comes from
-$(STAMP): pyproject.toml constraints.txt
+$(TRAIN_STAMP): pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH) $(TORCH_INSTALL_ARGS)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(STAMP): $(TRAIN_STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-train: $(STAMP)
+train: $(TRAIN_STAMP)
 	$(BIN)/python train.py algo=grpo env=sokoban $(ARGS)
 
 test: $(STAMP)

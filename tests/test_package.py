@@ -60,6 +60,20 @@ def test_every_library_that_is_imported_is_declared() -> None:
     assert not missing - {"lit_agentrl"}
 
 
+def test_make_train_installs_what_training_needs_and_make_test_the_rest(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    planned = {
+        target: subprocess.run(
+            ["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        for target in ("train", "test")
+    }
+    installs = {target: re.findall(r"pip install .*?-e (\S+)", text) for target, text in planned.items()}
+    assert installs == {"train": ["."], "test": [".", "'.[dev]'"]}
+    assert "train.py algo=grpo env=sokoban" in planned["train"] and "pytest" not in planned["train"]
+
+
 def test_the_version_is_said_once_and_heads_the_changelog() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", lit_agentrl.__version__)
