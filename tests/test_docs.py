@@ -244,6 +244,18 @@ def first_value(word: str) -> str:
     return word if values.startswith(("[", "{")) else f"{key}={values.split(',')[0]}"
 
 
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "CHANGELOG.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_script_and_test_of_a_page_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"(?<![\w/.])((?:scripts|tests)/[\w/]+\.(?:py|txt|json))", text)
+    files += [f"{name.replace('.', '/')}.py" for name in re.findall(r"-m\s+(scripts\.[\w.]+\w)", text)]
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
 def test_the_pages_show_many_commands() -> None:
     assert len(SHOWN) > 110 and sum("algo=" in command for command in SHOWN) > 45
 
