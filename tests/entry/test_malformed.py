@@ -59,11 +59,6 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("logger=[csv,csv]", "logger=[csv,csv]", "keep one"),
     ("algo.clip.nosuch=1", "algo.clip.nosuch", "algo.clip.epsilon, algo.clip.lower"),
     ("algo.clip.low=0.2", "algo.clip.low", "algo/clip=clip_higher, dual"),
-    (
-        "algo/clip=sequence",
-        "algo/clip=sequence is no option any more",
-        "algo/clip=clip_higher algo.clip.low=3",
-    ),
     ("experiment=paper/dapoo", "unknown option experiment=paper/dapoo", "did you mean paper/dapo"),
     ("algo/clip=asymmetric_seed", "algo/clip=asymmetric_seed is no option any more", "algo.clip.low=0.15"),
     ("algo=gspo algo/clip=symmetric algo.clip.low=0.2", "algo.clip.low", "algo/clip=clip_higher, dual"),

@@ -225,7 +225,8 @@ def test_every_option_of_every_axis(option):
         key, _, value = change.partition("=")
         OmegaConf.update(config.algo, key, yaml.safe_load(value))
     OmegaConf.resolve(config)
-    assert not idle_of_mix(config, f"algo.{axis}")
+    # a gap is refused beside ties
+    assert idle_of_mix(config, f"algo.{axis}") == ["algo.pairing.min_gap"] * (stem == "all_pairs_ties")
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in UNTRAINED])
