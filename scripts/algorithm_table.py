@@ -1,6 +1,6 @@
-"""Writes the tables of named algorithms in ``docs/`` from the files under ``conf/algo``.
+"""The table of named algorithms, from the files under ``conf/algo``: a generated page of the site.
 
-python scripts/algorithm_table.py
+python scripts/algorithm_table.py    # prints it
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import yaml
 
 from lit_agentrl.paths import CONFIG_DIR
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "docs" / name for name in ("algorithms.md", "comparisons.md")]
-# a marker names the file that the algorithms of the table start from
-TABLE = re.compile(
-    r"(<!-- table: scripts/algorithm_table.py (\w+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL
-)
+BASES = {
+    "_base": ("Of rollouts", "Each token gets an advantage and a loss."),
+    "_preference": ("Of pairs", "One of two replies is better."),
+    "_pointwise": ("Of labels", "Each trajectory is desirable or not."),
+}
 IDLE = ("none", "fixed", "refill", "reverse_kl")
 
 
@@ -79,11 +78,19 @@ def table(base: str) -> str:
     return head + "\n".join(row(file, axes) for file in files) + "\n"
 
 
-def updated(page: str) -> str:
-    """The page with the current tables between their markers."""
-    return TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", page)
+def pages() -> dict[str, str]:
+    """The text of the page, by where it lies."""
+    text = [
+        "# Named algorithms",
+        "",
+        "What each `algo=NAME` chooses on each axis; a dash is the default, which does nothing. "
+        "The header of its file says where it departs from its paper.",
+        "",
+    ]
+    for base, (title, says) in BASES.items():
+        text += [f"## {title}", "", says, "", table(base)]
+    return {"reference/algorithms.md": "\n".join(text)}
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(updated(page.read_text()))
+    print(*pages().values())

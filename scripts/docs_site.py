@@ -1,8 +1,8 @@
 """Hooks of mkdocs: pages from outside of ``docs/``, pages made from the source, their links, a check of what is built.
 
-``docs/*.md`` are written for GitHub: a link names a file of the repository.  Here it leads to the page that the file
+``docs/**/*.md`` are written for GitHub: a link names a file of the repository.  Here it leads to the page that the file
 has become.  Added are the READMEs of the examples (with their files), the changelog, how to contribute, the options
-(``docs_conf.py``) and the Python reference (``docs_python.py``).
+(``docs_conf.py``), the named algorithms (``algorithm_table.py``) and the Python reference (``docs_python.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import algorithm_table
 import docs_check
 import docs_conf
 import docs_python
@@ -23,7 +24,11 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
 LANGUAGES = {".py": "python", ".yaml": "yaml"}
-GENERATED = {"reference/conf": docs_conf.pages, "reference/python": docs_python.pages}
+GENERATED = {
+    "reference/conf": docs_conf.pages,
+    "reference/algorithms": algorithm_table.pages,
+    "reference/python": docs_python.pages,
+}
 WORKER = "https://unpkg.com/iframe-worker/shim"
 log = logging.getLogger("mkdocs.hooks")
 
@@ -34,7 +39,8 @@ def homes() -> dict[str, str]:
         str(readme.relative_to(ROOT)): f"examples/{readme.parent.name}.md"
         for readme in sorted(ROOT.glob("examples/*/README.md"))
     }
-    pages = {f"docs/{page.name}": page.name for page in ROOT.glob("docs/*.md")}
+    docs = ROOT / "docs"
+    pages = {f"docs/{(name := str(page.relative_to(docs)))}": name for page in docs.rglob("*.md")}
     return OUTSIDE | examples | pages
 
 
@@ -50,7 +56,8 @@ def _filled(entry: Any) -> Any:
     if isinstance(entry, list):
         return [_filled(below) for below in entry]
     if entry in GENERATED:
-        return list(GENERATED[entry]())
+        pages = list(GENERATED[entry]())
+        return pages if len(pages) > 1 else pages[0]
     return entry
 
 

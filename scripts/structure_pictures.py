@@ -1,4 +1,4 @@
-"""Pictures of rollout structures for docs/rollouts.md, and of a reward for docs/rewards.md, drawn from short runs.
+"""Pictures of rollout structures for docs/structures.md, and of a reward for docs/rewards.md, drawn from short runs.
 
     python scripts/structure_pictures.py [NAME ...]
 

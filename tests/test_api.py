@@ -224,7 +224,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_ten_lines_of_the_page_are_the_api() -> None:
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     assert 8 <= len([line for line in code.splitlines() if line]) <= 12
     for word in (
@@ -238,5 +238,5 @@ def test_the_ten_lines_of_the_page_are_the_api() -> None:
         ".turns",
     ):
         assert word in code
-    compile(code, "python.md", "exec")
+    compile(code, "train.md", "exec")
     assert as_text("x") == "x"

@@ -113,3 +113,15 @@ def test_the_pictures_are_drawn_from_the_committed_runs() -> None:
         table = script.table(claims, runs)
         assert rows and all(f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]" in table for row in rows)
         assert script.CLAIMS.with_name(f"{name}.svg").read_text() == pictures.picture(name, rows)
+
+
+def test_the_picture_of_learning_stands_between_chance_and_oracle() -> None:
+    made = load_script("learning_picture")
+    for game in made.GAMES:
+        chance, oracle = made.levels(game)
+        seeds = made.successes(game)
+        start, last = (sum(values) / len(seeds) for values in zip(*seeds, strict=True))
+        assert len(seeds) == 5 and chance < start < last < oracle
+        assert f"oracle {oracle:.2f}" in made.picture() and f">{last:.2f}<" in made.picture()
+    committed = (made.DOCS / "images" / "learning.svg").read_text(encoding="utf-8")
+    assert all(f">{text}<" in committed for text in ("sokoban", "frozen_lake", "chance 0.04", "oracle 0.92"))

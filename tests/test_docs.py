@@ -21,6 +21,7 @@ from lit_agentrl.__main__ import subcommands
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.prompts import check_prompts
 from lit_agentrl.build.structure import build_algorithm
+from lit_agentrl.config.composition import compose_job, search_path
 from lit_agentrl.config.overrides import FLAGS
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import Turn
@@ -33,7 +34,7 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Single
 from lit_agentrl.text.prompts import Prompt
-from tests.conftest import load_task_yaml
+from tests.conftest import load_script, load_task_yaml
 from tests.rewards.conftest import sized
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,10 +42,10 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
-    *ROOT.glob("docs/*.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
     *ROOT.glob("examples/*/README.md"),
 ]
-EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+EXTENDING = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 # a fenced block whose first line is a comment that names a file
 FILES = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", EXTENDING, flags=re.DOTALL)
 COMMANDS = re.findall(r"^python train\.py (--config-dir my_conf .*)$", EXTENDING, flags=re.MULTILINE)
@@ -100,7 +101,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 11
+    assert len(FILES) == 12
     assert len(COMMANDS) == 6
 
 
@@ -169,31 +170,98 @@ def test_reward_of_the_page(composed: dict[str, DictConfig]) -> None:
 
 
 def test_every_reward_part_is_on_its_page() -> None:
-    page = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
+    page = (
+        (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8").split("\n## Parts\n")[1].split("\n## ")[0]
+    )
     options = {file.stem for file in (CONFIG_DIR / "reward").glob("*.yaml")} - {"none"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
-def test_every_option_of_a_group_is_in_the_readme() -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    rows = {found[1]: line for line in lines if (found := re.match(r"\| `([a-z/]+)` \|", line))}
-    conf = CONFIG_DIR
-    groups = [name for name in rows if (conf / name).is_dir()]
-    assert {"algo", "env", "reward", "data", "dialect", "experiment"} <= {*groups}
+def test_every_option_of_a_group_is_on_the_site() -> None:
+    pages = load_script("docs_conf").pages()
+    groups = {file.parent for file in CONFIG_DIR.rglob("[!_]*.yaml")} - {
+        CONFIG_DIR,
+        CONFIG_DIR / "hydra" / "help",
+    }
+    assert len(groups) > 30
     for group in groups:
-        options = {file.stem for file in (conf / group).glob("[!_]*.yaml")}
-        assert not (lacking := {name for name in options if f"`{name}`" not in rows[group]}), (group, lacking)
+        name = group.relative_to(CONFIG_DIR).as_posix()
+        page = pages[f"reference/conf/{name.replace('/', '-')}.md"]
+        lacking = {file.stem for file in group.glob("[!_]*.yaml") if f"\n## {file.stem}\n" not in page}
+        assert not lacking, (name, lacking)
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The trainings of a page's code blocks, each as one line without the comment behind it."""
+    is_code = False
+    for line in re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8")).splitlines():
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif is_code and (found := re.search(r"(?:python train\.py|lit-agentrl train)(?: |$)(.*)", line)):
+            yield found[1].partition(" #")[0].strip()
+
+
+# a page's placeholder, or a part of the user's, that no composition needs to find
+OTHERWISE = ("my_conf", "env=mygame", "resume=", "--help", "--cfg", "[key=value")
+SHOWN = {
+    command: page
+    for page in reversed(PAGES)
+    if page.parent.name != "findings" and page.name != "CHANGELOG.md"
+    for command in commands(page)
+    if not any(word in command for word in OTHERWISE)
+}
+QUICK = ("README.md", "start.md", "cookbook.md")  # all pages take half a minute
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            each,
+            marks=() if page.name in QUICK and page.parent in (ROOT, ROOT / "docs") else pytest.mark.slow,
+        )
+        for each, page in sorted(SHOWN.items())
+    ],
+)
+def test_every_training_of_the_pages_composes(command: str) -> None:
+    """A sweep is composed with the first value of each option; `--config-dir` names a folder of the examples."""
+    words = shlex.split(command, comments=True)
+    search: list[str] = []
+    if "--config-dir" in words:
+        at = words.index("--config-dir")
+        search = search_path([ROOT / words[at + 1]])
+        del words[at : at + 2]
+    if "-m" in words:
+        words = [first_value(word) for word in words if word != "-m" and not word.startswith("hydra")]
+    compose_job("train", words, search)
+
+
+def first_value(word: str) -> str:
+    """``seed=1`` of ``seed=1,2,3``, and one value of a search."""
+    key, _, values = word.partition("=")
+    if found := re.match(r"(?:choice|range|tag\(log,interval|interval)\(([^,]+),", values):
+        return f"{key}={found[1]}"
+    return word if values.startswith(("[", "{")) else f"{key}={values.split(',')[0]}"
+
+
+def test_the_pages_show_many_commands() -> None:
+    assert len(SHOWN) > 110 and sum("algo=" in command for command in SHOWN) > 45
 
 
 def test_every_command_and_flag_is_on_its_page() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     words = [*subcommands(), *(flag for flag in FLAGS if flag.startswith("--"))]
     assert [word for word in words if f"`{word}" not in page] == []
 
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [("README.md", "nano"), ("docs/evidence.md", "nano"), ("docs/evidence.md", "nano_tools")],
+    [
+        ("README.md", "nano"),
+        ("docs/models.md", "nano"),
+        ("docs/findings/embedded_policy.md", "nano"),
+        ("docs/findings/learning.md", "nano_tools"),
+    ],
 )
 def test_size_of_the_embedded_policies(page: str, name: str) -> None:
     with safe_open(NANO_FOLDER.with_name(name) / "model.safetensors", "pt") as weights:
@@ -203,7 +271,7 @@ def test_size_of_the_embedded_policies(page: str, name: str) -> None:
 
 
 def test_chance_and_oracle_are_those_that_ship() -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
     entries = json.loads((ROOT / "src/lit_agentrl/envs/games/levels.json").read_text(encoding="utf-8"))[
         "entries"
     ].values()

@@ -59,6 +59,7 @@ def test_options_are_read_with_their_comments_or_docstrings(
     }.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
+    script.package.cache_clear()  # another test may have read the real one
     choice = script.read(tmp_path / "reward" / "long.yaml")
     assert choice.header == "What it is.\n\n| a | b |\n|---|---|\n| 1 | 2 |"
     assert choice.targets == ["lit_agentrl.parts.Long"]
@@ -76,3 +77,4 @@ def test_options_are_read_with_their_comments_or_docstrings(
         and "[`lit_agentrl.parts.Long`][lit_agentrl.parts.Long]: Points for" in page
     )
     assert "| `reward.bare` | `[1, 2]` |  |" in page
+    script.package.cache_clear()

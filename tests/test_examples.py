@@ -1,4 +1,4 @@
-"""The examples keep the contract, can be trained on, and stand in the README as they are."""
+"""The examples keep the contract and can be trained on."""
 
 from __future__ import annotations
 
@@ -89,13 +89,6 @@ def test_embedded_policy_can_read_the_game(task: Task) -> None:
     for seed in range(5):
         text = f"{task.name}\n{env.reset(seed=seed)[0]}"
         assert tokenizer.unk_token_id not in tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-@pytest.mark.parametrize("file", ["letters.py", "conf/env/letters.yaml"])
-def test_readme_shows_the_example_as_it_is(file: str) -> None:
-    language = "python" if file.endswith(".py") else "yaml"
-    block = f"```{language}\n{(EXAMPLE / file).read_text(encoding='utf-8')}```\n"
-    assert block in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_part_with_a_network_learns_where_the_policy_succeeds() -> None:

@@ -36,16 +36,11 @@ def served() -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_page_shows_the_files_as_they_are() -> None:
-    page = (ROOT / "docs/bring_your_world.md").read_text(encoding="utf-8")
-    for name, language in (
-        ("corridor.py", "python"),
-        ("conf/env/corridor.yaml", "yaml"),
-        ("safe.py", "python"),
-        ("server.py", "python"),
-    ):
+def test_the_pages_show_the_files_as_they_are() -> None:
+    page = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
+    for name, language in (("corridor.py", "python"), ("conf/env/corridor.yaml", "yaml")):
         assert f"```{language}\n{(OWN / name).read_text(encoding='utf-8')}```\n" in page
-    assert f"```python\n{(MCP / 'server.py').read_text(encoding='utf-8')}```\n" in page
+    page = (MCP / "README.md").read_text(encoding="utf-8")
     assert f"```json\n{(MCP / 'tasks.jsonl').read_text(encoding='utf-8').splitlines()[2]}\n```\n" in page
     assert len((MCP / "server.py").read_text(encoding="utf-8").splitlines()) <= 40
 
@@ -92,16 +87,17 @@ def test_a_tool_world_of_40_lines_keeps_the_contract() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_every_training_of_the_page_runs(
+def test_every_training_of_the_pages_runs(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs/bring_your_world.md").read_text(encoding="utf-8").replace("\n", " ")
-    found = re.findall(r"lit-agentrl train ([^`]*?) *(?=`| lit-agentrl )", page)
+    pages = (ROOT / "docs/extend.md", OWN / "README.md", MCP / "README.md")
+    page = " ".join(page.read_text(encoding="utf-8") for page in pages).replace("\n", " ")
+    found = re.findall(r"lit-agentrl train ([^`]*?env=[^`]*?) *(?=`| lit-agentrl )", page)
     worlds = [line.split("env=")[1].split()[0] for line in found]
     assert sorted(worlds) == ["corridor", "mcp", "remote", "remote", "safe"]
     monkeypatch.chdir(ROOT)
     with served() as url:
-        # the page has two servers, in Python and in another language, and one line for both
+        # the pages have two servers, in Python and in another language, and one line for both
         for number, line in enumerate(
             dict.fromkeys(re.sub(r"127.0.0.1:\d+", "HOST", each) for each in found)
         ):

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
-SECTION = PAGE.split("### Reduction identities")[1].split("\n### ")[0]
+PAGE = (ROOT / "docs" / "findings" / "proofs.md").read_text(encoding="utf-8")
+SECTION = PAGE.split("## Reduction identities")[1].split("\n## ")[0]
 NAMED = re.findall(r"\| `(test_\w+\.py)::(test_\w+)` \|", SECTION)
 
 
@@ -26,4 +26,4 @@ def test_every_identity_is_named() -> None:
 
 
 def test_the_page_is_linked() -> None:
-    assert "(evidence.md#proofs)" in (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert "(findings/proofs.md)" in (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rows that teach a small policy the form of a judge, and go on showing it how to play (docs/pipelines.md).
+"""Rows that teach a small policy the form of a judge, and go on showing it how to play (docs/findings/preferences.md).
 
     lit-agentrl collect model=nano env=sokoban episodes=80 members=6 out=EPISODES
     python -m scripts.bench.judge_form --data EPISODES --out rows.jsonl

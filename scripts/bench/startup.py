@@ -7,10 +7,9 @@ first round is thrown away).  *import*: what a run imports of lit_agentrl, besid
 transformers`` alone, and beside the same with the garbage collector on, which a run turns off meanwhile; they
 alternate and the figures are medians of paired ratios.  *commands*: what need
 not wait for torch, and a value that is refused only by the object that takes it.  *run*: to the line of the first
-iteration of ``python train.py JOB``, before which the untrained policy is measured on val and test: played, in a cache
-of evaluations that is empty, against taken over from one that is filled; the two alternate.  Counted are seconds from
-the start of the process, and from the line that follows the imports; and of the latter those that the process computed
-(user and system), which other programs on the machine lengthen less.
+iteration of ``python train.py JOB``, before which the untrained policy is measured on val and test.  Counted are
+seconds from the start of the process, and from the line that follows the imports; and of the latter those that the
+process computed (user and system), which other programs on the machine lengthen less.
 """
 
 from __future__ import annotations
@@ -70,20 +69,18 @@ def process(arguments: list[str], code: int, number: int = 0) -> Measured:
     return {"seconds": seconds}
 
 
-def first_iteration(job: list[str], cache: str | None, number: int) -> Measured:
+def first_iteration(job: list[str], number: int) -> Measured:
     """Until ``train.py`` prints the line of its first iteration: seconds in all, after the imports, and computed then.
 
     Args:
         job: its options.
-        cache: where evaluations are kept; None: in a new folder.
         number: of the repetition.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-u", "train.py", *job, f"hydra.run.dir={folder}/run"]
-        variables = environment() | {"LIT_AGENTRL_CACHE": cache or f"{folder}/cache"}
         started, imported, computed = time.perf_counter(), 0.0, 0.0
         with subprocess.Popen(
-            command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as child:
             assert child.stdout is not None
             for line in child.stdout:
@@ -143,16 +140,9 @@ def main() -> None:
         result["commands"] = rounds = alternate(sides, repeats=options.repeats)
         print(shown("train.py", rounds), "\n")
     if "run" in parts:
-        with tempfile.TemporaryDirectory() as cache:
-            places = {"played": None, "taken over": cache}
-            sides = {
-                name: partial(first_iteration, options.job.split(), each) for name, each in places.items()
-            }
-            result["run"] = rounds = alternate(sides, repeats=options.repeats)
-        print(shown(f"train.py {options.job}", rounds))
-        for name in ("after_imports", "computed"):
-            result[f"{name}_ratio"] = ratio = paired_ratio(rounds, name, of="played", to="taken over")
-            print(f"played over taken over, {name.replace('_', ' ')}: {ratio.text()}")
+        sides = {options.job: partial(first_iteration, options.job.split())}
+        result["run"] = rounds = alternate(sides, repeats=options.repeats)
+        print(shown("train.py", rounds))
     write_json(options.out, result, options)
 
 

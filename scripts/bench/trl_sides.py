@@ -107,7 +107,7 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--ours", action="append", default=[], metavar="KEY=VALUE", help="for train.py")
     parser.add_argument(
-        "--cores", action="store_true", help="also our side with a core each, see docs/scaling.md"
+        "--cores", action="store_true", help="also our side with a core each, see docs/models.md"
     )
 
 

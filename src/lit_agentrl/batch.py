@@ -58,7 +58,7 @@ def columns(kind: type[TrajectoryBatch] | None = None) -> dict[str, Column]:
 
 @dataclass(frozen=True)
 class TrajectoryBatch:
-    """Packed rows, tensors only, right-padded.  See ``docs/ledger.md`` for a worked example.
+    """Packed rows, tensors only, right-padded.  See ``docs/formats.md`` for a worked example.
 
     Several rows may belong to one trajectory (per-turn contexts); sequence means weight trajectories.  A column
     is declared here and filled in ``rollout/pack.py``; whatever else handles columns reads the declarations.

@@ -90,7 +90,10 @@ CASES = [
     ("env=mixture env.weights.sokoban=many", "env.weights.sokoban=many must be a number"),
     ("val.envs=-1", "val.envs=-1 must be the name of a game, or a list of them"),
     ("traceback=maybe", "traceback=maybe must be true or false"),
-    ("eval_cache=maybe", "eval_cache=maybe must be true or false"),
+    (
+        "eval_cache=false",
+        "eval_cache is no option any more; write nothing in its place: the start is always played",
+    ),
     ("optim.optimizer.weight_decay=inf", "optim.optimizer.weight_decay=inf must be finite"),
     ("optim.lr=1e-320", "optim.lr=1e-320 must be finite, > 0, from 1e-30 to 1e30"),
 ]

@@ -61,7 +61,7 @@ def agree(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
     for pair, seen in TALLY.seen.items():
         count = sum(name == test for name, _ in seen)
         assert count in (0, NUM_BATCHES), f"{pair}: {count} batches only"
-        assert pair in pairs(), f"{pair} has no row in docs/evidence.md"
+        assert pair in pairs(), f"{pair} has no row in docs/findings/parity.md"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""The table of docs/evidence.md."""
+"""The table of docs/findings/parity.md."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "evidence.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "findings" / "parity.md"
 
 
 @lru_cache
 def rows() -> list[list[str]]:
     """The cells of each row whose first one names a function."""
-    lines = PAGE.read_text(encoding="utf-8").split("\n## Parity")[1].splitlines()
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
 
 

@@ -1,4 +1,4 @@
-"""docs/evidence.md names functions and tests that exist; this needs neither verl nor trl."""
+"""docs/findings/parity.md names functions and tests that exist; this needs neither verl nor trl."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_row(row: list[str]) -> None:
     assert 0 <= float(tolerance) <= 1e-5
     for name in names(test):
         file, function = name.split("::")
-        source = (PAGE.parent.parent / "tests" / "oracle" / file).read_text(encoding="utf-8")
+        source = (PAGE.parents[2] / "tests" / "oracle" / file).read_text(encoding="utf-8")
         assert re.search(rf"^def {function}\(", source, flags=re.MULTILINE), name
 
 
 def test_versions_are_the_pinned_ones() -> None:
-    pins = (PAGE.parent.parent / "tests" / "oracle" / "requirements.txt").read_text(encoding="utf-8")
+    pins = (PAGE.parents[2] / "tests" / "oracle" / "requirements.txt").read_text(encoding="utf-8")
     for package in ("verl", "trl"):
         (version,) = re.findall(rf"^{package}==(.*)$", pins, flags=re.MULTILINE)
         assert f"{package} {version}" in PAGE.read_text(encoding="utf-8")

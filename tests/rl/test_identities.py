@@ -1,6 +1,6 @@
 """Where one rule is a special case of another, it gives the same numbers: on random ragged batches, float64.
 
-``docs/evidence.md`` lists these and the identities that stand in the files of single rules.
+``docs/findings/proofs.md`` lists these and the identities that stand in the files of single rules.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_decision_table_shows_every_problem() -> None:
 
 
 def test_the_documented_table_is_the_tested_one() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "replies.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     rows = page[page.index("| condition |") :].split("\n\n")[0].splitlines()[2:]
     for row, (condition, example, problem, actions) in zip(rows, DECISION_TABLE, strict=True):
         shown = [example.replace("|", r"\|"), problem, "no" if problem in INVALID_PROBLEMS else "yes"]

@@ -161,7 +161,7 @@ def test_a_condenser_sees_the_turns_and_cannot_change_their_list(nano: PreTraine
 
 
 def test_the_documented_row(nano: PreTrainedTokenizerBase) -> None:
-    """The prompt of turn 2 in docs/ledger.md."""
+    """The prompt of turn 2 in docs/formats.md."""
     chat = ChatRenderer(nano)
 
     def opening(message: str = "turns 5 actions 10\n# P") -> list[dict[str, str]]:
@@ -181,7 +181,7 @@ def test_the_documented_row(nano: PreTrainedTokenizerBase) -> None:
     expected += [Segment.OBSERVATION] * 15 + [Segment.FORCED]
     assert prefix.segments == [int(segment) for segment in expected]
     written = " ".join(nano.decode([token]) for token in prefix.tokens).replace("\n", "⏎")
-    table = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text(encoding="utf-8")
+    table = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in table.partition("## Rows")[2].replace("\\|", "\0").splitlines()]
     cells = [row[3] for row in rows if len(row) > 3 and row[1].strip() == "prefix"]
     assert written == " ".join(" ".join(cells).replace("`", "").replace("\0", "|").split())

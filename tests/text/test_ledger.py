@@ -242,7 +242,7 @@ def test_broken_ledger_is_named(changes: dict[str, Any], match: str) -> None:
 
 
 def test_the_documented_episode(nano: PreTrainedTokenizerBase) -> None:
-    """The worked example of docs/ledger.md."""
+    """The worked example of docs/formats.md."""
     renderer = ChatRenderer(nano)
     first = renderer.opening([{"role": "user", "content": "sokoban\nturns 5 actions 10\n# P"}])
     reply = encode(nano, "<think>wall Left</think><answer>Up || Right</answer>")

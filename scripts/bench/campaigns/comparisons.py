@@ -15,10 +15,10 @@ others, 2,560 new episodes of ``online_dpo``.  The folder keeps what was done; t
 
 **Further looks**, ``--look 2`` and ``--look 3``, each fixed before its runs and after the one before had missed bars:
 one rate each, so nothing is selected.  It is the shipped one of ``dpo``, ``ipo`` and ``simpo``, one pass; those of the
-others, and how long, are of pilots with seeds 100 and 101 on validation rooms (docs/comparisons.md).  Seeds, test,
+others, and how long, are of pilots with seeds 100 and 101 on validation rooms (findings/preferences.md).  Seeds, test,
 figure and bars are the same.  The second has pairs by returns, as the first.  The third has pairs of a solved and an
 unsolved side alone (``data.score=success``; online: returns that differ by a point or more).  There ``control`` is the
-NLL of ``step_dpo`` without its pairs, and ``--temperature 0.3``, the best one of the start (docs/evidence.md), plays
+NLL of ``step_dpo`` without its pairs, and ``--temperature 0.3``, the best one of the start (learning.md), plays
 the finished runs and the start so: what is gained there is not mere sharpening.
 
 **Fourth look**, ``--look 4``, fixed before its runs and after ``online_dpo`` had missed its bar three times: five

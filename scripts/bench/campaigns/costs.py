@@ -7,7 +7,7 @@ is thin.  **Runs**: ``free`` is ``algo=grpo`` with centred advantages and every 
 ``algo/cost=lagrange`` and the limit 0.8.  Seeds 0, 1 and 2, 200 iterations of 128 episodes.  **Figure**: the last
 weights play 512 lakes of validation, on which nothing is chosen.  **Bars**: the mean cost of ``held`` over the seeds is
 at most 0.8, its mean success at least 0.9 of that of ``free``.  A first protocol (60 iterations, rate 2e-4, limit 0.6,
-multiplier at most 5) missed both bars with seed 0, docs/costs.md: the multiplier stood at its bound.  Length, rate,
+multiplier at most 5) missed both bars with seed 0, findings/costs.md: the multiplier stood at its bound.  Length, rate,
 limit and multiplier of this one were chosen by one pilot with seed 100.  The folder keeps what was done; the command
 goes on from there.
 """

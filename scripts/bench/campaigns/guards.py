@@ -15,7 +15,7 @@ of each room the mean difference over the seeds, its mean over rooms with a 95 %
 mean success of the last five iterations lies 0.05 below that of the first five.  **Bars**: in each seed of ``alone``
 the alarm comes, and not after the fall; in no seed of ``true`` it comes.  (The rule was ``gap > 0.15`` then; since
 these runs it goes by the rise of the gap.)  The kinds of model and the KL were chosen by
-runs of one seed, 100, docs/reward_models.md.  The folder keeps what was done; the command goes on from there.
+runs of one seed, 100, docs/rewards.md.  The folder keeps what was done; the command goes on from there.
 
 **Second look at the alarm**, fixed before its runs: the rule by the rise of the gap was set on seeds 0 to 2, so
 ``--seeds 3 4 5 --only-alarm`` asks it on new ones, models of their own included; the bars of the alarm are the

@@ -144,6 +144,7 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         _add_structure(found)
         _add_worker(found)
         _name_action(found)
+        found.pop("eval_cache", None)  # whether the start of another run was taken over
     except (AttributeError, TypeError) as error:  # a text where a section should be, and the like
         raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
     if option == "resume" and other:

@@ -114,7 +114,7 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """See ``docs/engines.md``.  ``native`` holds the trainer's own network; ``scripted`` plays given replies."""
+    """See ``docs/models.md``.  ``native`` holds the trainer's own network; ``scripted`` plays given replies."""
 
     @property
     def capabilities(self) -> Capabilities:

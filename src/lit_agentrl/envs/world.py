@@ -30,8 +30,6 @@ class World(gymnasium.Env[str, str], ABC):
         max_solution: most actions the best play of any instance needs (expected slips not counted).
         instances: how many there are, where that is known and small; one instance cannot be split.
         has_state: whether ``state_dict`` and ``load_state_dict`` are exact and the game can be pickled.
-        is_closed: whether all that it answers follows from its `identity`, its seeds and the actions, without a clock
-            and by code of this package; evaluations of such games may be kept, see ``eval_cache``.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -40,7 +38,6 @@ class World(gymnasium.Env[str, str], ABC):
     max_solution: int = 1
     instances: int | None = None
     has_state: bool = False
-    is_closed: bool = False
 
     def __init__(self, *, split: str = "train") -> None:
         if split not in SPLITS:

@@ -1,4 +1,4 @@
-"""MLflow: one run in a database of its own in the run folder, cut back exactly where a run goes on."""
+"""MLflow: Lightning's logger, live where a server is named, else in a database in the run folder."""
 
 from __future__ import annotations
 
@@ -7,43 +7,37 @@ import logging
 import os
 import shutil
 import sqlite3
-import time
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.loggers import MLFlowLogger
+from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.report import summary as reports
+from lit_agentrl.report.table import rows_up_to
 
+_log = logging.getLogger(__name__)
 _NEEDED = ("mlflow", "sqlalchemy", "alembic")
-_MOST_PARAMS = 100  # of one call
 _SCORES = "scores/"  # before the names of closing scores
-# what is left of a run of so many iterations; the closing scores are measured again
-_REWIND = (
-    "DELETE FROM metrics WHERE run_uuid = :run AND (step > :iterations OR key LIKE :scores)",
-    "DELETE FROM latest_metrics WHERE run_uuid = :run",
-    "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) "
-    "SELECT key, value, timestamp, step, is_nan, run_uuid FROM metrics AS m WHERE run_uuid = :run AND step = "
-    "(SELECT MAX(step) FROM metrics WHERE run_uuid = m.run_uuid AND key = m.key)",
-)
 
 
-class MLflowLog(Logger):
-    """A run of MLflow in ``<run>/mlflow/mlflow.db``, an SQLite database that holds nothing else.
+class MLflowLog(MLFlowLogger):
+    """Lightning's `MLFlowLogger`, which shows each iteration once.
 
-    ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows it.  Its parameters are the
-    hyperparameters, its metrics have the number of completed iterations as their step, and the closing scores
-    stand below ``scores/``.  No server is asked, whatever ``MLFLOW_TRACKING_URI`` says.
+    It is live where ``MLFLOW_TRACKING_URI`` names a server.  Else the run lies in ``<run>/mlflow/mlflow.db``, an SQLite
+    database that holds nothing else: ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows it.
 
-    Where a run goes on, the rows that it will repeat are deleted from the database; all others keep their times.
+    Its parameters are the hyperparameters, its metrics have the number of completed iterations as their step, and the
+    closing scores stand below ``scores/``.  MLflow takes no metric back.  Where a run goes on, it goes on there under
+    the same id: iterations that MLflow has are not sent again, those that it lacks are read from ``metrics.csv``.
 
     Args:
-        save_dir: the run folder.
-        experiment: name of the experiment in the database.
+        save_dir: the run folder, with its ``metrics.csv``.
+        experiment: name of the experiment there.
         name: of the run there; None is the name of the run folder.
 
     Raises:
@@ -53,116 +47,145 @@ class MLflowLog(Logger):
     def __init__(
         self, save_dir: str | Path, experiment: str = "lit_agentrl", name: str | None = None
     ) -> None:
-        super().__init__()
+        Logger.__init__(self)  # Lightning's own would open the store, and so write, where nothing is logged
         if lacking := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
             raise ValueError(
                 f"needs the package {lacking[0]}; install it with: pip install 'lit-agentrl[mlflow]'"
             )
         self._home = Path(save_dir).absolute()
-        self._experiment = experiment
+        self._experiment_name = experiment
         self._name = name or self._home.name
+        self._server = os.environ.get("MLFLOW_TRACKING_URI", "")
         self._levels: dict[str, float] = {}
-        self._client: Any = None
-        self._id = ""
+        self._is_open = False
+        self._run_id: str | None = None
+        self._seen = -1  # completed iterations that earlier launches have logged
 
     @property
     def name(self) -> str:
-        return self._experiment
+        return self._experiment_name
 
     @property
     def version(self) -> str:
-        return self._id
+        return self._run_id or ""
 
     @property
     def save_dir(self) -> str:
         return str(self._home)
 
     @property
-    def path(self) -> Path:
-        """The database."""
-        return self._home / "mlflow" / "mlflow.db"
+    def folder(self) -> Path:
+        """Return where the database lies, or the id of the run on a server."""
+        return self._home / "mlflow"
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """Return the client of MLflow, after the run has begun or goes on."""
+        self._open()
+        return super().experiment
 
     def compare_with(self, **references: float) -> None:
-        """Success that validation is compared with, such as ``chance`` and ``oracle``: metrics beside it."""
+        """Set success that validation is compared with, such as ``chance`` and ``oracle``."""
         self._levels.update(references)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Record them as parameters; MLflow keeps the first 6000 characters of each."""
-        client = self._opened()
-        from mlflow.entities import Param
-
+        """Record them as parameters; those that a later launch changes become tags, since MLflow lets none change."""
+        before = self.experiment.get_run(self._run_id).data.params
         given = vars(params) if isinstance(params, Namespace) else params
-        with closing(sqlite3.connect(self.path)) as database, database:  # MLflow lets none change
-            database.execute("DELETE FROM params WHERE run_uuid = ?", [self._id])
-        rows = [Param(name, str(value)[:6000]) for name, value in given.items()]
-        for first in range(0, len(rows), _MOST_PARAMS):
-            client.log_batch(self._id, params=rows[first : first + _MOST_PARAMS])
+        super().log_hyperparams({name: value for name, value in given.items() if name not in before})
+        for name, value in given.items():
+            if name in before and before[name] != str(value)[:250]:
+                self.experiment.set_tag(self._run_id, f"resumed.{name}", str(value))
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Add the row of iteration ``step``; it is in the database when this returns."""
-        client = self._opened()
-        from mlflow.entities import Metric
-
-        now = time.time_ns() // 10**6
-        values = reports.beside(metrics, self._levels)
-        rows = [Metric(name, float(value), now, step or 0) for name, value in values.items()]
-        client.log_batch(self._id, metrics=rows)
+        """Add the row of iteration ``step``, unless an earlier launch has."""
+        if (step or 0) > self._seen:
+            self._open()
+            super().log_metrics(reports.beside(metrics, self._levels), step)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Drop everything after ``iterations`` completed iterations; −1 drops all."""
-        if not self.path.exists():
+        """Go on after ``iterations`` completed iterations; −1 begins another run."""
+        if self._is_open or not self.folder.exists():
             return
-        if not (run := self._recorded()):  # killed while it was made
-            shutil.rmtree(self.path.parent)
+        if self._recorded() is None and not self._server:  # killed while the database was made
+            shutil.rmtree(self.folder)
             return
-        told = {"run": run, "iterations": iterations, "scores": f"{_SCORES}%"}
-        with closing(sqlite3.connect(self.path)) as database, database:
-            for statement in _REWIND:
-                database.execute(statement, told)
+        client = self.experiment
+        if iterations < 0:
+            client.delete_run(self._run_id)
+            (self.folder / "run_id").unlink(missing_ok=True)
+            self._is_open = False
+            return
+        self._seen = max(
+            (
+                point.step
+                for name in client.get_run(self._run_id).data.metrics
+                if not name.startswith(_SCORES)
+                for point in client.get_metric_history(self._run_id, name)
+            ),
+            default=-1,
+        )
+        for step, row in rows_up_to(self._home / "metrics.csv", iterations):
+            self.log_metrics(row, step)
 
     @rank_zero_only
     def conclude(self, summary: reports.Summary) -> None:
         """Record the closing scores, and end the run."""
         scores = {f"{_SCORES}{name}": value for name, value in reports.flat_scores(summary).items()}
-        self.log_metrics(scores, summary["iterations"])
+        self._open()
+        super().log_metrics(scores, summary["iterations"])
         self._close("FINISHED")
 
     @rank_zero_only
-    def finalize(self, status: str) -> None:
+    def finalize(self, status: str = "success") -> None:
         """End the run if training has failed; a success, also of a validation alone, ends nothing."""
         if status != "success":
             self._close("FAILED")
 
+    def _open(self) -> None:
+        """Begin the run, or go on with that of an earlier launch."""
+        if self._is_open:
+            return
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        import mlflow  # noqa: F401  # which sets how it logs
+
+        for name in ("mlflow", "alembic", "lightning.pytorch.loggers.mlflow"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        recorded = self._recorded()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place, artifacts = f"sqlite:///{self.folder / 'mlflow.db'}", (self.folder / "artifacts").as_uri()
+        MLFlowLogger.__init__(
+            self, self._experiment_name, tracking_uri=self._server or place, run_id=recorded,
+            run_name=self._name, artifact_location=None if self._server else artifacts,
+        )  # fmt: skip
+        client = super().experiment
+        self._is_open = True
+        if self._server:
+            (self.folder / "run_id").write_text(str(self._run_id), encoding="utf-8")
+        elif recorded is None:
+            _log.warning(
+                "MLflow is offline: mlflow ui --backend-store-uri %s shows it; MLFLOW_TRACKING_URI names a server",
+                place,
+            )
+        client.update_run(self._run_id, status="RUNNING")
+
     def _close(self, status: str) -> None:
-        if self._client is not None:
-            self._client.set_terminated(self._id, status)
-            self._client = None
+        if self._is_open:
+            self.experiment.set_terminated(self._run_id, status)
 
-    def _opened(self) -> Any:
-        if self._client is None:
-            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-            import mlflow
-
-            logging.getLogger("mlflow").setLevel(logging.WARNING)
-            logging.getLogger("alembic").setLevel(logging.WARNING)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._id = self._recorded()
-            self._client = client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.path}")
-            if self._id:
-                client.update_run(self._id, status="RUNNING")
-            else:
-                place = self.path.with_name("artifacts").as_uri()
-                number = client.create_experiment(self._experiment, artifact_location=place)
-                self._id = client.create_run(number, run_name=self._name).info.run_id
-        return self._client
-
-    def _recorded(self) -> str:
-        """The id of the run in the database; empty where there is none yet."""
-        if self.path.exists():
-            with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as database:
-                found = database.execute("SELECT run_uuid FROM runs").fetchone()
-                return str(found[0]) if found else ""
-        return ""
+    def _recorded(self) -> str | None:
+        """Return the id of the run of earlier launches."""
+        with suppress(OSError, sqlite3.Error):
+            if self._server:
+                return (self.folder / "run_id").read_text(encoding="utf-8")
+            if (path := self.folder / "mlflow.db").exists():
+                with closing(sqlite3.connect(path)) as database:
+                    found = database.execute(
+                        "SELECT run_uuid FROM runs WHERE lifecycle_stage = 'active'"
+                    ).fetchone()
+                    return str(found[0]) if found else None
+        return None

@@ -1,37 +1,43 @@
-"""Weights & Biases: the files of an offline run in the run folder, each iteration once, however often it was killed."""
+"""Weights & Biases: Lightning's logger, live where a key is set, else offline in the run folder."""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.checks import require
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.table import Metrics
+from lit_agentrl.report.table import rows_up_to
 
+_log = logging.getLogger(__name__)
 _NO_PROJECT = "/\\#?%:"  # which W&B refuses when the run begins
 _CACHES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")  # else below the home directory
 
 
-class WandbLog(Logger):
-    """A run of W&B in ``<run>/wandb``, offline: ``wandb sync RUN/wandb/offline-run-*`` uploads it.
+class WandbLog(WandbLogger):
+    """Lightning's `WandbLogger`, whose files lie in ``<run>/wandb``, and which shows each iteration once.
 
     Its config holds the hyperparameters, its history a row an iteration (``_step`` is the number of completed
-    iterations), its summary the closing scores.  Nothing is sent anywhere, whatever ``WANDB_MODE`` says, and
-    nothing of the machine, the console or the source is recorded.
+    iterations), its summary the closing scores.
 
-    The file of an offline run cannot be cut back.  Where a run goes on, the files of the earlier launch are
-    replaced by new ones of the same run id, in which the rows of ``metrics.csv`` stand first: their times are
-    those of the new launch.
+    With ``WANDB_API_KEY`` it is live, unless ``WANDB_MODE`` says ``offline``.  A run that goes on has the same id
+    there.  Its rows are sent again, and W&B ignores those of steps that it has.
+
+    Without a key it is offline: nothing is sent anywhere, and nothing of the machine, the console or the source is
+    recorded; ``wandb sync RUN/wandb/offline-run-*`` uploads it.  The file of an offline run cannot be cut back.
+    Where a run goes on, the files of the earlier launch are replaced by new ones of the same run id, in which the rows
+    of ``metrics.csv`` stand first.
 
     Args:
         save_dir: the run folder, with its ``metrics.csv``.
@@ -48,7 +54,6 @@ class WandbLog(Logger):
         self, save_dir: str | Path, project: str | None = None, name: str | None = None,
         group: str | None = None, tags: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__()
         if importlib.util.find_spec("wandb") is None:
             raise ValueError("needs the package wandb; install it with: pip install 'lit-agentrl[wandb]'")
         is_project = project is None or (0 < len(project) <= 128 and not set(project) & set(_NO_PROJECT))
@@ -61,73 +66,90 @@ class WandbLog(Logger):
             )
         for tag in tags:
             require(0 < len(tag) <= 64, "tags", list(tags), "a list of texts of 1 to 64 signs each")
-        self._home = Path(save_dir).absolute()
+        home = Path(save_dir).absolute()
+        super().__init__(save_dir=home, project=project, name=name or home.name)
+        has_key = bool(os.environ.get("WANDB_API_KEY"))
+        self.is_live = has_key and os.environ.get("WANDB_MODE", "online") in ("online", "shared")
         self._options: dict[str, Any] = {
-            "project": project,
-            "name": name or self._home.name,
-            "group": group,
-            "tags": list(tags),
-        }
+            "dir": str(home), "project": project, "name": self._name, "group": group, "tags": list(tags),
+            "resume": "allow" if self.is_live else None,
+        }  # fmt: skip
+        self._home = home
         self._levels: dict[str, float] = {}
-        self._run: Any = None
-        self._id: str | None = None
         self._logged = -1  # completed iterations, of this launch
 
     @property
-    def name(self) -> str:
-        return str(self._options["name"])
-
-    @property
-    def version(self) -> str:
-        return self._id or ""
-
-    @property
-    def save_dir(self) -> str:
-        return str(self._home)
-
-    @property
     def folder(self) -> Path:
-        """Where W&B writes."""
+        """Return where W&B writes."""
         return self._home / "wandb"
 
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """Return the run of W&B, which begins or goes on at the first use.
+
+        Raises:
+            ValueError: W&B cannot be reached.
+        """
+        if self._experiment is None:
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else W&B tells its makers of what fails
+            import wandb
+
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # a run of W&B that a notebook has open stays its own
+            settings = wandb.Settings(
+                reinit="create_new", console="off", **({} if self.is_live else _OFFLINE)
+            )
+            try:
+                with nullcontext() if self.is_live else _caches_in(self.folder / "cache"):
+                    self._experiment = wandb.init(id=self._id, settings=settings, **self._options)
+            except wandb.errors.Error as error:
+                raise ValueError(
+                    f"W&B refuses the run ({error}); WANDB_MODE=offline keeps it here"
+                ) from error
+            if not self.is_live and self._id is None:
+                _log.warning(
+                    "W&B is offline: upload it with wandb sync %s/offline-run-*, or set WANDB_API_KEY to be live",
+                    self.folder,
+                )
+            self._id = self._experiment.id
+        return self._experiment
+
     def compare_with(self, **references: float) -> None:
-        """Success that validation is compared with, such as ``chance`` and ``oracle``: columns beside it."""
+        """Set success that validation is compared with, such as ``chance`` and ``oracle``."""
         self._levels.update(references)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Record them as the config of the run."""
-        given = vars(params) if isinstance(params, Namespace) else params
-        self._opened().config.update(dict(given), allow_val_change=True)
+        super().log_hyperparams(params)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Add the row of iteration ``step``."""
-        self._opened().log({**reports.beside(metrics, self._levels)}, step=step, commit=True)
+        self.experiment.log({**reports.beside(metrics, self._levels)}, step=step, commit=True)
         self._logged = max(self._logged, step or 0)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Drop everything after ``iterations`` completed iterations; −1 drops all."""
-        if self._run is None and not self.folder.exists():
+        """Begin again with the rows up to ``iterations`` completed iterations; −1 keeps none."""
+        if self._experiment is None and not self.folder.exists():
             return
-        if self._run is not None and self._logged <= iterations:
+        if self._experiment is not None and self._logged <= iterations:
             return
         self._close(exit_code=0)
-        found = sorted(self.folder.glob("offline-run-*"))
-        self._id = found[0].name.rpartition("-")[2] if found else self._id
-        shutil.rmtree(self.folder, ignore_errors=True)
+        found = sorted(self.folder.glob("*run-*-*"))
+        self._id = found[-1].name.rpartition("-")[2] if found else self._id
+        if not self.is_live:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._logged = -1
-        for row in Metrics.read(self._home / "metrics.csv").rows:
-            values = {name: value for name, value in row.items() if value is not None}
-            step = int(values.pop("iteration"))
-            if step <= iterations:
-                self.log_metrics(values, step)
+        for step, row in rows_up_to(self._home / "metrics.csv", iterations):
+            self.log_metrics(row, step)
 
     @rank_zero_only
     def conclude(self, summary: reports.Summary) -> None:
         """Record the closing scores, and end the run."""
-        self._opened().summary.update({"status": summary["status"], **reports.flat_scores(summary)})
+        self.experiment.summary.update({"status": summary["status"], **reports.flat_scores(summary)})
         self._close(exit_code=0)
 
     @rank_zero_only
@@ -137,30 +159,20 @@ class WandbLog(Logger):
             self._close(exit_code=1)
 
     def _close(self, exit_code: int) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=exit_code)
-            self._run = None
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=exit_code)
+            self._experiment = None
 
-    def _opened(self) -> Any:
-        if self._run is None:
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else W&B tells its makers of what fails
-            import wandb
 
-            self.folder.mkdir(parents=True, exist_ok=True)
-            settings = wandb.Settings(
-                mode="offline", console="off", silent=True, disable_git=True, disable_code=True,
-                disable_job_creation=True, x_disable_stats=True, x_disable_meta=True, x_save_requirements=False,
-                reinit="create_new",  # a run of W&B that a notebook has open stays its own
-            )  # fmt: skip
-            with _caches_in(self.folder / "cache"):
-                self._run = wandb.init(dir=str(self._home), id=self._id, settings=settings, **self._options)
-            self._id = self._run.id
-        return self._run
+_OFFLINE: dict[str, Any] = {
+    "mode": "offline", "silent": True, "disable_git": True, "disable_code": True, "disable_job_creation": True,
+    "x_disable_stats": True, "x_disable_meta": True, "x_save_requirements": False,
+}  # fmt: skip
 
 
 @contextmanager
 def _caches_in(folder: Path) -> Iterator[None]:
-    """W&B's own logs and caches stay in the run folder."""
+    """Keep W&B's own logs and caches in the run folder."""
     before = {name: os.environ.get(name) for name in _CACHES}
     os.environ.update(dict.fromkeys(_CACHES, str(folder)))
     try:

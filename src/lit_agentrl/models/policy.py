@@ -148,7 +148,7 @@ def load_pretrained(
 
 
 def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:
-    """An embedded policy of about one million parameters (see ``docs/evidence.md`` for their recipes).
+    """An embedded policy of about one million parameters (see ``docs/findings/embedded_policy.md`` for their recipes).
 
     Args:
         name: ``nano`` plays the embedded games, ``nano_tools`` Taxi and PocketWorld's level 0.

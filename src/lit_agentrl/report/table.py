@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -80,3 +80,12 @@ class Metrics:
 
     def __repr__(self) -> str:
         return as_text(self)
+
+
+def rows_up_to(path: Path, iterations: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield what was measured in each row of ``metrics.csv``, up to so many completed iterations."""
+    for row in Metrics.read(path).rows:
+        values = {name: value for name, value in row.items() if value is not None}
+        step = int(values.pop("iteration"))
+        if step <= iterations:
+            yield step, values

@@ -27,7 +27,6 @@ class Evaluation:
         told: what the structure of a run makes of the episodes, see `Structure.evaluated`.
         outcomes: of all ranks' episodes of the last evaluation.
         iteration: behind the weights that it measured.
-        through: stands between it and who plays, where it is set: is given these, a wave and a version.
     """
 
     split: str
@@ -38,7 +37,6 @@ class Evaluation:
     branching: Branching | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     iteration: int | None = field(default=None, init=False)
-    through: Callable[[Play, Wave, int], Played] | None = field(default=None, init=False)
 
     def collect(self, batch: StepBatch, play: Play, version: int, *, is_first: bool = True) -> None:
         """Fill a batch that has only prompts: this rank's episodes, and the outcomes of all ranks.
@@ -54,7 +52,7 @@ class Evaluation:
         """
         specs = self.told(members_of(batch, self.members))
         wave = Wave(self.split, batch.iteration, self.params, tuple(specs), branching=self.branching)
-        played = self.through(play, wave, version) if self.through else play(wave, version)
+        played = play(wave, version)
         batch.episodes, batch.used = played.episodes, used_by_all([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)

@@ -135,8 +135,7 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
     Raises:
         UserError: naming the option.
     """
-    for option in ("traceback", "eval_cache"):
-        require(isinstance(cfg[option], bool), option, cfg[option], "true or false")
+    require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
     check_targets(cfg)
 

@@ -41,7 +41,6 @@ NOT_COMPARED = (
     "logger",
     "run_dir",
     "resume",
-    "eval_cache",
     "traceback",
 )  # sections that do not affect learning
 Stage = Literal["start", "best", "last"]

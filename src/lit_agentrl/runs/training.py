@@ -25,7 +25,6 @@ from lit_agentrl.config.saved import trust_note
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import ranks, record, run_folder, threads
-from lit_agentrl.runs.eval_cache import kept_start
 from lit_agentrl.runs.recovery import name_good_checkpoint
 from lit_agentrl.runs.totals import Totals
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
@@ -111,8 +110,7 @@ def train(
             tracker.finish("stopped", error=KILLED)
             screen.doing(f"going on after iteration {done}")
         else:
-            with kept_start(run):
-                _measure_start(run, tracker)
+            _measure_start(run, tracker)
         for logger in run.loggers:
             logger.log_hyperparams(record.hyperparameters(plain(cfg)))
         checkpoint = str(last) if can_continue else None

@@ -39,7 +39,7 @@ class Past:
 
 
 class Context(Protocol):
-    """Decides what is read before a reply; see ``docs/contexts.md``."""
+    """Decides what is read before a reply; see ``docs/concepts.md``."""
 
     is_append_only: ClassVar[bool]
     """Whether a prompt continues the row before it; otherwise each turn is a row and starts an empty one."""

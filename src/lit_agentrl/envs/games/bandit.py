@@ -43,8 +43,6 @@ class Bandit(TextEnv):
         high_probability: in (0, 1].
     """
 
-    is_closed = True
-
     def __init__(
         self,
         *,

@@ -48,8 +48,6 @@ class FrozenLake(TextEnv):
         thin_share: chance of a square of ice, other than the start, to be thin; 0: there is none, and no cost is told.
     """
 
-    is_closed = True
-
     def __init__(
         self,
         *,

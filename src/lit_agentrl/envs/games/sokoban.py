@@ -54,8 +54,6 @@ class Sokoban(TextEnv):
         vocab: ``symbols``, or ``letters`` (no symbol in common; for transfer tests).
     """
 
-    is_closed = True
-
     def __init__(
         self,
         *,

@@ -40,8 +40,6 @@ class PocketWorld(TextEnv):
         ValueError: an option is out of range.
     """
 
-    is_closed = True
-
     def __init__(
         self, *, levels: Sequence[int] = LEVELS[1:], partial: bool = False, split: str = "train"
     ) -> None:

@@ -71,8 +71,6 @@ class Dataset(TextEnv):
             row has, raises, or does not accept the references themselves.
     """
 
-    is_closed = True
-
     def __init__(
         self,
         *,

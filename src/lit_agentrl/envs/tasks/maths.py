@@ -34,8 +34,6 @@ class Maths(TextEnv):
         ValueError: an option out of range.
     """
 
-    is_closed = True
-
     def __init__(
         self,
         *,
