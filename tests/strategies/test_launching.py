@@ -130,9 +130,9 @@ def test_the_first_cause_is_raised_and_the_others_end(code: str, cause: str, unc
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_all(number: int, unchanged: None, tmp_path: Path) -> None:
-    def send() -> None:  # once a process runs, and so the launcher listens
+    def send() -> None:  # once both processes run, and so the launcher listens
         deadline = time.monotonic() + 60
-        while not any(tmp_path.iterdir()) and time.monotonic() < deadline:
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         os.kill(os.getpid(), number)
 
