@@ -1,4 +1,4 @@
-"""Pictures of rollout structures for docs/structures.md, and of a reward for docs/rewards.md, drawn from short runs.
+"""Pictures of rollout structures for docs/structures.md and docs/experimental.md, and of a reward for docs/rewards.md.
 
     python scripts/structure_pictures.py [NAME ...]
 

@@ -27,7 +27,7 @@ def test_branches_stand_below_their_parents() -> None:
 
 
 def test_the_docs_show_each_that_is_drawn() -> None:
-    pages = (ROOT / "docs" / name for name in ("structures.md", "rewards.md"))
+    pages = (ROOT / "docs" / name for name in ("structures.md", "experimental.md", "rewards.md"))
     page = "".join(page.read_text(encoding="utf-8") for page in pages)
     shown = set(re.findall(r"images/structure_(\w+)\.svg", page))
     assert shown == set(load_script("structure_pictures").RUNS)

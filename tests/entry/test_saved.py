@@ -136,12 +136,13 @@ def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
     del cfg["hydra"], cfg["worker"]
     cfg.run_dir = str(tmp_path)
     threads = 1 if overlap else None
+    cfg.callbacks.profile = {"_target_": "lit_agentrl.callbacks.profile.Profile", "dirpath": str(tmp_path)}
     cfg.eval_cache = True  # of when the start could be taken over from another run
     cfg.rollout.update(overlap=overlap, overlap_device=None, overlap_threads=threads, overlap_patience=None)
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
     saved = saved_config(tmp_path, "resume")[0]
-    assert "eval_cache" not in saved
+    assert "eval_cache" not in saved and "profile" not in saved.callbacks
     worker = build_parts(saved, composition.task_loader()).worker
     assert worker == (ProcessSettings(threads=1) if overlap else Here())

@@ -22,6 +22,7 @@ from lit_agentrl.evaluate.keeping import keep
 from lit_agentrl.renamed import rename_targets
 
 CALL = {"_target_": "os.system", "command": "touch owned"}
+PROFILERS = "lightning.pytorch.profilers"
 HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("optim.optimizer._target_", "torch.hub.load"),
     ("optim.optimizer._target_", "torch.optim.lr_scheduler.LambdaLR"),
@@ -49,6 +50,8 @@ HOSTILE = [  # key of a saved config, what a stranger wrote there
     ("engine._target_", "lit_agentrl..x"),
     ("trainer._target_", "builtins.eval"),
     ("trainer.profiler", CALL),
+    ("trainer.profiler", {"_target_": f"{PROFILERS}.PyTorchProfiler", "dirpath": "/elsewhere"}),
+    ("trainer.profiler", {"_target_": f"{PROFILERS}.SimpleProfiler"}),
     ("model._target_", "transformers.AutoModelForCausalLM.from_pretrained"),
     ("reward.mine", CALL),
     ("reward.mine._target_", "lit_agentrl.rewards.pipeline.RewardPipeline"),
@@ -98,6 +101,15 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
     assert all(issubclass(_get(each["_target_"]), Callback) for each in others.values())
     other["callbacks"] |= others
     assert settle(other, Path("/runs/1"))["algo"]["clip"]["_target_"].endswith("cispo")
+
+
+def test_a_profiled_run_is_settled() -> None:
+    cfg = composition.compose_job("train", ["debug=profile"])
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"]
+    cfg.run_dir = "/runs/1"
+    settled = settle(OmegaConf.to_container(cfg, resolve=False), Path("/runs/1"))  # type: ignore[arg-type]
+    assert settled["trainer"]["profiler"]["dirpath"] == "/runs/1/profile"
 
 
 @pytest.mark.parametrize("name", ["preference.NLL", "preference.no_nll"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 
 import torch
@@ -13,6 +14,8 @@ def quieten() -> None:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells when it starts and stops
+    warnings.filterwarnings("ignore", message="Profiler (won't be using warmup|clears events).*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     # networks stay in eval mode: dropout would make recorded and recomputed log-probs differ
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")

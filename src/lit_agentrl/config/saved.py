@@ -144,6 +144,7 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         _add_structure(found)
         _add_worker(found)
         _name_action(found)
+        _drop_profile(found)
         found.pop("eval_cache", None)  # whether the start of another run was taken over
     except (AttributeError, TypeError) as error:  # a text where a section should be, and the like
         raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
@@ -236,6 +237,13 @@ def _add_worker(cfg: Any) -> None:
     if worker is not None and worker.get("_target_", _PROCESS) == _PROCESS:
         shipped: Any = load_option("worker", "process" if worker else "none")
         cfg["worker"] = {**dict(shipped), **worker}
+
+
+def _drop_profile(cfg: Any) -> None:
+    """Leave out the callback of ``debug=profile`` of before Lightning's profiler."""
+    callbacks = cfg.get("callbacks") or {}
+    if "lit_agentrl.callbacks.profile.Profile" in str(callbacks.get("profile")):
+        del callbacks["profile"]
 
 
 def _name_action(cfg: Any) -> None:

@@ -57,6 +57,9 @@ MEANT = {
 REMOVED = {
     "algo/advantage=gvpo": "algo=gvpo",
     "algo/clip=asymmetric_seed": "algo/clip=clip_higher algo.clip.low=0.15 algo.clip.high=0.25",
+    "callbacks.profile.dirpath": "trainer.profiler.dirpath=…",
+    "callbacks.profile.iteration": "trainer.profiler.schedule.wait=…, the iterations before the one that is traced",
+    "callbacks.profile.rows": "trainer.profiler.row_limit=…",
     "eval_cache": "nothing in its place: the start is always played",
     "rollout.overlap_device": "worker=process worker.device=…",
     "rollout.overlap_threads": "worker=process worker.threads=…",

@@ -82,6 +82,9 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "rollout": ("lit_agentrl.rollout.settings.RolloutSettings",),
     "strategy": ("lit_agentrl.strategies.single.single", "lightning.pytorch.strategies.Strategy+"),
     "trainer": ("lightning.pytorch.Trainer",),
+    "trainer.profiler": ("lightning.pytorch.profilers.PyTorchProfiler",),
+    "trainer.profiler.on_trace_ready": ("torch.profiler.tensorboard_trace_handler",),
+    "trainer.profiler.schedule": ("torch.profiler.schedule",),
     "update": ("lit_agentrl.update.settings.UpdateSettings",),
     "update.gradients": ("lit_agentrl.update.gradients.SpreadBuckets",),
     "update.stop": ("lit_agentrl.update.stop.KLStop",),
@@ -95,7 +98,7 @@ _PLACES = [
 _HOMES = {"torch.optim.Optimizer": "torch.optim"}  # of subclasses, where it is not this package
 _KEYS = ("_target_", "_partial_")  # of Hydra's own keys; what a target is given stands under names
 # places of parts that write files
-_WRITING = re.compile(r"(callbacks|logger)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
+_WRITING = re.compile(r"(callbacks|logger|trainer\.profiler)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
 _REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key, which is all that is followed
 
 
@@ -206,7 +209,7 @@ def _leads_out(key: str, value: Any, folder: Path) -> bool:
     path = Path(value)
     if ".." in path.parts:
         return True
-    is_place = path.is_absolute() or key in ("dirpath", "save_dir", "cache_reference")
+    is_place = path.is_absolute() or key in ("dirpath", "dir_name", "save_dir", "cache_reference")
     return is_place and not path.resolve().is_relative_to(folder)
 
 
