@@ -138,8 +138,7 @@ def trace(checkout: Path) -> dict[str, Any]:
         done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
         if not out.exists():
             raise SystemExit(f"{checkout}: the tiny run did not play a wave: {done.stderr[-500:]}")
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-        return found
+        return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
 def set_up(checkout: Path) -> dict[str, float]:
