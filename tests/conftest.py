@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection, Iterable, Iterator
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +40,16 @@ def thinned(cases: Iterable[Any], one_in: int = 3) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=rare if number % one_in else ())
         for number, case in enumerate(cases)
     ]
+
+
+def leaves_random_alone(act: Callable[[], Any], attempts: int = 10) -> bool:
+    """Whether ``act`` draws nothing from Python's generator: other threads may draw meanwhile, but not each time."""
+    for _ in range(attempts):
+        before = random.getstate()
+        act()
+        if random.getstate() == before:
+            return True
+    return False
 
 
 def sampled(names: Iterable[str], often: Collection[str]) -> list[Any]:

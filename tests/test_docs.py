@@ -256,6 +256,31 @@ def test_every_script_and_test_of_a_page_is_there(page: Path) -> None:
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
+NAMED = re.compile(r"(?<![\w./+])(\w+(?:/\w+)*)=([a-z_]+(?:/[a-z_]+)*)(?![\w./(*])")
+NO_CHOICES = (
+    "data=episodes",
+    "algo=grppo",
+    "env=mygame",
+)  # a folder, a misspelt name, a name of the reader's
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "CHANGELOG.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_choice_that_a_page_names_is_there(page: Path) -> None:
+    roots = [CONFIG_DIR, CONFIG_DIR / "experimental", *ROOT.glob("examples/*/conf")]
+    own = {name.removeprefix("my_conf/") for name, _ in FILES}
+    named = {
+        (group, choice)
+        for group, choice in NAMED.findall(page.read_text(encoding="utf-8"))
+        if any((root / group).is_dir() for root in roots) and f"{group}={choice}" not in NO_CHOICES
+    }
+    files = {f"{group}/{choice}.yaml" for group, choice in named} - own
+    assert [name for name in files if not any((root / name).is_file() for root in roots)] == []
+
+
 def test_the_pages_show_many_commands() -> None:
     assert len(SHOWN) > 110 and sum("algo=" in command for command in SHOWN) > 45
 

@@ -82,7 +82,7 @@ class Raw:
                 else:
                     count += 1
                     if self.what == "hang":
-                        time.sleep(0.8)
+                        time.sleep(8)
                     if self.what == "lie" and count == 2:
                         connection.send('{"type": "observation", "data": [1]}')
                         continue

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.actions import Actions
+from lit_agentrl.envs import checker
 from lit_agentrl.envs.base import Mixture, Task, TextEnv
 from lit_agentrl.envs.checker import ContractError, check_env
 from lit_agentrl.envs.games.bandit import Bandit
@@ -277,3 +280,24 @@ def test_a_world_may_say_nothing_about_itself():
     assert env.random_action(np.random.default_rng(0)) is None and env.optimal_actions(horizon=1) is None
     with pytest.raises(NotImplementedError, match="Echo has no state"):
         env.state_dict()
+
+
+@pytest.mark.parametrize(("disturbed", "passes"), [(checker._ATTEMPTS - 1, True), (checker._ATTEMPTS, False)])
+def test_draws_of_other_threads_are_not_the_games(
+    disturbed: int, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play, plays = checker._play, iter(range(99))
+
+    def played(*arguments: Any) -> Any:
+        if next(plays) < disturbed:
+            other = threading.Thread(target=random.random)
+            other.start()
+            other.join()
+        return play(*arguments)
+
+    monkeypatch.setattr(checker, "_play", played)
+    if passes:
+        checker._check_determinism(lambda split: Sokoban(split=split), 1)
+    else:
+        with pytest.raises(ContractError, match="draws from a global random generator"):
+            checker._check_determinism(lambda split: Sokoban(split=split), 1)

@@ -135,10 +135,10 @@ def test_one_start_is_shared_by_all_splits_and_room_is_asked_for() -> None:
 @pytest.mark.slow
 def test_what_hangs_is_a_timeout_of_its_episode() -> None:
     with serving("hang") as url:
-        seats = Seats(Task("it", partial(OpenEnv, url=url, timeout_s=0.2), max_actions=9), {})
+        seats = Seats(Task("it", partial(OpenEnv, url=url, timeout_s=2.0), max_actions=9), {})
         assert not seats.reset(0, "train", 0, 0).error
         answer = seats.step(0, ["Left"])
-        assert answer.timed_out and "did not answer within timeout_s=0.2" in answer.error
+        assert answer.timed_out and "did not answer within timeout_s=2" in answer.error
         seats.release(0, is_broken=True)
         seats.close()
 

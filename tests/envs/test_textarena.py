@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from lit_agentrl.envs.adapters.textarena import TextArena
 from lit_agentrl.envs.adapters.textarena_games import GAMES
 from lit_agentrl.envs.checker import check_env
-from tests.conftest import ROOT, thinned
+from tests.conftest import ROOT, leaves_random_alone, thinned
 from tests.envs.processes import printed_alike
 
 NONSENSE = [
@@ -31,19 +30,22 @@ def test_a_game_keeps_the_contract_and_is_won_by_best_play(
     id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_env(lambda split: TextArena(id=id, split=split), episodes=3)
-    env, before = TextArena(id=id, partial=False), random.getstate()
-    for seed in range(4):
-        env.reset(seed=seed)
-        assert env.optimal_actions(horizon=1) is not None or GAMES[id].best is None
-        over = False
-        while not over and (plan := env.optimal_actions(horizon=999)):
-            _, points, over, _, info = env.step(plan[0])
-        assert GAMES[id].best is None or (over and info["success"] and points == 1.0)
-    for text in NONSENSE:
-        env.reset(seed=1)
-        told, points, over, _, info = env.step(text)
-        assert told and points == 0.0 and not info["success"], text[:20]
-    assert random.getstate() == before and capsys.readouterr().out == ""
+    env = TextArena(id=id, partial=False)
+
+    def play() -> None:
+        for seed in range(4):
+            env.reset(seed=seed)
+            assert env.optimal_actions(horizon=1) is not None or GAMES[id].best is None
+            over = False
+            while not over and (plan := env.optimal_actions(horizon=999)):
+                _, points, over, _, info = env.step(plan[0])
+            assert GAMES[id].best is None or (over and info["success"] and points == 1.0)
+        for text in NONSENSE:
+            env.reset(seed=1)
+            told, points, over, _, info = env.step(text)
+            assert told and points == 0.0 and not info["success"], text[:20]
+
+    assert leaves_random_alone(play) and capsys.readouterr().out == ""
 
 
 def test_a_game_played_by_hand() -> None:

@@ -189,7 +189,7 @@ class Stuck(Seat):
 def test_a_worker_that_hangs_is_replaced() -> None:
     crew, weights = Crew(random.Random(0)), named_weights(tiny_network())
     crew.open = lambda number: (setattr(crew, "opened", crew.opened + 1), Stuck(crew, number))[1]  # type: ignore[assignment,func-returns-value]
-    made = pool(crew, count=1, patience=0.05)
+    made = pool(crew, count=1, patience=1.0)
     made.load(weights, 7)
     (expected,) = here(wave(2))
     found = play(made, wave(2))

@@ -146,8 +146,8 @@ def _at_once(
 ) -> list[dict[int, Tensors]]:
     """Each lane in a thread of its own; none runs any more when this returns or raises."""
     with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:  # which waits for all on leaving
-        pending = [pool.submit(lane, at, at) for at in range(count)]
         try:
+            pending = [pool.submit(lane, at, at) for at in range(count)]
             wait(pending)
         except BaseException:  # Ctrl-C
             is_over.set()
