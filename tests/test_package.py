@@ -71,7 +71,7 @@ def test_make_train_installs_what_training_needs_and_make_test_the_rest(tmp_path
     }
     installs = {target: re.findall(r"pip install .*?-e (\S+)", text) for target, text in planned.items()}
     assert installs == {"train": ["."], "test": [".", "'.[dev]'"]}
-    assert "train.py algo=grpo env=sokoban" in planned["train"] and "pytest" not in planned["train"]
+    assert "train.py algo=grpo env=sokoban" in planned["train"] and "-m pytest" not in planned["train"]
 
 
 def test_the_version_is_said_once_and_heads_the_changelog() -> None:
