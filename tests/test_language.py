@@ -33,6 +33,8 @@ INVERTED = frozenset(
     "What Whether How Of As Which Those At Around With Where Within Within, No Any For Without Whatever Whoever "
     "Whichever By In Of, When If".split()
 )
+# the interfaces of docs/extend.md, whose methods code of users names
+CONTRACTS = ("envs/base.py", "text/dialects/base.py", "text/context.py", "engines/base.py")
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = (
     "__main__.py",
@@ -82,8 +84,9 @@ def list_part_names() -> frozenset[str]:
     targets = set()
     for file in (ROOT / "conf").rglob("*.yaml"):
         targets |= set(re.findall(r"lit_agentrl\.[\w.]*\.(\w+)", file.read_text(encoding="utf-8")))
-    contract = ast.parse((SOURCE / "envs" / "base.py").read_text(encoding="utf-8"))
-    targets |= {node.name for node in ast.walk(contract) if isinstance(node, ast.FunctionDef)}
+    for contract in CONTRACTS:
+        tree = ast.parse((SOURCE / contract).read_text(encoding="utf-8"))
+        targets |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     return frozenset(targets)
 
 
