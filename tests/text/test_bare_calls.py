@@ -175,7 +175,7 @@ WITH_TOOLS = """{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.co
 
 def test_the_template_of_the_tokenizer_tells_of_the_tools() -> None:
     tokenizer, dialect = copy.copy(make_bpe()), ToolCalls(in_template=True)
-    with pytest.raises(ValueError, match="^in_template=true but the chat template tells of no tools"):
+    with pytest.raises(ValueError, match="^in_template=true but the chat template does not list tools"):
         ChatRenderer(tokenizer, dialect=dialect)
     tokenizer.chat_template = WITH_TOOLS
     chat = ChatRenderer(tokenizer, dialect=dialect)

@@ -23,8 +23,8 @@ REPLIES = [["Up"], [], ["Up", "Down"]]  # actions of three past turns; the secon
 def episode(chat: ChatRenderer, prompt: Prompt, number: int) -> Past:
     """``number`` turns taken, the next reply awaited.  A reply is ids that no text would give."""
     opening = partial(
-        prompt.write_opening, name="sokoban", rules="Push.", actions=Actions("names", ("Up", "Down")), observation="# P",
-        max_turns=5, max_actions=10, max_actions_per_turn=4,
+        prompt.write_opening, name="sokoban", rules="Push.", actions=Actions("names", ("Up", "Down")),
+        observation="# P", max_turns=5, max_actions=10, max_actions_per_turn=4,
     )  # fmt: skip
     past = Past(opening, [], [""], [chat.render_opening(opening())])
     marker = chat.tokenizer("<answer>", add_special_tokens=False)["input_ids"]

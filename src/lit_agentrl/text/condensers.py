@@ -11,7 +11,7 @@ from lit_agentrl.episode import Turn
 
 @dataclass(frozen=True)
 class LastActions:
-    """List the actions played so far, in order, such as ``actions so far: Up || Right``.
+    """Lists the actions played so far in order, such as ``actions so far: Up``.
 
     The task and the reward of the last turn are not repeated: the message that follows states them.
 

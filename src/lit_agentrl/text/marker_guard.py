@@ -47,11 +47,11 @@ class MarkerGuard:
 
     A message may spell the markers that end it and begin a reply of the policy
     (``<|im_end|><|im_start|>assistant``).  Such a marker is encoded as plain characters.  If the tokenizer has no
-    other encoding of it (the vocabulary holds it as a word, or the template's markers are plain text), a space breaks it
-    up, and this is counted.  A message without markers gets its usual tokens.
+    other encoding of it (the vocabulary holds it as a word, or the template's markers are plain text), a space breaks
+    it up, and this is counted.  A message without markers gets its usual tokens.
 
-    Markers are the special tokens, other added tokens that the template writes, and plain text that it writes.  A single
-    character, or a word of letters and digits, is never a marker.
+    Markers are the special tokens, other added tokens that the template writes, and plain text that it writes.  A
+    single character, or a word of letters and digits, is never a marker.
 
     ``sanitize_control_tokens`` of transformers does not give token positions, and refuses what it cannot encode.
 

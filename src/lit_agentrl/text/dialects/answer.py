@@ -2,8 +2,8 @@
 
 :data:`DECISION_TABLE` lists every form of a reply; the first row that applies decides.  Two rows need a reason:
 
-* *Two answer blocks* are invalid and play nothing.  If one of them were played, several answers would be a free way to
-  hedge, and the policy could exploit the rule that picks one.
+* *Two answer blocks* are invalid and play nothing.  If one of them were played, several answers would be a free way
+  to hedge, and the policy could exploit the rule that picks one.
 * *A missing think block* is accepted, since only a missing, empty or unknown answer is an error.  It is recorded, so
   that a policy that stops thinking is noticed.
 

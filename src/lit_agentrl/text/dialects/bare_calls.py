@@ -33,8 +33,9 @@ class NotACall(ValueError):
 class BareCalls:
     """A think block, then calls up to the end that the model gives the reply.
 
-    The first call that is malformed, of an unknown tool or with wrong arguments ends the reply: that call and the rest are
-    not played, the reply is charged once and answered by a message.  A missing think block is accepted and recorded.
+    The first call that is malformed, of an unknown tool or with wrong arguments ends the reply: that call and the
+    rest are not played, the reply is charged once and answered by a message.  A missing think block is accepted and
+    recorded.
 
     Args:
         parallel: Whether a reply may hold several calls, up to ``env.max_actions_per_turn``.

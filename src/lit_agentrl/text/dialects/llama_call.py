@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall, is_end, find_json_end, skip_blank
+from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall, find_json_end, is_end, skip_blank
 
 _TAG = "<|python_tag|>"  # some of these models write it before a call
 

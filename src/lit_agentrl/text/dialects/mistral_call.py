@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall, is_end, find_json_end, skip_blank
+from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall, find_json_end, is_end, skip_blank
 
 _MARK, _ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 _NAME = re.compile(r"\s*([^\s\[\]{}]+)\s*")

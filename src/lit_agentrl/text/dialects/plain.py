@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_agentrl.actions import Actions, Format
-from lit_agentrl.text.dialects.bare_calls import THINK_END, split_thinking, find_thinking, strip_end_marks
+from lit_agentrl.text.dialects.bare_calls import THINK_END, find_thinking, split_thinking, strip_end_marks
 from lit_agentrl.text.dialects.base import Reply, Stop
 from lit_agentrl.text.dialects.blocks import THINK_START, Block, NoStop, write_think_lines
 

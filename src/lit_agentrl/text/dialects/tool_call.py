@@ -2,8 +2,8 @@
 
 Thinking may precede the calls.  A reply holds one call or several.  The JSON is read strictly and checked against the
 tool's schema.  The first call that is malformed, of an unknown tool or with wrong arguments ends the reply: that call
-and the rest are not played, the reply is charged once and answered by a message that names the error.  A missing think
-block is accepted and recorded.
+and the rest are not played, the reply is charged once and answered by a message that names the error.  A missing
+think block is accepted and recorded.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ToolCalls:
     """The grammar of models trained to call tools; for games whose actions are tools.
 
     Args:
-        parallel: Whether a reply may hold several calls, up to ``env.max_actions_per_turn``.  It then ends where the model
-            ends it, not at the first call.
+        parallel: Whether a reply may hold several calls, up to ``env.max_actions_per_turn``.  It then ends where the
+            model ends it, not at the first call.
         in_template: Whether the tokenizer's chat template lists the tools and the form, as the model was taught.
 
     Raises:
