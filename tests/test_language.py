@@ -40,6 +40,7 @@ UNREAD: tuple[str, ...] = (
     "envs",
     "episode.py",
     "evaluate",
+    "experimental",
     "files.py",
     "judging.py",
     "loggers",
