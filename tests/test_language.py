@@ -42,6 +42,7 @@ UNREAD: tuple[str, ...] = (
     "envs",
     "episode.py",
     "evaluate",
+    "experimental",
     "files.py",
     "judging.py",
     "loggers",
