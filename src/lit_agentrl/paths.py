@@ -1,4 +1,4 @@
-"""Where the files of this package lie: its own folder, and the configs."""
+"""Paths of the package and of its configs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def find_configs(package: Path) -> Path:
-    """Return the folder of configs: in an installed package, or next to ``src`` in a checkout."""
+    """Return the config folder: inside an installed package, or next to ``src`` in a checkout."""
     inside = package / "conf"
     return inside if (inside / "train.yaml").is_file() else package.parents[1] / "conf"
 

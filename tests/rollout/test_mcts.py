@@ -113,7 +113,7 @@ def test_one_that_fails_leaves_no_trace() -> None:
 def test_success_may_be_the_score() -> None:
     solved = over(0, -1.0, 2)
     solved.success = True
-    assert [Search(1.0, 2, None, 1, kind).score_of(solved) for kind in ("return", "success")] == [-1.0, 1.0]
+    assert [Search(1.0, 2, None, 1, kind).ask_score(solved) for kind in ("return", "success")] == [-1.0, 1.0]
 
 
 VALUES = {0: [9.0, 2.0, 6.0], 1: [9.0, 3.0], 2: [9.0, 2.0, -8.0, 1.0]}  # V of each state, by member
@@ -151,7 +151,7 @@ def test_a_search_whose_values_are_a_critics() -> None:
 
 def test_values_are_those_before_the_first_token_of_each_turn() -> None:
     episode = max(FOUND(), key=lambda each: len(each.turns))
-    rows = pack([episode]).tensors()
+    rows = pack([episode]).to_dict()
     place_BT = torch.arange(rows["tokens_BT"].numel()).view_as(rows["tokens_BT"]).double()
     lengths = [len(tokens) for turn in episode.turns for tokens in (turn.prefix_tokens, turn.reply_tokens)]
     starts = [sum(lengths[: 2 * turn + 1]) for turn in range(len(episode.turns))]
