@@ -7,8 +7,8 @@
     print(result.metrics, result.evaluate(env="sokoban", episodes=16), result.play(env="sokoban"))
 
 Options are those of the command line: ``algo="grpo"`` is ``algo=grpo``; ``rollout={"prompts": 4}`` and
-``**{"rollout.prompts": 4}`` are ``rollout.prompts=4``; positional texts, such as ``"algo/clip=clip_higher"``, are passed
-on unchanged.
+``**{"rollout.prompts": 4}`` are ``rollout.prompts=4``; positional texts, such as ``"algo/clip=clip_higher"``, are
+passed on unchanged.
 
 An invalid option raises `UserError` before anything is played; later failures raise `RunError`.  Nothing here ends the
 program; an interrupt raises ``KeyboardInterrupt``, after which `Result.resume` continues the run.

@@ -122,7 +122,7 @@ class Turn:
     reward_parts: dict[str, float] = field(default_factory=dict)
     probes: dict[str, float] = field(
         default_factory=dict
-    )  # measurements of the state before the turn, for reward parts
+    )  # measured in the state before the turn, for reward parts
     shaping: dict[str, float] = field(default_factory=dict)  # reward that each reward part added
     shaped_reward: float | None = None  # reward used in training; None without reward parts
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
@@ -182,9 +182,7 @@ class Episode:
     task_name: str
     instance_seed: int
     instance_id: str = ""
-    opening: list[Message] = field(
-        default_factory=list
-    )  # first messages to the policy; the token ids are authoritative
+    opening: list[Message] = field(default_factory=list)  # first messages; the token ids are authoritative
     turns: list[Turn] = field(default_factory=list)
     end: EndReason = EndReason.ERROR
     success: bool = False
@@ -197,7 +195,7 @@ class Episode:
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... of which the state was shared with another episode
-    num_broken: int = 0  # chat markers in prompts that had to be broken up by a space; see text.outside
+    num_broken: int = 0  # chat markers in prompts that had to be broken up by a space; see text.marker_guard
     env_calls: int = 0  # resets and steps of the game
     env_seconds: float = field(default=0.0, compare=False)  # their duration; differs between runs
 

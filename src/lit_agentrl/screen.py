@@ -37,7 +37,7 @@ def note(line: str, style: str = "") -> None:
 def describe_episodes(games: Sequence[str], count: int) -> str:
     """Describe how many episodes of which games are played.
 
-    >>> describe_episodes(["bandit"], 8), episodes_of(["bandit", "sokoban"], 8)
+    >>> describe_episodes(["bandit"], 8), describe_episodes(["bandit", "sokoban"], 8)
     ('8 episodes of bandit', '8 episodes each of bandit, sokoban')
     """
     if len(games) > 3:

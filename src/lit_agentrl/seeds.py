@@ -15,7 +15,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 def make_key(seed: int, purpose: str, *address: int) -> int:
     """Hash (seed, purpose, address...) into a 63-bit key, equal on all machines and processes.
 
-    >>> make_key(0, "sample", 1, 2) == key(0, "sample", 1, 2) != key(0, "sample", 2, 1)
+    >>> make_key(0, "sample", 1, 2) == make_key(0, "sample", 1, 2) != key(0, "sample", 2, 1)
     True
     """
     text = f"{seed}|{purpose}|" + ",".join(map(str, address))
@@ -39,7 +39,7 @@ def draw_uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64
 def draw_uniform(seed: int, purpose: str, *address: int) -> float:
     """Draw one uniform number in [0, 1) for an address.
 
-    >>> draw_uniform(0, "trained", 3, 1) == uniform(0, "trained", 3, 1) < 1
+    >>> draw_uniform(0, "trained", 3, 1) == draw_uniform(0, "trained", 3, 1) < 1
     True
     """
     return float(
