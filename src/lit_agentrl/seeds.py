@@ -15,7 +15,7 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 def make_key(seed: int, purpose: str, *address: int) -> int:
     """Hash (seed, purpose, address...) into a 63-bit key, equal on all machines and processes.
 
-    >>> make_key(0, "sample", 1, 2) == make_key(0, "sample", 1, 2) != key(0, "sample", 2, 1)
+    >>> make_key(0, "sample", 1, 2) == make_key(0, "sample", 1, 2) != make_key(0, "sample", 2, 1)
     True
     """
     text = f"{seed}|{purpose}|" + ",".join(map(str, address))
