@@ -125,7 +125,7 @@ def test_what_is_asked_of_a_run_is_checked(result: Result, tmp_path: Path) -> No
         (lambda: result.evaluate(split="dev"), "split=dev must be one of train, val, test"),
         (lambda: result.play(instance=-1), "instance=-1 must be a whole number >= 0"),
         (lambda: result.play(env=["bandit", "sokoban"]), "must be the name of one game"),
-        (lambda: result.play(episodes=3), "call play for each instance"),
+        (lambda: result.play(episodes=3), "call it once per instance"),
         (lambda: result.policy("newest"), "checkpoint=newest is unknown; valid: last, best, start"),
         (lambda: result.resume(seed=3), "seed=3 cannot be given with resume="),
     ]:
