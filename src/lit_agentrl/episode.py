@@ -28,6 +28,7 @@ class EndReason(IntEnum):
     ENV_TIMEOUT = 6  # the game exceeded its time limit; otherwise as ERROR
 
 
+PLANNER, OPPONENT = "planner", "opponent"  # see `Turn.player`
 FAILED = (EndReason.ERROR, EndReason.ENV_TIMEOUT)
 
 
@@ -84,6 +85,12 @@ def _to_plain(value: Any) -> Any:
     return int(value) if isinstance(value, IntEnum) else value
 
 
+def _rename_plan(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn in the current format; up to 0.2 ``is_plan`` marked turns of a planner."""
+    renamed = {key: value for key, value in turn.items() if key != "is_plan"}
+    return renamed | ({"player": PLANNER} if turn.get("is_plan") else {})
+
+
 @dataclass(eq=False)
 class Turn:
     """One turn of an episode: a row of the token ledger.
@@ -115,14 +122,12 @@ class Turn:
     problem: str = ""  # why the reply was invalid, a short name of its dialect
     is_well_formed: bool = False  # the markup is valid, whatever its content
     has_think: bool = False  # a closed think block precedes the answer
-    is_plan: bool = False  # the reply is a plan and is not played, see `TwoLevel`
+    player: str = ""  # author of the reply if it is not the policy: `PLANNER` or `OPPONENT`
     actions: list[str] = field(default_factory=list)  # the actions that were played
     num_surplus_actions: int = 0  # parsed, but beyond a budget and not played
     reward: float = 0.0  # environment reward and protocol penalty of this turn
     reward_parts: dict[str, float] = field(default_factory=dict)
-    probes: dict[str, float] = field(
-        default_factory=dict
-    )  # measured in the state before the turn, for reward parts
+    probes: dict[str, float] = field(default_factory=dict)  # measured before the turn, for reward parts
     shaping: dict[str, float] = field(default_factory=dict)  # reward that each reward part added
     shaped_reward: float | None = None  # reward used in training; None without reward parts
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
@@ -212,7 +217,10 @@ class Episode:
             ValueError: the data is not an episode.
         """
         try:
-            turns = [Turn(**{**turn, "finish": FinishReason(turn["finish"])}) for turn in plain["turns"]]
+            turns = [
+                Turn(**{**_rename_plan(turn), "finish": FinishReason(turn["finish"])})
+                for turn in plain["turns"]
+            ]
             enums = {"end": EndReason(plain["end"]), "source": Source(plain["source"])}
             return cls(**{**plain, **enums, "turns": turns})
         except (TypeError, KeyError, ValueError, OverflowError) as error:
