@@ -86,7 +86,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _rename_plan(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn in the current format; up to 0.2 ``is_plan`` marked turns of a planner."""
+    """Return a turn in the current format; version 0.2 marked plans by ``is_plan``."""
     renamed = {key: value for key, value in turn.items() if key != "is_plan"}
     return renamed | ({"player": PLANNER} if turn.get("is_plan") else {})
 
