@@ -20,7 +20,7 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import Training, Trial
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
 from lit_agentrl.update.scoring import turn_values
 from lit_agentrl.update.trial import unlearnt
@@ -46,24 +46,24 @@ class RolloutCallback(Callback):
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
         self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
-        doors = doors_of(trainer.strategy)
+        hooks = get_hooks(trainer.strategy)
         networks = pl_module.updater.networks if isinstance(pl_module, Trained) else None
 
         def values(episode: Episode) -> list[float]:
             with context():
                 of_critic = as_trained(pl_module).updater.networks.values
-                return turn_values(of_critic, pack([episode]).to(pl_module.device).tensors())
+                return turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
-        training = Training(doors.is_sharded, values, networks and networks.reference)
-        reference = self.collector.structure.setup(training)
-        critic = networks and networks.critic
+        reference = None if networks is None else networks.reference
+        reference = self.collector.structure.setup(Training(hooks.is_sharded, values, reference))
+        critic = None if networks is None else networks.critic
         played = played_with(network, critic)
-        if played is not network and doors.is_sharded:
+        if played is not network and hooks.is_sharded:
             raise ValueError(
                 "critic.beta reads the critic while evaluations are played, and the strategy shards it; use "
                 "strategy=single or ddp, or critic.beta=0"
             )
-        self._players.open(network, context, doors, reference=reference, evaluated=played)
+        self._players.open(network, context, hooks, reference=reference, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -116,7 +116,7 @@ class RolloutCallback(Callback):
         def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
             with unlearnt(
-                agent.policy.network, pack(played).tensors() if played else None, lr=step.lr, epsilon=step.epsilon,
+                agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
                 temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
             ):  # fmt: skip
                 yield lambda wave: self._players.play_moved(wave, version)
