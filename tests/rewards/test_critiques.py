@@ -174,6 +174,6 @@ def test_labels_ask_the_same_question(tmp_path: Path) -> None:
         return critique(number)
 
     one = episode([turn(reply_text="go")])
-    answering(judge).labels.criticised([one], rounds=1, address=0)
+    answering(judge).labels.criticise([one], rounds=1, address=0)
     answering(judge, scalar=model(tmp_path, 1))._asked([one])
     assert heard[0] == heard[1] and Criteria().critique_of(one) in heard[0]

@@ -20,7 +20,7 @@ from lit_agentrl.models.reward_model import ABOUT, WEIGHTS, About, of_weights, s
 from lit_agentrl.monitor.signals import learned_gap
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.learned.model import Learned
-from lit_agentrl.rewards.learned.scoring import rows_of
+from lit_agentrl.rewards.learned.scoring import list_rows
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer, tiny_policy
@@ -69,7 +69,7 @@ def part(path: Any, **options: Any) -> Learned:
 def by_hand(found: Learned, each: Episode) -> list[float]:
     """One row at a time, without padding."""
     values = []
-    for tokens, ends in rows_of(each):
+    for tokens, ends in list_rows(each):
         is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
         is_scored[0, ends] = True
         [one] = found._scorer._models
@@ -215,7 +215,7 @@ def test_heads_are_summed_by_their_weights(tmp_path: Path) -> None:
     found = torch.tensor(sum(part(path, heads=weights).values(episodes), []))
     torch.testing.assert_close(found, 2 * alone["b"] - 0.5 * alone["a"])
     [model_] = part(path, heads=weights)._scorer._models
-    tokens, ends = rows_of(episodes[2])[0]
+    tokens, ends = list_rows(episodes[2])[0]
     is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
     is_scored[0, ends] = True
     with torch.no_grad():
