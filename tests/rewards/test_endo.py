@@ -122,7 +122,7 @@ def test_what_makes_no_sense_is_one_line(tmp_path: Path) -> None:
         ({"path": "/no/such"}, "path=/no/such is not there"),
         ({"path": str(tmp_path)}, "holds no model: no config.json in it"),
         ({"path": ""}, "path="),
-        ({"weight": 0.0}, "weight=0 would leave no points at all"),
+        ({"weight": 0.0}, "weight=0 would set all rewards to 0"),
         ({"weight": float("nan")}, "weight=nan must be finite and >= 0"),
         ({"temperature": 0.0}, "temperature=0.0 must be finite and > 0"),
         ({"centre": "no"}, "centre=no must be true or false"),

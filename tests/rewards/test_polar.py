@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
             "which is used as reward=model; set that, or name a model for reward=polar",
         ),
         ({"path": ""}, "path= must be the folder"),
-        ({"weight": 0.0}, "weight=0 would leave no points at all"),
+        ({"weight": 0.0}, "weight=0 would set all rewards to 0"),
         ({"max_missing_share": 1.0}, "max_missing_share=1.0 must be in"),
         ({"keep_penalties": 1}, "keep_penalties=1 must be true or false"),
     ):

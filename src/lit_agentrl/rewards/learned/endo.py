@@ -42,10 +42,10 @@ def compute_endogenous_rewards(taken_A: Tensor, value_A: Tensor) -> Tensor:
 class Endogenous(Replacing):
     """Endogenous reward of turns, by a model with the policy's tokenizer.
 
-    A turn gets ``weight`` times the sum of `compute_endogenous_rewards` over its sampled tokens.  The sum over an episode is
-    ``alpha log pi(episode) + V(s_0)``, so it rewards what the model finds likely: of two episodes of a prompt usually
-    the shorter one.  V(s_0) is defined up to a constant of the model; ``centre`` therefore subtracts the mean of these
-    sums over all episodes of the iteration from the last turn of each.
+    A turn gets ``weight`` times the sum of `compute_endogenous_rewards` over its sampled tokens.  The sum over an
+    episode is ``alpha log pi(episode) + V(s_0)``, so it rewards what the model finds likely: of two episodes of a
+    prompt usually the shorter one.  V(s_0) is defined up to a constant of the model; ``centre`` therefore subtracts the
+    mean of these sums over all episodes of the iteration from the last turn of each.
 
     Args:
         path: folder of a run that has ended, or of a model in Hugging Face's format.
