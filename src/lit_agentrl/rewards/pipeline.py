@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.checks import blamed, require, require_one_of
-from lit_agentrl.distributed import gather_rows, sum_over_ranks, world_size
+from lit_agentrl.checks import blame, require, require_one_of
+from lit_agentrl.distributed import gather_rows, get_world_size, sum_over_ranks
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Probe, RewardContext, RewardPart, Rewards, Stage, require_rewards
 from lit_agentrl.rewards.tripwire import TripWire
@@ -199,8 +199,8 @@ def select_trainable(episodes: Sequence[Episode]) -> list[Episode]:
 @contextmanager
 def _name_errors(part: RewardPart) -> Iterator[None]:
     """Name the part in errors that it raises, except process-group failures."""
-    asks_others = part.sees == "all" and world_size() > 1
-    with blamed(f"reward.{part.name}", but=(RuntimeError,) if asks_others else ()):
+    asks_others = part.sees == "all" and get_world_size() > 1
+    with blame(f"reward.{part.name}", but=(RuntimeError,) if asks_others else ()):
         yield
 
 

@@ -57,7 +57,9 @@ class IntrinsicCuriosity(Novelty):
         """Create the three networks from the run's seed."""
 
         def make_network(purpose: str, inputs: int, outputs: int) -> nn.Module:
-            return build_network(inputs, self.hidden, outputs, key=seeds.key(context.seed, f"icm-{purpose}"))
+            return build_network(
+                inputs, self.hidden, outputs, key=seeds.make_key(context.seed, f"icm-{purpose}")
+            )
 
         self._networks = nn.ModuleDict({
             "encoder": make_network("encoder", self.features, self.outputs),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from lit_agentrl import seeds
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import VOTES, Criteria, best_judged, voted
+from lit_agentrl.judging import VOTES, Criteria, aggregate_votes, select_best_judged
 from lit_agentrl.rewards.base import Answerer, RewardContext, Rewards, at_end
 from lit_agentrl.rewards.learned.asking import ask_questions
 from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
@@ -159,11 +159,11 @@ class Judge(Replacing):
             else self._ask_critiques(episodes, self._scalar)
         )
         self._counts.update(episodes=len(episodes), unjudged=sum(not samples for samples in values))
-        return [voted(samples, self.vote) if samples else None for samples in values]
+        return [aggregate_votes(samples, self.vote) if samples else None for samples in values]
 
     def _ask_scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """Ask for scores; return those of each episode that vote."""
-        texts = [self._criteria.score_of(episode) for episode in episodes]
+        texts = [self._criteria.ask_score(episode) for episode in episodes]
         parsed = self._ask_judge(texts, episodes, self._criteria.read_score)
         values = [[value for value, _ in samples] for samples in parsed]
         self._stds += [pstdev(samples) for samples in values if len(samples) > 1]
@@ -171,13 +171,13 @@ class Judge(Replacing):
             return values
         qualities = self._meta.score_each(texts, [[reply for _, reply in samples] for samples in parsed])
         return [
-            best_judged(samples, quality, self._keep)
+            select_best_judged(samples, quality, self._keep)
             for samples, quality in zip(values, qualities, strict=True)
         ]
 
     def _ask_critiques(self, episodes: Sequence[Episode], scalar: Meta) -> list[list[float]]:
         """Ask for critiques; return the values that a reward model gives to them."""
-        texts = [self._criteria.critique_of(episode) for episode in episodes]
+        texts = [self._criteria.ask_critique(episode) for episode in episodes]
         parsed = self._ask_judge(texts, episodes, self._criteria.read_critique)
         values = scalar.score_each(texts, [[critique for critique, _ in samples] for samples in parsed])
         self._stds += [pstdev(samples) for samples in values if len(samples) > 1]
@@ -195,7 +195,7 @@ class Judge(Replacing):
         return answers.parsed
 
     def _make_key(self, episode: Episode, sample: int, attempt: int) -> int:
-        return seeds.key(
+        return seeds.make_key(
             self._seed, "judge", episode.iteration, episode.wave, episode.group, episode.member, sample, attempt
         )  # fmt: skip
 

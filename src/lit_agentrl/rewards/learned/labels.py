@@ -47,8 +47,8 @@ class Labels:
         answers: dict[tuple[int, int], int] = {}
         for attempt in range(self.retries + 1):
             open_ = sorted(questions - answers.keys())
-            texts = [self.criteria.better_of(*(pairs[p][::-1] if order else pairs[p])) for p, order in open_]
-            keys = [seeds.key(self.seed, "compare", address, *question, attempt) for question in open_]
+            texts = [self.criteria.ask_better(*(pairs[p][::-1] if order else pairs[p])) for p, order in open_]
+            keys = [seeds.make_key(self.seed, "compare", address, *question, attempt) for question in open_]
             replies = self.answerer.ask(list(zip(texts, keys, strict=True)))
             for question, reply in zip(open_, replies, strict=True):
                 with suppress(Unreadable):
@@ -67,10 +67,10 @@ class Labels:
             rounds: number of critiques per episode.
             address: part of the sampling key, together with the index of the episode.
         """
-        texts = [self.criteria.critique_of(episode) for episode in episodes]
+        texts = [self.criteria.ask_critique(episode) for episode in episodes]
         return texts, ask_questions(
             self.answerer, texts, samples=rounds, retries=self.retries, read=self.criteria.read_critique,
-            key=lambda *place: seeds.key(self.seed, "criticise", address, *place),
+            key=lambda *place: seeds.make_key(self.seed, "criticise", address, *place),
         )  # fmt: skip
 
     def revise(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Answers[str]:
@@ -80,10 +80,10 @@ class Labels:
             turns: pairs of an episode and the index of a turn in it.
             address: part of the sampling key, together with the index of the pair.
         """
-        texts = [self.criteria.revision_of(episode, place) for episode, place in turns]
+        texts = [self.criteria.ask_revision(episode, place) for episode, place in turns]
         return ask_questions(
             self.answerer, texts, samples=1, retries=self.retries, read=self.criteria.read_revision,
-            key=lambda *place: seeds.key(self.seed, "revise", address, *place),
+            key=lambda *place: seeds.make_key(self.seed, "revise", address, *place),
         )  # fmt: skip
 
 

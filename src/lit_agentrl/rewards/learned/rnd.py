@@ -53,8 +53,10 @@ class RandomNetworkDistillation(Novelty):
     def setup(self, context: RewardContext) -> None:
         """Create both networks from the run's seed."""
         widths = (self.features, self.hidden, self.hidden, self.outputs)
-        self._target = build_network(*widths, key=seeds.key(context.seed, "rnd-target")).requires_grad_(False)
-        self._predictor = build_network(*widths, key=seeds.key(context.seed, "rnd-predictor"))
+        self._target = build_network(*widths, key=seeds.make_key(context.seed, "rnd-target")).requires_grad_(
+            False
+        )
+        self._predictor = build_network(*widths, key=seeds.make_key(context.seed, "rnd-predictor"))
         self._optimizer = torch.optim.Adam(self._predictor.parameters(), lr=self.lr)
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:

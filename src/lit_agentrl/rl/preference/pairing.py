@@ -87,7 +87,7 @@ def all_pairs(
         turn_BT=turn_BT, first_turn_B=first_turn_B,
     )  # fmt: skip
     if most is not None:
-        require_whole("most", most, 1, beside=", or null")
+        require_whole("most", most, 1, alternative=", or null")
     require(
         not (ties and min_gap > 0), "ties", ties, f"false where min_gap={min_gap} leaves none; or min_gap=0"
     )
@@ -209,7 +209,7 @@ def equal_length(
     the other arguments are as for `all_pairs`.
     """
     if max_difference is not None:
-        require_whole("max_difference", max_difference, 0, beside=", or null")
+        require_whole("max_difference", max_difference, 0, alternative=", or null")
     pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
@@ -252,7 +252,7 @@ def equal_state(
 def widest_pairs(units: Units, tokens_BT: Tensor, *, min_gap: float, most: int | None) -> Pairs:
     """The ``most`` pairs with the widest gaps of each set of units; None for all."""
     if most is not None:
-        require_whole("most", most, 1, beside=", or null")
+        require_whole("most", most, 1, alternative=", or null")
     pairs = _find_candidates(units, tokens_BT, min_gap=min_gap)
     return pairs if most is None else _select_first(pairs, (-pairs.gap_P,), most)
 
