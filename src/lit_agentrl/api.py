@@ -101,7 +101,7 @@ class Job:
         with _own_errors():
             ranks.require_one_process("the Python API starts the processes of a run itself")
             (folder,) = jobs.launch(
-                self.flags, self.overrides, on_failure=lambda error, _: failures.append(error)
+                self.flags, self.overrides, on_failure=lambda error, *_: failures.append(error)
             )
             if failures:
                 raise failures[0]
@@ -228,7 +228,7 @@ class Result:
 def _own_errors() -> Iterator[None]:
     """Every error is one of ours, in one line, and its cause the one that was raised."""
     threads.spin_briefly()  # where torch is not imported yet
-    with jobs.apart(), _own_interrupts():
+    with jobs.clear_hydra(), _own_interrupts():
         try:
             yield
         except (UserError, RunError) as error:

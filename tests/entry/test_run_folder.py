@@ -19,7 +19,6 @@ from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.runs import ownership, run_folder
-from lit_agentrl.runs.jobs import take_part
 from lit_agentrl.runs.ownership import LOCK, FolderInUse, give_up, owned, owner
 from tests.entry.conftest import Refused, contents
 
@@ -255,8 +254,10 @@ def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
 
     def start(cfg: Any) -> None:
         Path("run", "metrics.csv").write_text("iteration\n0\n")
+        from lit_agentrl.runs.training import train
+
         monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: True)
-        take_part(cfg, jobs_of[0])
+        train(cfg, jobs_of[0])
 
     jobs_of: list[Any] = []
     monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: False)
