@@ -20,19 +20,9 @@ SOURCE = ROOT / "src" / "lit_agentrl"
 WORDS = yaml.safe_load((ROOT / "tests" / "language.yaml").read_text(encoding="utf-8"))
 VERBS = frozenset(WORDS["verbs"].split())
 MAX_WORDS = 15
-# questions with a yes or a no, conversions, and hooks that a framework names
-PREFIXES = frozenset(
-    "is has are can may must was should needs allows on as to from with of before after".split()
-)
-FRAMEWORK = frozenset(
-    "main forward setup teardown state_dict load_state_dict train_dataloader val_dataloader backward optimizer_step "
-    "configure_optimizers training_step handle emit error items keys values".split()
-)
-# a docstring that begins with one of these is no subject-verb-object sentence
-INVERTED = frozenset(
-    "What Whether How Of As Which Those At Around With Where Within Within, No Any For Without Whatever Whoever "
-    "Whichever By In Of, When If".split()
-)
+PREFIXES = frozenset(WORDS["prefixes"].split())
+FRAMEWORK = frozenset(WORDS["framework"].split())
+INVERTED = frozenset(WORDS["inverted"].split())
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = (
     "__main__.py",
@@ -50,6 +40,7 @@ UNREAD: tuple[str, ...] = (
     "envs",
     "episode.py",
     "evaluate",
+    "experimental",
     "files.py",
     "judging.py",
     "loggers",

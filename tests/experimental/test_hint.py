@@ -13,18 +13,18 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.structure import check_trained
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Source
+from lit_agentrl.experimental.hint import Hint
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.hints import beginning
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
-from lit_agentrl.rollout.structures.hint import Hint
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.prompts import Prompt
 from tests.entry.test_structure import built
+from tests.experimental.test_replay import assert_equal
 from tests.rollout.conftest import Count
 from tests.rollout.test_collector import LOSE, WIN, Player
-from tests.rollout.test_replay import assert_equal
 
 
 class Solved(Count):
@@ -135,6 +135,7 @@ def test_shares_that_do_not_grow(shares: Any) -> None:
         Hint(shares=shares)
 
 
+@pytest.mark.slow
 def test_a_game_that_knows_no_solution_is_refused() -> None:
     games = built().games
     check_trained(Hint(), games)  # the bandit knows its better arm

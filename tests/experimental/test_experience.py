@@ -12,12 +12,12 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.experimental.experience import Experience
+from lit_agentrl.experimental.lessons import Operation, changed, cleaned, read
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
-from lit_agentrl.rollout.lessons import Operation, changed, cleaned, read
 from lit_agentrl.rollout.questions import Asked, Question, ask
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.experience import Experience
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
@@ -181,6 +181,7 @@ def test_an_engine_answers_more_questions_than_it_holds() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
