@@ -34,7 +34,7 @@ from lit_agentrl.config.overrides import written
 from lit_agentrl.config.run_options import opened, options_of
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
-from lit_agentrl.runs import jobs, ranks, threads
+from lit_agentrl.runs import jobs, process, ranks
 from lit_agentrl.runs.checking import check
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Result:
 @contextmanager
 def _own_errors() -> Iterator[None]:
     """Every error is one of ours, in one line, and its cause the one that was raised."""
-    threads.spin_briefly()  # where torch is not imported yet
+    process.shorten_spin()  # where torch is not imported yet
     with jobs.clear_hydra(), _own_interrupts():
         try:
             yield

@@ -17,9 +17,9 @@ from lit_agentrl.config.errors import UserError, explain, report, was_interrupte
 from lit_agentrl.config.overrides import program, split_arguments
 from lit_agentrl.config.run_options import options_of
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.runs import ranks, threads
+from lit_agentrl.runs import process, ranks
 from lit_agentrl.runs.jobs import Interrupted
-from lit_agentrl.runs.variables import check_environment
+from lit_agentrl.runs.process import check_environment
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iter
     if "--version" in arguments:
         print(f"lit_agentrl {__version__}")
         sys.exit(0)
-    threads.spin_briefly()
-    threads.LOAD.begin()
+    process.shorten_spin()
+    process.LOAD.start()
     try:
         check_environment()
         yield arguments

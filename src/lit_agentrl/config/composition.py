@@ -1,4 +1,4 @@
-"""Composing configs so that nothing in a command is ignored."""
+"""Compose configs so that nothing in a command is ignored."""
 
 from __future__ import annotations
 
@@ -20,6 +20,28 @@ from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import as_names, parse, table_of
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.renamed import current_name
+
+
+def check_folders(folders: Sequence[str | Path]) -> None:
+    """Refuse configs that Hydra would pass over without a word.
+
+    Raises:
+        UserError: a second folder, of which Hydra reads the last alone, or a file that is called as one of ours, which
+            Hydra finds first.
+    """
+    if len(folders) > 1:
+        raise UserError(
+            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
+        )
+    for folder in map(Path, folders):
+        for shipped in sorted(CONFIG_DIR.rglob("*.yaml")):
+            name = shipped.relative_to(CONFIG_DIR)
+            if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
+                raise UserError(
+                    f"--config-dir {folder}: {name.as_posix()} is also the name of a shipped file, which would be "
+                    "taken; give yours another name"
+                )
+
 
 # sections whose entries are arguments of any class: keys may be added and removed
 OPEN = (

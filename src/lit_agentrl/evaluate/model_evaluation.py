@@ -13,10 +13,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.build.games import Games, build_games
+from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
 from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.build.parts import eval_params
-from lit_agentrl.build.prompts import check_prompts, check_thinking
 from lit_agentrl.checks import named
 from lit_agentrl.config.composition import compose_job, load_option, task_loader
 from lit_agentrl.config.errors import UserError

@@ -19,14 +19,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.config import composition, libraries
+from lit_agentrl.config import composition, signatures
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names, program
-from lit_agentrl.config.resuming import resumed_config
-from lit_agentrl.config.saved import trust_note
+from lit_agentrl.config.saved import resumed_config, trust_note
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.runs import ownership, ranks, run_folder
+from lit_agentrl.runs import ranks, run_folder
 from lit_agentrl.runs.checking import Checked, check, check_config, parts_of
 
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
             run_folder.discard_unused(Path(cfg.run_dir))
 
     if place := checked[0].place if checked else None:
-        overrides = run_folder.pinned(overrides, *place)
-    with run_folder.begun(*place) if place else nullcontext(), set_command_line(flags, overrides):
+        overrides = run_folder.pin_folder(overrides, *place)
+    with run_folder.claim_new(*place) if place else nullcontext(), set_command_line(flags, overrides):
         make_hydra_app(run)()
     return folders
 
@@ -110,7 +109,7 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
     cfg, folders = resumed_config(folder, overrides)
     arguments = [*resumed, *overrides]
     run_folder.require_writable(folder)
-    with ownership.owned(folder), set_command_line([], arguments):
+    with run_folder.lock_folder(folder), set_command_line([], arguments):
         try:
             job = share_job(cfg, folders, format_command(arguments), is_resume=True)
             load_train()(cfg, job)
@@ -168,7 +167,7 @@ def share_job(cfg: DictConfig, folders: Sequence[str], command: str, *, is_resum
 
 def load_train() -> Callable[..., Summary | None]:
     """Import `training.train` with torch and Lightning, which takes seconds."""
-    libraries.load()
+    signatures.load_libraries()
     from lit_agentrl.runs import training
 
     return training.train

@@ -26,9 +26,9 @@ from lit_agentrl.config.overrides import program
 from lit_agentrl.config.saved import trust_note
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
-from lit_agentrl.runs import ownership, ranks, record, run_folder, threads
+from lit_agentrl.runs import process, ranks, record, run_folder
+from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
-from lit_agentrl.runs.totals import Totals
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.doors import doors_of
 
@@ -79,7 +79,7 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
 def start_processes(cfg: DictConfig) -> None:
     """Start the processes of the run on this machine, and wait for their end."""
     screen.doing("starting the processes of the run")
-    ownership.give_up(cfg.run_dir)  # to the first of those that are started
+    run_folder.unlock_folder(cfg.run_dir)  # to the first of those that are started
     with record.ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)
 
@@ -92,7 +92,7 @@ def own_run_folder(cfg: DictConfig, *, is_resume: bool) -> Iterator[None]:
         FolderInUse: another process writes to the folder, or has started a run in it.
         UserError: a callback or logger would write elsewhere.
     """
-    with ownership.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
+    with run_folder.lock_folder(cfg.run_dir) if ranks.is_first() else nullcontext():
         if ranks.is_first() and not is_resume:
             run_folder.require_not_begun(Path(cfg.run_dir))
         run_folder.require_within(cfg)
@@ -102,7 +102,7 @@ def own_run_folder(cfg: DictConfig, *, is_resume: bool) -> Iterator[None]:
 def fit_threads() -> str | None:
     """Leave busy cores to other programs; return a warning if torch gets fewer threads."""
     is_alone = ranks.processes_launched() in (None, (1, 1))
-    return threads.LOAD.fit_threads() if is_alone else None
+    return process.LOAD.fit_threads() if is_alone else None
 
 
 def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run, str]:
@@ -186,7 +186,7 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
             f"give at least {done}"
         )
     totals.load_state_dict(state)
-    note = threads.restore(state.get("threads", totals.threads))  # earlier versions do not say
+    note = process.restore_threads(state.get("threads", totals.threads))  # earlier versions do not say
     totals.threads = torch.get_num_threads()
     if note and ranks.is_first():
         print(note)

@@ -24,7 +24,7 @@ from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
-from lit_agentrl.runs import jobs, ownership, run_folder
+from lit_agentrl.runs import jobs, run_folder
 from lit_agentrl.runs.checking import Checked
 from lit_agentrl.runs.sweeps import continuing
 
@@ -172,7 +172,7 @@ def _printing_to(file: Path) -> Iterator[None]:
 
 def _end_with(sweep: Path) -> None:
     """Interrupt the run, or else end the process, once no process owns the sweep: it was interrupted or killed."""
-    while ownership.owner(sweep) is not None:
+    while run_folder.find_owner(sweep) is not None:
         time.sleep(1.0)
     if _playing.is_set():
         with suppress(ProcessLookupError):

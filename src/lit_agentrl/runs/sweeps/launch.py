@@ -13,7 +13,7 @@ from rich.console import Console
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names
 from lit_agentrl.report import sweep as records
-from lit_agentrl.runs import jobs, ownership, ranks, run_folder, threads
+from lit_agentrl.runs import jobs, process, ranks, run_folder
 from lit_agentrl.runs.checking import check, is_printing, own_folders
 from lit_agentrl.runs.sweeps import continuing, sweepers
 from lit_agentrl.runs.sweeps.cells import PRINTED, Cell
@@ -64,12 +64,12 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
     try:
         with (
             _none_left() if plan.is_apart else nullcontext(),
-            run_folder.begun(*place) if before is None else ownership.owned(before),
-            threads.shared_by(plan.side_by_side),
+            run_folder.claim_new(*place) if before is None else run_folder.lock_folder(before),
+            process.share_cores(plan.side_by_side),
             _telling(cell, plan, on_failure),
         ):
             given = plan.overrides if before is None else continuing.without_config(plan.overrides)
-            with jobs.set_command_line(flags, run_folder.pinned(given, *place)):
+            with jobs.set_command_line(flags, run_folder.pin_folder(given, *place)):
                 jobs.make_hydra_app(cell)()
     except KeyboardInterrupt as error:
         raise _where_to_continue(error, cell.sweep) from error
