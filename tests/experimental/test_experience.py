@@ -89,7 +89,10 @@ def test_an_item_is_one_line_that_speaks_for_nobody() -> None:
     special = {*chat.tokenizer.all_special_ids, *chat.end_of_turn_ids} - {chat.tokenizer.unk_token_id}
 
     def markers(lessons: str) -> int:
-        return sum(token in special for token in chat.opening(plain.opening(**given, lessons=lessons)).tokens)
+        return sum(
+            token in special
+            for token in chat.render_opening(plain.write_opening(**given, lessons=lessons)).tokens
+        )
 
     assert markers(f"G0: {item}") == markers(HOSTILE) == markers("")
     structure = Experience(max_chars=50)
@@ -177,7 +180,7 @@ def test_an_engine_answers_more_questions_than_it_holds() -> None:
     asked = ask(engine, chat, [Question("hi", k) for k in range(5)], SamplingParams())
     assert [text.split() for text in asked.texts] == [["go", str(k)] for k in range(5)]
     assert asked.num_written > 0 and asked.num_read == 5 * len(
-        chat.opening([{"role": "user", "content": "hi"}]).tokens
+        chat.render_opening([{"role": "user", "content": "hi"}]).tokens
     )
 
 

@@ -73,7 +73,7 @@ def test_a_hint_stands_at_the_end_of_the_opening() -> None:
         "max_actions": 8, "max_actions_per_turn": 3,
     }  # fmt: skip
     for style in ("compact", "full"):
-        plain, told = (Prompt(style).opening(**given, hint=hint) for hint in ("", "Up || Up"))  # type: ignore[arg-type]
+        plain, told = (Prompt(style).write_opening(**given, hint=hint) for hint in ("", "Up || Up"))  # type: ignore[arg-type]
         assert told[:-1] == plain[:-1] and told[-1]["content"].startswith(plain[-1]["content"] + "\n")
         assert told[-1]["content"].endswith("Up || Up")
 

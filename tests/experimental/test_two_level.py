@@ -143,7 +143,7 @@ def test_tokens_that_are_left_out_weigh_nothing(algo: str) -> None:
 
 
 def test_words_for_instruction_tuned_models() -> None:
-    told = Prompt("full").following(
+    told = Prompt("full").write_next(
         observation="P", reward=0.0, complaint="", turns_left=1, actions_left=1, plan=True
     )
     assert told.endswith("this reply is no turn.")
