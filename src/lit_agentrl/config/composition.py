@@ -15,10 +15,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import shown
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
-from lit_agentrl.config.groups import options_of
+from lit_agentrl.config.groups import PROVIDERS, options_of, register_roots
 from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import as_names, parse, table_of
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 from lit_agentrl.renamed import current_name
 
 
@@ -34,11 +34,11 @@ def check_folders(folders: Sequence[str | Path]) -> None:
             f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
         )
     for folder in map(Path, folders):
-        for shipped in sorted(CONFIG_DIR.rglob("*.yaml")):
-            name = shipped.relative_to(CONFIG_DIR)
+        for shipped in list_configs():
+            name = name_config(shipped)
             if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
                 raise UserError(
-                    f"--config-dir {folder}: {name.as_posix()} is also the name of a shipped file, which would be "
+                    f"--config-dir {folder}: {name} is also the name of a shipped file, which would be "
                     "taken; give yours another name"
                 )
 
@@ -65,6 +65,7 @@ def hydra_ready() -> Iterator[None]:
     if GlobalHydra.instance().is_initialized():
         yield
     else:
+        register_roots()
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
             yield
 
@@ -84,7 +85,7 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
 
 def own_folders(sources: Iterable[Any]) -> list[str]:
     """Those of the folders of configs that Hydra records which are the user's, and not of this package."""
-    return [source.path for source in sources if source.schema == "file" and source.provider != "main"]
+    return [source.path for source in sources if source.schema == "file" and source.provider not in PROVIDERS]
 
 
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:

@@ -1,14 +1,34 @@
-"""Which groups there are, and the options of each."""
+"""List the groups of options, and register the two roots of configs with Hydra."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from lit_agentrl.paths import CONFIG_DIR, EXPERIMENTAL_DIR, list_configs, name_config
+
+PROVIDERS = ("main", "experimental")  # of the configs of this package; all others are the user's
 FOLDERS = ("experiment",)  # groups with options in folders, such as experiment=paper/dapo
+
+
+class ExperimentalConfigs(SearchPathPlugin):
+    """Add ``conf/experimental`` to the search path of commands that compose from ``conf``."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if any(str(item.path).removeprefix("file://") == str(CONFIG_DIR) for item in search_path.get_path()):
+            search_path.append("experimental", f"file://{EXPERIMENTAL_DIR}")
+
+
+def register_roots() -> None:
+    """Register ``conf/experimental`` with Hydra, before it composes for the first time."""
+    Plugins.instance().register(ExperimentalConfigs)
 
 
 def options_of(group: str, search: Sequence[str]) -> list[str]:
@@ -31,9 +51,33 @@ def _all_groups(search: tuple[str, ...]) -> tuple[str, ...]:
 
 def _groups_in(parent: str, search: Sequence[str]) -> Iterator[str]:
     for child in _entries(parent, ObjectType.GROUP, search):
+        if not parent and child == EXPERIMENTAL_DIR.name:  # a root of configs of its own, and no group
+            continue
         group = f"{parent}/{child}" if parent else child
         yield group
         yield from _groups_in(group, search)
+
+
+def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
+    """Return the options of all groups, a line each, and those of the methods in ``conf/experimental``.
+
+    Args:
+        folders: further ones with options, of the user.
+    """
+    shipped = [(name_config(file), file.is_relative_to(EXPERIMENTAL_DIR)) for file in list_configs()]
+    own = [
+        (file.relative_to(root).as_posix(), False) for root in folders for file in Path(root).rglob("*.yaml")
+    ]
+    listed: dict[bool, dict[str, set[str]]] = {False: {}, True: {}}
+    for name, is_experimental in [*shipped, *own]:
+        group, _, option = name.removesuffix(".yaml").rpartition("/")
+        if group and not group.startswith("hydra") and not option.startswith("_"):
+            listed[is_experimental].setdefault(group, set()).add(option)
+    core, experimental = (
+        "\n".join(f"{group}: {', '.join(sorted(options))}" for group, options in sorted(groups.items()))
+        for groups in (listed[False], listed[True])
+    )
+    return core, experimental
 
 
 def _entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl import screen
 from lit_agentrl.checks import reads_as_number, shown
 from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import list_options
 
 HEAVY = ("lightning.pytorch", "transformers")
 
@@ -171,7 +171,7 @@ def _require(option: str, annotation: Any, value: Any) -> None:
 def _by_group(option: str) -> str:
     """How options are chosen where a name stands in their place."""
     group = option.replace(".", "/")
-    names = sorted(file.stem for file in (CONFIG_DIR / group).glob("[!_]*.yaml"))
+    names = [file.stem for file in list_options(group)]
     return f"; {group}=NAME chooses them, with the NAME {' or '.join(names)}" if names else ""
 
 

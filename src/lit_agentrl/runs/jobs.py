@@ -19,14 +19,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.config import composition, signatures
+from lit_agentrl.config import composition, groups, signatures
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names, program
 from lit_agentrl.config.saved import resumed_config, trust_note
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ranks, run_folder
-from lit_agentrl.runs.checking import Checked, check, check_config, parts_of
+from lit_agentrl.runs.checking import Checked, check, check_config, own_folders, parts_of
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
@@ -190,10 +190,20 @@ def is_help(flags: Sequence[str]) -> bool:
 
 def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], None]:
     """Wrap a function of a run's config so that Hydra calls it as the command line asks."""
+    groups.register_roots()
     app: Callable[[], None] = hydra.main(
         version_base="1.3", config_path=str(CONFIG_DIR), config_name="train"
     )(task)
     return app
+
+
+def write_help(flags: Sequence[str]) -> list[str]:
+    """Return the overrides that fill in what ``--help`` prints."""
+    name = f"hydra.help.app_name='{program('train')}'"
+    if not {"--help", "-h"} & set(flags):
+        return [name]
+    shipped, experimental = groups.describe_options(own_folders(flags)[0])
+    return [name, f"hydra.help.header='{shipped}'", f"hydra.help.footer='{experimental}'"]
 
 
 def list_hydra_files() -> set[str | None]:
@@ -210,9 +220,9 @@ def format_command(arguments: Sequence[str]) -> str:
 @contextmanager
 def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
     """Set what Hydra reads, and have it raise errors instead of printing them."""
-    help_name = [f"hydra.help.app_name='{program('train')}'"] if is_help(flags) else []
+    help_texts = write_help(flags) if is_help(flags) else []
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_name], "1"
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_texts], "1"
     try:
         yield
     finally:
