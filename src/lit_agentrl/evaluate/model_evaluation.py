@@ -16,7 +16,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
 from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.build.parts import eval_params
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.config.composition import compose_job, load_option, task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
@@ -216,7 +216,7 @@ def _opened(
     prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
     context: Context = made_like(saved, "context", Context)
     policy = instantiate(saved.model)
-    with named("model"):
+    with name_errors("model"):
         chat = ChatRenderer(
             policy.tokenizer,
             dialect=dialect,
@@ -261,6 +261,6 @@ def _scores(
 
 
 def described_model(saved: DictConfig) -> Any:
-    """What played, as it is recorded; keys of servers are named there, and stand nowhere."""
+    """What played, as it is recorded; keys of servers are name_errors there, and stand nowhere."""
     sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
     return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
-from lit_agentrl.distributed import gather_objects, rank
+from lit_agentrl.distributed import gather_objects, get_rank
+from lit_agentrl.episode import Message
 from lit_agentrl.experimental import lessons
 from lit_agentrl.experimental.lessons import (
     Operation,
@@ -19,12 +20,33 @@ from lit_agentrl.experimental.lessons import (
     for_summary,
     listed,
 )
+from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar, by_group
 from lit_agentrl.rollout.structures.refill import Refill
 
 _DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "merged", "dropped": "dropped"}
+
+
+@dataclass(frozen=True)
+class LessonsHook(PlayHook):
+    """Show lessons in the opening: below the name of the game, or at the end of the system message."""
+
+    lessons: str
+
+    def messages(self, written: list[Message], moment: Moment) -> list[Message]:
+        if moment.turns:
+            return written
+        first, *others = written
+        if moment.prompt.style == "compact":
+            name, _, rest = first["content"].partition("\n")
+            return [first | {"content": f"{name}\n{self.lessons}\n{rest}"}, *others]
+        text = f"Lessons of earlier episodes:\n{self.lessons}"
+        if first["role"] == "system":
+            return [first | {"content": f"{first['content']}\n\n{text}"}, *others]
+        tools = {key: first.pop(key) for key in ("tools",) if key in first}
+        return [{"role": "system", "content": text, **tools}, first, *others]
 
 
 class _Interview:
@@ -37,7 +59,7 @@ class _Interview:
     def ask(self, purpose: str, texts: Mapping[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
         """An answer to each text, drawn with a key of its own."""
         seed, iteration = self._so_far.seed, self._so_far.iteration
-        keys = [seeds.key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
+        keys = [seeds.make_key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
         asked = self._so_far.ask(
             [Question(text, key) for text, key in zip(texts.values(), keys, strict=True)]
         )
@@ -94,7 +116,11 @@ class Experience(Refill):
         return self.evaluated(super().plan(prompts, members))
 
     def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
-        return [replace(spec, lessons=listed(self._items)) for spec in specs]
+        return (
+            [replace(spec, extra=LessonsHook(listed(self._items))) for spec in specs]
+            if self._items
+            else specs
+        )
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         groups, interview = by_group(so_far.sampled), _Interview(so_far)
@@ -119,7 +145,7 @@ class Experience(Refill):
         wanted, num_bad = self._one_list([found for _, (found, _) in everyones if found], interview)
         self._items, done = lessons.changed(self._items, wanted, max_items=self._max_items)
         done["dropped"] += num_bad + sum(bad for _, (_, bad) in everyones)
-        is_first = float(rank() == 0)  # what all ranks know is told once, what each did is summed
+        is_first = float(get_rank() == 0)  # what all ranks know is told once, what each did is summed
         return {
             "items": (is_first * len(self._items), is_first),
             **{name: (is_first * done[kind], is_first) for kind, name in _DONE.items()},
@@ -137,7 +163,7 @@ class Experience(Refill):
 
         Where the answer holds none, those of the groups are done, one after the other.
         """
-        is_asked = len(proposals) > 1 and rank() == 0
+        is_asked = len(proposals) > 1 and get_rank() == 0
         answers = interview.ask("one list", {(): for_one_list(self._items, proposals)} if is_asked else {})
         found: list[Operation] = []
         num_bad = 0

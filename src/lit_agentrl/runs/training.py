@@ -30,7 +30,7 @@ from lit_agentrl.runs import process, ranks, record, run_folder
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 
 _T = TypeVar("_T")
 KILLED = "killed before the end"  # the summary's error from the start on, in case the process is killed
@@ -78,7 +78,7 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
 
 def start_processes(cfg: DictConfig) -> None:
     """Start the processes of the run on this machine, and wait for their end."""
-    screen.doing("starting the processes of the run")
+    screen.announce("starting the processes of the run")
     run_folder.unlock_folder(cfg.run_dir)  # to the first of those that are started
     with record.ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)
@@ -110,7 +110,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     totals = Totals()
     add_worker(cfg)  # the record of the run names it, also where its parts are built already
     note = add_correction(cfg)
-    screen.doing("making the policy and trying the games")
+    screen.announce("making the policy and trying the games")
     run = build(cfg, task_loader(job.folders), parts=parts, extra_callbacks=[totals])
     if run.recorded:
         screen.note(run.recorded.told)
@@ -216,22 +216,22 @@ def record_failure(run: Run, tracker: record.RunRecord) -> Iterator[None]:
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error
     except Exception as error:
-        cause = doors_of(run.trainer.strategy).failed(error)
+        cause = get_hooks(run.trainer.strategy).failed(error)
         if isinstance(error, NotFinite):
             name_good_checkpoint(cause, error, run.folder, is_writing=ranks.is_first())
         tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
         raise cause from (None if cause is error else error)
     finally:
-        doors_of(run.trainer.strategy).close()
+        get_hooks(run.trainer.strategy).close()
 
 
 def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -> None:
     """Evaluate the untrained policy on val (row 0 of the metrics) and test; a resumed run has done so."""
     if checkpoint is not None:
         summary = tracker.finish("stopped", error=KILLED)
-        screen.doing(f"going on after iteration {summary['iterations']}")
+        screen.announce(f"going on after iteration {summary['iterations']}")
         return
-    screen.doing(f"measuring the start: val, {describe_episodes(run, 'val')}")
+    screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
@@ -240,12 +240,12 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val.outcomes)
     if run.stream.has_test:
-        screen.doing(f"measuring the start: test, {describe_episodes(run, 'test')}")
+        screen.announce(f"measuring the start: test, {describe_episodes(run, 'test')}")
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
     planned = run.trainer.max_epochs or 0
-    screen.doing(f"training for {planned} iteration{'s' * (planned != 1)}")
+    screen.announce(f"training for {planned} iteration{'s' * (planned != 1)}")
 
 
 def log_hyperparameters(run: Run) -> None:
@@ -280,7 +280,7 @@ def measure_end(run: Run, tracker: record.RunRecord) -> None:
             tracker.copy("last", "best")
         else:
             measure(run, tracker, "best", best.best_iteration, str(best.path))
-    doors_of(run.trainer.strategy).finish()
+    get_hooks(run.trainer.strategy).finish()
 
 
 def measure(
@@ -290,11 +290,11 @@ def measure(
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
     if not is_measured:
-        screen.doing(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
+        screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:
-        screen.doing(f"measuring the {stage} weights: test, {describe_episodes(run, 'test')}")
+        screen.announce(f"measuring the {stage} weights: test, {describe_episodes(run, 'test')}")
         run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
 
@@ -323,7 +323,7 @@ def describe_episodes(run: Run, split: str) -> str:
     if run.held_out:
         return run.held_out.told(split)
     specs = run.games.val if split == "val" else run.games.test
-    return screen.episodes_of([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
+    return screen.describe_episodes([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 
 
 def find_callback(run: Run, kind: type[_T]) -> _T | None:
