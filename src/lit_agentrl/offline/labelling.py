@@ -132,7 +132,7 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
                 counts += counted
                 folder = way.add(folder, found, start)
             yield from way.lines(folder, counts)
-            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.used().items())
+            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.get_usage().items())
 
 
 def _way(cfg: DictConfig) -> Way:
