@@ -32,7 +32,6 @@ CONTRACTS = (
 UNREAD: tuple[str, ...] = (
     "build",
     "callbacks",
-    "cli",
     "config",
     "data",
     "engines",
@@ -42,7 +41,6 @@ UNREAD: tuple[str, ...] = (
     "loggers",
     "models",
     "modules",
-    "monitor",
     "offline",
     "report",
     "rl",
