@@ -72,12 +72,24 @@ def list_part_names() -> frozenset[str]:
     targets = set()
     for file in (ROOT / "conf").rglob("*.yaml"):
         targets |= set(re.findall(r"lit_agentrl\.[\w.]*\.(\w+)", file.read_text(encoding="utf-8")))
-    contract = ast.parse((SOURCE / "envs" / "base.py").read_text(encoding="utf-8"))
-    targets |= {node.name for node in ast.walk(contract) if isinstance(node, ast.FunctionDef)}
+    for name in ("world", "base", "splits"):  # which games of users implement and call
+        contract = ast.parse((SOURCE / "envs" / f"{name}.py").read_text(encoding="utf-8"))
+        targets |= {node.name for node in ast.walk(contract) if isinstance(node, ast.FunctionDef)}
     return frozenset(targets)
 
 
+def list_option_names() -> frozenset[str]:
+    """Return the keys of configs, which are parameters of constructors."""
+    files = (ROOT / "conf").rglob("*.yaml")
+    return frozenset(
+        key
+        for file in files
+        for key in re.findall(r"^ +(\w+):", file.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+
 PARTS = list_part_names()
+OPTIONS = list_option_names()
 
 
 def split_name(name: str) -> list[str]:
@@ -127,7 +139,7 @@ def find_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
-        elif isinstance(node, ast.arg):
+        elif isinstance(node, ast.arg) and node.arg not in OPTIONS:
             yield node.lineno, node.arg
 
 

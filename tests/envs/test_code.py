@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.tasks.code import Code, unfenced
 from lit_agentrl.envs.tasks.code_tasks import LAST, MIDDLE, CodeTask
 from lit_agentrl.envs.tasks.sandbox import Limits, run
@@ -41,7 +41,7 @@ def test_the_contract_and_a_game_played_by_hand() -> None:
 
 
 def test_levels_are_shipped() -> None:
-    levels = lookup(load_task_yaml("code"), "test")
+    levels = find_levels(load_task_yaml("code"), "test")
     assert levels.oracle_success == 1.0 and (levels.chance_success or 0) < 0.2 and levels.episodes >= 1000
 
 

@@ -19,7 +19,7 @@ from examples.own_data.verify import verify
 from lit_agentrl.config.composition import compose_job, search_path
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import level_key, levels_file, lookup, measure
+from lit_agentrl.envs.levels import find_levels, locate_levels, make_level_key, measure
 from lit_agentrl.envs.tasks.dataset import Dataset, Verdict, exact
 from lit_agentrl.paths import CONFIG_DIR
 
@@ -249,14 +249,14 @@ def test_levels_are_those_of_references_and_lie_beside_the_data(path: str) -> No
     found = measure(made, "train", 200, seed=0)
     assert (found.oracle_success, found.oracle_return) == (1.0, 1.0)
     assert found.chance_success == pytest.approx(0.067, abs=0.06)  # two sums of a square of ten are equal
-    assert levels_file(made) == Path(path).with_name("levels.json")
+    assert locate_levels(made) == Path(path).with_name("levels.json")
     moved = write(Path(path).with_name("moved.jsonl"))
-    assert level_key(task(moved), "val") == level_key(made, "val") != level_key(made, "test")
-    assert level_key(
+    assert make_level_key(task(moved), "val") == make_level_key(made, "val") != make_level_key(made, "test")
+    assert make_level_key(
         task(moved, game={"reward": {"_target_": "tests.envs.test_dataset.even"}}), "val"
-    ) != level_key(made, "val")
+    ) != make_level_key(made, "val")
     write(Path(moved), SUMS[1:])
-    assert level_key(task(moved), "val") != level_key(made, "val")
+    assert make_level_key(task(moved), "val") != make_level_key(made, "val")
     assert (Dataset(path=moved).instances or 0) < (Dataset(path=path).instances or 0), (
         "a changed file is read anew"
     )
@@ -270,7 +270,7 @@ def test_the_example_and_its_levels() -> None:
         cfg = compose_job("train", ["env=sums"], search_path(["examples/own_data/conf"]))
         made: Task = instantiate(cfg.env)
         check_env(made.make, episodes=4)
-        shipped, now = lookup(made, "val"), measure(made, "val", 100, seed=9000)
+        shipped, now = find_levels(made, "val"), measure(made, "val", 100, seed=9000)
     assert shipped.oracle_success == now.oracle_success == 1.0
     assert shipped.chance_success == pytest.approx(0.75, abs=0.03), "two coins"
     assert now.chance_success == pytest.approx(0.75, abs=0.16)

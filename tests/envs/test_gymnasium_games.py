@@ -13,7 +13,7 @@ from lit_agentrl.envs.adapters.base import OwnGenerators
 from lit_agentrl.envs.adapters.gymnasium import Gymnasium
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup, measure
+from lit_agentrl.envs.levels import find_levels, measure
 from tests.conftest import load_task_yaml, thinned
 from tests.envs.processes import printed_alike
 
@@ -69,7 +69,7 @@ def test_best_play_of_blackjack_is_the_book_s() -> None:
 
 def test_levels_of_the_shipped_limits() -> None:
     task = load_task_yaml("gymnasium")
-    shipped = lookup(task, "val")
+    shipped = find_levels(task, "val")
     measured = measure(task, "val", 16, seed=0)
     assert (shipped.oracle_success, measured.oracle_success) == (1.0, 1.0)
     assert shipped.chance_success is not None and shipped.chance_success < 0.05 and shipped.episodes == 1000

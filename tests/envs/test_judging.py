@@ -15,7 +15,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import split_of
 from lit_agentrl.envs.tasks.judging import Judging, ranks_rightly
 from lit_agentrl.episode import EndReason, Episode
@@ -193,5 +193,5 @@ def test_a_prompt_is_in_one_split(tmp_path: Path) -> None:
 
 
 def test_levels_are_shipped() -> None:
-    levels = lookup(load_task_yaml("judging"), "test")
+    levels = find_levels(load_task_yaml("judging"), "test")
     assert levels.oracle_success == 1.0 and abs((levels.chance_success or 0) - 5 / 11) < 0.05

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import SPLITS, keyed_rng
 from lit_agentrl.envs.tasks.maths import Maths
 from lit_agentrl.envs.tasks.maths_answers import MAX_LENGTH, Form, expression, judge
@@ -99,7 +99,7 @@ def test_the_contract_and_a_question_by_hand() -> None:
 
 
 def test_levels_are_shipped() -> None:
-    levels = lookup(load_task_yaml("maths"), "test")
+    levels = find_levels(load_task_yaml("maths"), "test")
     assert levels.oracle_success == 1.0 and (levels.chance_success or 0) < 0.1 and levels.episodes >= 1000
 
 

@@ -76,7 +76,7 @@ class BabyAI(Replayed):
         self._number, self._ahead = number, None
         self._game.reset(seed=number)
 
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         game = self._game
         told = [self._id, game.mission, _progress(game.instrs), _things(game.carrying)]
         where = [int(each) for each in (*game.agent_pos, game.agent_dir)]

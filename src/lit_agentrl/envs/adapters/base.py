@@ -56,7 +56,7 @@ class Replayed(TextEnv):
 
     def state_key(self) -> int:
         """Stable 63-bit hash of the game's own content."""
-        return stable_hash(f"{type(self).__name__} {self._content()}")
+        return stable_hash(f"{type(self).__name__} {self._get_content()}")
 
     def _open(self) -> None:
         """Make the ``foreign`` attributes; what is pickled makes them anew."""
@@ -68,7 +68,7 @@ class Replayed(TextEnv):
         """Begin the game that a number addresses."""
 
     @abstractmethod
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         """All that the future depends on, noise excluded, also what is hidden: equal content, equal game."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Replayed(TextEnv):
     def _draw_instance(self, seed: int) -> str:
         def begun(number: int) -> str:
             self._begin(number)
-            return self._content()
+            return self._get_content()
 
         def propose(attempt: int) -> Iterator[int]:
             yield int(keyed_rng(seed, attempt, _GAME).integers(2**31))
@@ -86,7 +86,7 @@ class Replayed(TextEnv):
         if self.instances == 1:  # which no split can have for itself
             return begun(next(iter(propose(0))))
         draw_for_split(propose, begun, split=self.split)
-        return self._content()
+        return self._get_content()
 
     def _play(self, action: str) -> Outcome:
         self._done.append(action)

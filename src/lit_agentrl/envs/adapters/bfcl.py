@@ -113,12 +113,12 @@ class BFCL(Replayed):
         self._begin(draw_for_split(propose, number, split=self.split))
         return str(self._task["id"])
 
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         told = [self._task["id"], self._turn, self._answers]
         return json.dumps([told, {name: plain(api, ()) for name, api in sorted(self._apis.items())}])
 
     def state_key(self) -> int:
-        return stable_hash(self._content())
+        return stable_hash(self._get_content())
 
     def _observe(self) -> str:
         return self._told

@@ -98,7 +98,7 @@ class Gymnasium(Replayed):
     def _begin(self, number: int) -> None:
         self._seen, _ = self._game.reset(seed=number)
 
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         return f"{self._id} {self._told.content(self._seen)}"
 
     def _observe(self) -> str:

@@ -104,7 +104,7 @@ class ReasoningGym(TextEnv):
         return [str(self._asked[1]["answer"])] if self._is_running else None
 
     def state_key(self) -> int:
-        return stable_hash(f"ReasoningGym {self._turn} {_content((self._task, self._asked[1]))}")
+        return stable_hash(f"ReasoningGym {self._turn} {_get_content((self._task, self._asked[1]))}")
 
     def _made(self, task: str, number: int) -> tuple[Any, dict[str, Any]]:
         """What scores, and the question of a task that a number addresses."""
@@ -133,7 +133,7 @@ class ReasoningGym(TextEnv):
             yield self._task, self._asked[1]
 
         self._turn, self._told = 0, ""
-        return _content(draw_for_split(propose, _content, split=self.split))
+        return _get_content(draw_for_split(propose, _get_content, split=self.split))
 
     def _observe(self) -> str:
         question = str(self._asked[1]["question"]).strip()
@@ -174,6 +174,6 @@ class ReasoningGym(TextEnv):
         self._asked = self._made(self._task, self._number)
 
 
-def _content(asked: tuple[str, dict[str, Any]]) -> str:
+def _get_content(asked: tuple[str, dict[str, Any]]) -> str:
     task, entry = asked
     return f"{task}\n{' '.join(str(entry['question']).split())}\n{entry['answer']}"

@@ -73,7 +73,7 @@ class TextArena(Replayed):
         self._told = "\n".join(text for kind, text in said if kind == "PROMPT")
         self._shown = "\n".join(text for kind, text in said if kind != "PROMPT") or "The game begins."
 
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         game = self._game
         state = {
             name: value for name, value in vars(game.state).items() if name not in ("observations", "logs")

@@ -119,7 +119,7 @@ class OpenEnv(Replayed):
             ) from error
         if not self._is_repeatable:
             self._begin(self._number)
-            if self._content() != content:
+            if self._get_content() != content:
                 raise self._wrong(
                     "begins two games with the same seed, so a group would not share one; have its reset mind the seed"
                 )
@@ -140,7 +140,7 @@ class OpenEnv(Replayed):
         if answer.get("done"):
             raise self._wrong("is over at its beginning")
 
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         return json.dumps([self._seen, self._hidden])
 
     def _observe(self) -> str:
@@ -169,7 +169,7 @@ class OpenEnv(Replayed):
 
     def state_key(self) -> int:
         """Stable 63-bit hash of what is shown and of what the server says of its state."""
-        return stable_hash(f"{type(self).__name__} {self._content()}")
+        return stable_hash(f"{type(self).__name__} {self._get_content()}")
 
     @property
     def _of_reset(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosted import asked
 from lit_agentrl.envs.hosted.asked import Refused, Session
 from lit_agentrl.envs.hosted.wire import PROTOCOL, packed, told
-from lit_agentrl.envs.levels import game_key
+from lit_agentrl.envs.levels import make_game_key
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.envs.world import World
 
@@ -47,7 +47,7 @@ class Sessions:
         }
         self._game = {
             "name": task.name,
-            "identity": game_key(task),
+            "identity": make_game_key(task),
             "max_solution": env.max_solution,
             "instances": env.instances,
             "knows": [name for name, is_known in knows.items() if is_known],

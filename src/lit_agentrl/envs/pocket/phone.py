@@ -122,10 +122,10 @@ def changes(before: Phone, after: Phone) -> Changes:
             if id not in new:
                 found[table, "removed", id] += 1
             elif new[id] != row:
-                found[table, "changed", f"{id} {_content(new[id])}"] += 1
+                found[table, "changed", f"{id} {_get_content(new[id])}"] += 1
         for id, row in new.items():
             if id not in old:
-                found[table, "added", _content(row)] += 1
+                found[table, "added", _get_content(row)] += 1
     return found
 
 
@@ -134,5 +134,5 @@ def _copied(row: Row) -> Row:
     return {key: list(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
-def _content(row: Row) -> str:
+def _get_content(row: Row) -> str:
     return json.dumps({key: value for key, value in row.items() if key != "id"}, sort_keys=True)
