@@ -131,7 +131,7 @@ def test_bad_rows_are_counted(tmp_path: Path) -> None:
     ("path", "message"),
     [
         ("http://h/a.jsonl", r"path=http://h/a.jsonl is an address; download the file"),
-        ("none.jsonl", r"path=none.jsonl is no file that is there; looked for .*none.jsonl"),
+        ("none.jsonl", r"path=none.jsonl does not exist; looked for .*none.jsonl"),
         ("rows.csv", r"path=rows.csv must be a file that ends in .jsonl or .parquet"),
         (
             {"val": "sums.jsonl"},
@@ -163,7 +163,7 @@ def test_parquet_is_read_as_jsonl_is(tmp_path: Path, path: str, monkeypatch: pyt
     datasets.Dataset.from_list([*SUMS, {"question": "?", "answer": None}]).to_parquet(str(table))
     with pytest.raises(ValueError, match=r"sums\[1\].parquet row 101: column answer is empty; fill it in"):
         Dataset(path=str(table))
-    with pytest.raises(ValueError, match=r"cannot be read as Parquet \(.*\); write it anew"):
+    with pytest.raises(ValueError, match=r"cannot be read as Parquet \(.*\); write it again"):
         Dataset(path=write(tmp_path / "no.parquet", b"PAR1 nothing"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install 'datasets>=4', or save the rows as JSONL"):
@@ -216,12 +216,12 @@ def test_exact_leaves_white_space_and_case_aside() -> None:
     [
         (
             lambda answer: answer.nothing,
-            r"fails on .*sums.jsonl line \d+ \(AttributeError: .*\); mend the function",
+            r"fails on .*sums.jsonl line \d+ \(AttributeError: .*\); fix the function",
         ),
         (lambda answer: None, r"it must return a number, True, False or a Verdict, not None"),
         (lambda answer: float("nan"), r"nan points are not finite"),
         (lambda answer: sys.exit(3), r"fails on .* \(SystemExit: 3\)"),
-        (lambda: 0.9, r"does not count the reference of .*sums.jsonl line \d+ itself as solved; mend"),
+        (lambda: 0.9, r"does not count the reference of .*sums.jsonl line \d+ itself as solved; fix"),
         (
             lambda answer, tests: 1,
             r"column tests is missing \(there are question, answer\); fill it in: the reward",

@@ -247,7 +247,7 @@ def test_what_a_stranger_sends_is_refused_and_the_server_lives_on(tmp_path: Path
     assert ask("/close", own) == (200, {}) and ask("/close", own)[0] == 404
     assert ask("/reset", seeds)[0] == 200 and not trap.exists()
     there.server.sessions._idle_s = 0.0
-    there.server.sessions.sweep()
+    there.server.sessions.close_idle()
     assert there.server.sessions.expired == 2 and ask("/reset", seeds)[0] == 200
     there.stop()
 
