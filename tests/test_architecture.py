@@ -35,6 +35,7 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["api"], 13),
     **dict.fromkeys(["cli"], 14),
     **dict.fromkeys(["__main__"], 15),
+    **dict.fromkeys(["experimental"], 16),  # imports any room, and none imports it
 }
 FORBIDDEN = {
     "rl": {"numpy", "lightning", "transformers", *(f"lit_agentrl.{name}" for name in BASE - {"checks"})},

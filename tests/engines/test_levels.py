@@ -15,13 +15,13 @@ from lit_agentrl.build.structure import check_levels
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.experimental.two_level import TwoLevel
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import LEVELS, LoRA, level_in_use, levels_of, merged
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.policy import row_selection
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.structures.two_level import TwoLevel
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.engines.test_native import Never
