@@ -97,7 +97,7 @@ def test_a_server_that_was_started_again_goes_on(caplog: pytest.LogCaptureFixtur
         env.step("Right")
     gone = OpenEnv.__new__(OpenEnv)
     gone.__dict__.update(env.__dict__)
-    gone._session, gone._of_session = None, {**env._of_session, "patience_s": 0}
+    gone._session, gone._session_options = None, {**env._session_options, "patience_s": 0}
     with pytest.raises(ValueError, match=r"cannot be reached \(ConnectionRefusedError"):
         gone.reset(seed=0)
 

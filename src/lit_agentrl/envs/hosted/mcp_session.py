@@ -11,7 +11,7 @@ from typing import Any
 
 from lit_agentrl.actions import ToolCall
 from lit_agentrl.checks import one_line
-from lit_agentrl.envs.adapters.base import missing
+from lit_agentrl.envs.adapters.base import make_missing_error
 
 _log = logging.getLogger(__name__)
 _MOST_TOOLS = 256
@@ -48,7 +48,7 @@ class Session:
         try:
             import mcp  # noqa: F401
         except ImportError as error:
-            raise missing("mcp", "mcp", error) from error
+            raise make_missing_error("mcp", "mcp", error) from error
 
     def open(self) -> None:
         """Start a session.

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from lit_agentrl.checks import one_line
-from lit_agentrl.envs.adapters.base import missing
+from lit_agentrl.envs.adapters.base import make_missing_error
 from lit_agentrl.envs.hosted.link import PAUSE_S
 from lit_agentrl.envs.hosted.wire import get_object, get_text, parse, serialize
 
@@ -50,7 +50,7 @@ class Session:
         try:
             import websockets
         except ImportError as error:
-            raise missing("websockets", "openenv", error) from error
+            raise make_missing_error("websockets", "openenv", error) from error
         logging.getLogger("websockets").setLevel(logging.CRITICAL)  # it logs a line per broken connection
         self._closed = websockets.ConnectionClosed
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_agentrl.envs.adapters.base import missing
+from lit_agentrl.envs.adapters.base import make_missing_error
 
 _LONGEST_PROGRAM = 20_000  # characters
 _SHOWN = 1000  # characters of a program's output, error or result that are returned
@@ -131,7 +131,7 @@ def _get_pool() -> tuple[Any, Any]:
             try:
                 import pydantic_monty
             except ImportError as error:
-                raise missing("pydantic-monty", "code", error) from error
+                raise make_missing_error("pydantic-monty", "code", error) from error
             pool = pydantic_monty.Monty(
                 min_processes=1,
                 max_processes=_WORKERS,
