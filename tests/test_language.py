@@ -46,7 +46,6 @@ UNREAD: tuple[str, ...] = (
     "data",
     "distributed.py",
     "engines",
-    "envs",
     "episode.py",
     "evaluate",
     "experimental",
