@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.engines.base import Capabilities, Engine, Foretelling, ServedEngine
 
 
@@ -21,7 +21,7 @@ def open_engine(make: Callable[..., Engine], *, asked: Mapping[str, Any], **give
     Raises:
         ValueError: it cannot; names the engine, what it lacks and the remedy.
     """
-    with named("engine"):
+    with name_errors("engine"):
         engine = make(**given)
     require_promised(type(engine).__name__, engine.capabilities, **asked)
     return engine
@@ -38,7 +38,7 @@ def foretell(make: Callable[..., Engine], asked: Mapping[str, Any]) -> None:
         ValueError: an option makes no sense, or the engine will lack something.
     """
     if isinstance(make, partial) and isinstance(make.func, Foretelling):
-        with named("engine"):
+        with name_errors("engine"):
             promised = make.func.foretold(**make.keywords)
         require_promised(make.func.__name__, promised, **asked)
 

@@ -18,7 +18,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.files import write_atomic
-from lit_agentrl.renamed import first_name
+from lit_agentrl.renamed import get_first_name
 
 AGENTS = ("random", "oracle")  # uniform random legal play, and best play
 _PLAYER = 41  # purpose key of the random player
@@ -209,7 +209,7 @@ def _describe(task: Task, split: str) -> dict[str, Any]:
     target, options = get_game_class(task), get_game_options(task, split=split)
     return {
         # the first name of a class, so that a moved module keeps its key
-        "game": first_name(f"{target.__module__}.{target.__qualname__}"),
+        "game": get_first_name(f"{target.__module__}.{target.__qualname__}"),
         "options": target.identity(options) if _is_world(target) else options,
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.adapters.base import make_missing_error
 from lit_agentrl.envs.hosted.link import PAUSE_S
 from lit_agentrl.envs.hosted.wire import get_object, get_text, parse, serialize
@@ -126,7 +126,7 @@ class Session:
 
     def make_error(self, what: str) -> ValueError:
         """Return an error of one line that names the server."""
-        return ValueError(one_line(f"the OpenEnv server {self._url} {what}"))
+        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {what}"))
 
     def _read(self, kind: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         data, answer_type = get_object(answer, "data"), get_text(answer, "type")
