@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
 BASE = {
     "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks", "renamed",
-    "screen", "paths",
+    "screen", "paths", "requirements", "facts",
 }  # fmt: skip
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
@@ -37,8 +37,14 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["cli"], 14),
     **dict.fromkeys(["__main__"], 15),
 }
+PURE = {"checks", "requirements", "facts"}  # that know no tensor and no run
 FORBIDDEN = {
-    "rl": {"numpy", "lightning", "transformers", *(f"lit_agentrl.{name}" for name in BASE - {"checks"})},
+    "rl": {
+        "numpy",
+        "lightning",
+        "transformers",
+        *(f"lit_agentrl.{name}" for name in BASE - {"checks", "requirements", "facts"}),
+    },
     "envs": {"torch", "lightning", "transformers", "lit_agentrl.batch", "lit_agentrl.rl"},  # batch: torch
     "episode": {"torch", "lightning", "transformers", "lit_agentrl.batch"},
     "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},

@@ -262,7 +262,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
         *(pytest.param(*each, marks=SLOW) for each in (
         (["algo=process_reward", "data=unpaired", "data.held_out=0"], "data.held_out=0 leaves nothing that"),
         (["algo=process_reward", "data=stepwise"], "algo=process_reward as it stands reads none: set algo=process"),
-        (["algo=bradley_terry", "data=unpaired"], "has groups of one, and algo=bradley_terry compares"),
+        (["algo=bradley_terry", "data=unpaired"], "groups of 2 episodes or more, not given by data=unpaired"),
         (["algo=cost_model", "data=pairs"], "data.score=return ranks by what is good, and algo=cost_model learns what"),
         (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost ranks the worst first"),
         (["algo=cost_model", "data=pairs", "data.score=cost", "algo.zero_at=x"], "zero_at=x must be a number or null"),

@@ -16,14 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.games import Games, TaskLoader
 from lit_agentrl.build.making import engine_of, made, made_policy
+from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.build.players import check_players
 from lit_agentrl.build.prompts import check_prompts, check_thinking
 from lit_agentrl.build.quiet import quieten
 from lit_agentrl.build.recorded import HeldOut, recordings
 from lit_agentrl.build.reference import kept_reference
 from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
-from lit_agentrl.build.structure import check_levels
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
@@ -103,8 +102,6 @@ def build(
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
-    if levels_of(policy.network):
-        check_levels(parts.structure, processes=math.prod(processes_of(cfg)))
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
         engine=_engine(cfg, parts, policy),
@@ -171,18 +168,13 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     require_positions(policy.network, cfg.rollout.max_context_tokens)
     make = engine_of(cfg)
     # once more: a launcher may have started more processes than the options say
-    asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
+    others = match_run(cfg, parts)
     reach(make)
     if levels_of(policy.network):
-        if asked["beta"]:
-            raise ValueError(
-                f"critic.beta={asked['beta']:g} reweighs the tokens of one adapter, and model/lora=levels has two; set "
-                "critic.beta=0, or model/lora=default"
-            )
         make = partial(LevelEngine, make)
     if (mix := parts.structure.opponent) is not None:
         make = partial(OpponentEngine, make, mix=mix)
-    return partial(open_engine, make, asked=asked)
+    return partial(open_engine, make, parts=others)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

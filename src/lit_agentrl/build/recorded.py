@@ -24,10 +24,9 @@ from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rl.preference.judging import Verdicts, judge
 from lit_agentrl.rl.preference.several_heads import SeveralHeads, of_head
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, WHOLE_CONTEXT, Structure
+from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import tokenizer_fingerprint
-from lit_agentrl.update.minibatches import plural
 from lit_agentrl.update.settings import UpdateSettings
 
 _HELD_OUT = 0.2  # of the prompts, where a reward model is to be judged
@@ -60,7 +59,6 @@ def build_kind(
         return Imitating(of_played=algorithm, coef=kind.coef), kind
     if kind.held_out is None:
         kind = replace(kind, held_out=_HELD_OUT if algorithm.reads == SCORES else 0.0)
-    _check_rollouts(cfg, kind, structure)
     _check_groups(kind, algorithm, update)
     _check_judged(algorithm, kind, update)
     return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads else algorithm), kind
@@ -80,39 +78,9 @@ def _check_beside(algorithm: Objective, update: UpdateSettings) -> None:
         )
 
 
-def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:
-    """Refuse what only rollouts have."""
-    name = type(kind).__name__.lower()
-    if cfg.rollout.overlap or (cfg.worker and not str(cfg.worker.get("_target_")).endswith(".Here")):
-        raise ValueError(
-            f"data={name} plays nothing in training, and a worker plays ahead: set worker=none rollout.overlap=false, "
-            f"{_PLAY}"
-        )
-    if cfg.reward:
-        raise ValueError(
-            f"reward=[{','.join(map(str, cfg.reward))}] shapes what is played, and data={name} plays nothing in "
-            f"training: set reward=none, {_PLAY}"
-        )
-    if (
-        structure.needs - {WHOLE_CONTEXT}
-        or structure.gives & {BASELINE, BRANCHES}
-        or structure.wants_repeats
-        or (structure.is_off_policy or structure.takes_trials or structure.opponent is not None)
-    ):
-        raise ValueError(
-            f"algo.structure={type(structure).__name__} plays groups of its own, and data={name} has those of "
-            f"its files: set algo/structure=refill, {_PLAY}"
-        )
-
-
 def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> None:
     """Refuse groups that the objective cannot learn from, or too few of them."""
-    name, least = type(kind).__name__.lower(), algorithm.requirements.min_members
-    if least > kind.smallest:
-        raise ValueError(
-            f"data={name} has groups of one, and algo={algorithm.name} compares the members of a group; set data=pairs "
-            f"or data=ranked, {_PLAY}"
-        )
+    name = type(kind).__name__.lower()
     if kind.needed is not None and not (algorithm.reads == SCORES and algorithm.needs(kind.needed)):
         raise ValueError(
             f"data={name} has a label for every turn, and algo={algorithm.name} as it stands reads none: set "
@@ -141,13 +109,6 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
             if is_of_references
             else f"data={name} puts the best answer before the others, and algo={algorithm.name} reads no reference: "
             "set algo=polar, or data=ranked"
-        )
-    units = algorithm.unit or "trajectory_B"
-    most = kind.batch * (kind.smallest if units == "trajectory_B" else 1)
-    if update.minibatches > most:
-        raise ValueError(
-            f"update.minibatches={update.minibatches} exceeds the {most} {plural(units)} of an iteration with "
-            f"data.batch={kind.batch}; lower it, or raise data.batch"
         )
 
 

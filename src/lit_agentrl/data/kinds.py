@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require, require_local, require_number, require_one_of, require_whole
+from lit_agentrl.checks import require, require_local, require_number, require_one_of, require_whole, shown
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.facts import GROUP_SIZE, HELD_REFERENCE, PLAYED, READS_REFERENCE, STILL_REFERENCE
+from lit_agentrl.requirements import Fact, Offer, Requirement
 
 if TYPE_CHECKING:
     from lit_agentrl.data.conversations import Reader
@@ -80,6 +82,22 @@ class Kind:
             raise ValueError(f"cache_reference={folder} is a file; name a folder, which need not be there")
         if self.held_out is not None:
             require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """A reference that stands still, where its log-probs are kept."""
+        if not self.cache_reference:
+            return []
+        by, off = f"data.cache_reference={shown(self.cache_reference)}", "data.cache_reference=false"
+        return [Requirement(fact, by=by, remedy=off) for fact in (READS_REFERENCE, STILL_REFERENCE)]
+
+    @property
+    def provides(self) -> list[Fact | Offer]:
+        """Groups of its files, or, beside them, those that are played."""
+        held = [] if self.cache_reference else [HELD_REFERENCE]
+        name = type(self).__name__.lower()
+        size = Offer(GROUP_SIZE, self.smallest, f"data={name}, whose groups may be of {self.smallest}")
+        return [*held, PLAYED] if self.is_beside else [*held, size]
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -6,12 +6,15 @@ class that inherits `Objective` and says what differs from the defaults, named b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from lit_agentrl.requirements import Fact, Requirement
+from lit_agentrl.rl.facts import list_provisions, list_requirements
 
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # what a policy gives a loss, with gradient
@@ -118,6 +121,16 @@ class Objective(Protocol):
     def requirements(self) -> Requirements:
         """What the run must offer; refused at start where it does not."""
         return Requirements()
+
+    @property
+    def requires(self) -> Iterable[Fact | Requirement]:
+        """Facts that other parts of the run must provide."""
+        return list_requirements(self)
+
+    @property
+    def provides(self) -> Iterable[Fact]:
+        """Facts that hold for the run because of this objective."""
+        return list_provisions(self)
 
     def needs(self, tensor: str) -> bool:
         """Whether a column is asked for.

@@ -22,6 +22,7 @@ from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.overrides import program
 from lit_agentrl.config.saved import trust_note
+from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import ranks, record, run_folder, threads
@@ -68,7 +69,7 @@ def train(
     screen.doing("making the policy and trying the games")
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
     monitor = _first(run, CollapseMonitor)
-    is_older = cfg.rollout.overlap or run.structure.is_off_policy
+    is_older = cfg.rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
     bounds = bounds_that_never_act(run.module, is_ahead=is_older)
     left_out = run.recorded.notes if run.recorded else ()
     repeated = never_repeated(run.structure, run.games, cfg.rollout.get("instances"))

@@ -13,6 +13,8 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from lit_agentrl.checks import require, require_number, require_positive, require_whole, shown
+from lit_agentrl.facts import STEPS
+from lit_agentrl.requirements import Offer, Requirement
 from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
@@ -77,6 +79,20 @@ class UpdateSettings:
         require(is_rule, "stop._target_", type(self.stop).__name__, "a KLStop")
         is_rule = self.gradients is None or isinstance(self.gradients, SpreadBuckets)
         require(is_rule, "gradients._target_", type(self.gradients).__name__, "a SpreadBuckets")
+
+    @property
+    def requires(self) -> list[Requirement]:
+        """A second step where a limit ends them: the first is always taken."""
+        if self.stop is None:
+            return []
+        by, reason = f"update.stop.bound={self.stop.bound}", "the first is always taken"
+        return [Requirement(STEPS, 2, by=by, reason=reason, remedy="update/stop=none")]
+
+    @property
+    def provides(self) -> list[Offer]:
+        """Optimizer steps of an iteration."""
+        steps = f"update.epochs={self.epochs} and update.minibatches={self.minibatches}"
+        return [Offer(STEPS, self.epochs * self.minibatches, steps)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects, rank
+from lit_agentrl.facts import IN_ORDER, LESSONS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout import lessons
 from lit_agentrl.rollout.lessons import Operation
 from lit_agentrl.rollout.questions import Question
@@ -70,7 +72,10 @@ class Experience(Refill):
         "items", "added", "updated", "deleted", "merged", "dropped", "mixed_share", "asked", "unanswered",
         "asked_tokens", "answer_tokens",
     )  # fmt: skip
-    is_sequential = True
+    requires = frozenset(
+        {Requirement(IN_ORDER, reason="it plans an iteration with what the one before it has taught")}
+    )
+    provides = Refill.provides | {LESSONS}
 
     def __init__(
         self,

@@ -8,6 +8,8 @@ from dataclasses import replace
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.episode import Episode, Source
+from lit_agentrl.facts import OPPONENT, PLAYED, PLAYED_HERE, PLAYS_REFERENCE, READS_OPPONENT, READS_REFERENCE
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar, by_group
@@ -30,7 +32,16 @@ class Opponent(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"opponent"})
+    requires = frozenset(
+        {
+            Requirement(READS_OPPONENT, reason="others would take them for the policy's"),
+            READS_REFERENCE,
+            PLAYS_REFERENCE,
+            PLAYED_HERE,
+            PLAYED,
+        }
+    )
+    provides = Refill.provides | {OPPONENT}
     curves = ("opponent_return", "opponent_success", "win_rate")
 
     def __init__(
