@@ -150,11 +150,11 @@ def demonstrate(
 ) -> tuple[list[int], list[bool], bool]:
     """One episode under the game's own limits: token ids, which of them to imitate, whether it was solved."""
     observation, _ = env.reset(seed=seed)
-    messages = prompt.opening(
+    messages = prompt.write_opening(
         name=task.name, rules=env.rules, actions=env.actions(), observation=observation,
         max_turns=task.max_turns, max_actions=task.max_actions, max_actions_per_turn=task.max_actions_per_turn,
     )  # fmt: skip
-    tokens = chat.opening(messages).tokens
+    tokens = chat.render_opening(messages).tokens
     is_reply = [False] * len(tokens)
     actions_left = task.max_actions
     for turn in range(task.max_turns):
@@ -170,14 +170,14 @@ def demonstrate(
         turns_left = task.max_turns - turn - 1
         if ended or not actions_left or not turns_left:
             return tokens, is_reply, solved
-        following = prompt.following(
+        following = prompt.write_next(
             observation=observation,
             reward=reward,
             complaint="",
             turns_left=turns_left,
             actions_left=actions_left,
         )
-        prefix = chat.following(following, last_reply=reply).tokens
+        prefix = chat.render_next(following, last_reply=reply).tokens
         tokens, is_reply = tokens + prefix, is_reply + [False] * len(prefix)
     raise AssertionError("unreachable: the last turn returns")
 

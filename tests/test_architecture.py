@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["api"], 13),
     **dict.fromkeys(["cli"], 14),
     **dict.fromkeys(["__main__"], 15),
+    **dict.fromkeys(["experimental"], 16),  # imports any room, and none imports it
 }
 PURE = {"checks", "requirements", "facts"}  # that know no tensor and no run
 FORBIDDEN = {
@@ -43,7 +43,7 @@ FORBIDDEN = {
         "numpy",
         "lightning",
         "transformers",
-        *(f"lit_agentrl.{name}" for name in BASE - {"checks", "requirements", "facts"}),
+        *(f"lit_agentrl.{name}" for name in BASE - PURE),
     },
     "envs": {"torch", "lightning", "transformers", "lit_agentrl.batch", "lit_agentrl.rl"},  # batch: torch
     "episode": {"torch", "lightning", "transformers", "lit_agentrl.batch"},
@@ -51,9 +51,9 @@ FORBIDDEN = {
     "update": {"lightning"},
 }
 ALGORITHMS = {file.stem for file in (CONFIG_DIR / "algo").glob("[!_]*.yaml")}
-MAX_FILE_LINES, MAX_MEDIAN_LINES, MAX_FUNCTION_LINES = 300, 120, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 80
 MAX_YAML_LINES, MAX_ROOT_YAML_LINES = 40, 70
-REASON = "# long: "  # above a function that must be longer, with the reason
+REASON = "# long: "  # above a function that must be longer, or below a module's docstring, with the reason
 
 Rule = Callable[[str, str], Iterator[str]]
 
@@ -103,7 +103,7 @@ def only_entry_points_import_hydra(room: str, source: str) -> Iterator[str]:
 
 def sizes_are_bounded(room: str, source: str) -> Iterator[str]:
     lines = source.splitlines()
-    if (length := len(lines)) > MAX_FILE_LINES:
+    if (length := len(lines)) > MAX_FILE_LINES and not any(line.startswith(REASON) for line in lines[:12]):
         yield f"{length} lines, more than {MAX_FILE_LINES}"
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -157,10 +157,11 @@ def test_source(rule: Rule) -> None:
         (rooms_keep_their_libraries, "models", "import torch", False),
         (only_entry_points_import_hydra, "callbacks", "from hydra.utils import instantiate", True),
         (only_entry_points_import_hydra, "config", "import hydra", False),
-        (sizes_are_bounded, "rl", "x = 1\n" * 301, True),
-        (sizes_are_bounded, "rl", "x = 1\ndef f():\n" + "    x = 1\n" * 60, True),
-        (sizes_are_bounded, "rl", "# long: because\ndef f():\n" + "    x = 1\n" * 60, False),
-        (sizes_are_bounded, "rl", "x = 1\n" * 240 + "def f():\n" + "    x = 1\n" * 59, False),
+        (sizes_are_bounded, "rl", "x = 1\n" * 401, True),
+        (sizes_are_bounded, "rl", "# long: one table\n" + "x = 1\n" * 401, False),
+        (sizes_are_bounded, "rl", "x = 1\ndef f():\n" + "    x = 1\n" * 80, True),
+        (sizes_are_bounded, "rl", "# long: because\ndef f():\n" + "    x = 1\n" * 80, False),
+        (sizes_are_bounded, "rl", "x = 1\n" * 320 + "def f():\n" + "    x = 1\n" * 79, False),
         (no_algorithm_is_named, "modules", "if algorithm.name == 'grpo': pass", True),
         (no_algorithm_is_named, "modules", "match name:\n    case 'rloo': pass", True),
         (no_algorithm_is_named, "modules", "'''Like grpo.'''\nx = 'clip'", False),
@@ -168,11 +169,6 @@ def test_source(rule: Rule) -> None:
 )
 def test_each_rule_can_fail(rule: Rule, room: str, source: str, is_broken: bool) -> None:
     assert bool(list(rule(room, source))) == is_broken
-
-
-def test_files_are_short_by_and_large() -> None:
-    lengths = [len(file.read_text(encoding="utf-8").splitlines()) for file in FILES]
-    assert statistics.median(lengths) <= MAX_MEDIAN_LINES
 
 
 def test_yaml_files_stay_short() -> None:

@@ -184,10 +184,10 @@ def make_callbacks(cfg: DictConfig) -> None:
 def make_context(cfg: DictConfig) -> None:
     context = instantiate(cfg.context)
     opening, chat = (
-        functools.partial(Prompt("compact").opening, **OPENING),
+        functools.partial(Prompt("compact").write_opening, **OPENING),
         ChatRenderer(load_nano().tokenizer),
     )
-    past = Past(opening, [], [""], [chat.opening(opening())])
+    past = Past(opening, [], [""], [chat.render_opening(opening())])
     assert context.prompt(past, chat) == past.pieces[0]
     assert context.is_append_only == (cfg.context._target_ == "lit_agentrl.text.context.Full")
 

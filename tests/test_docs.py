@@ -149,7 +149,7 @@ def test_condenser_of_the_page(composed: dict[str, DictConfig]) -> None:
     )  # fmt: skip
     check_prompts(rules)
     with pytest.raises(ValueError, match=r"context\.condense failed: ValueError: count=0 must be >= 1"):
-        Single(partial(context.condense, count=0))._condensed(past)
+        Single(partial(context.condense, count=0))._condense_turns(past)
 
 
 def test_callback_of_the_page(composed: dict[str, DictConfig]) -> None:

@@ -16,7 +16,7 @@ from lit_agentrl.requirements import Fact, Offer, Requirement, describe_part, ma
 LIGHT = Fact("light", "a lamp of {} watts or more", "lamp=on", "lamp")
 OWN = """
 from lit_agentrl.requirements import Fact
-from lit_agentrl.rewards.task import Delta
+from lit_agentrl.rewards.shaping.format import Format
 from lit_agentrl.rollout.structures.refill import Refill
 
 TIDE = Fact("tide", "a tide", "reward=tidal")
@@ -26,7 +26,7 @@ class Harbour(Refill):
     requires = Refill.requires | {TIDE}
 
 
-class Tidal(Delta):
+class Tidal(Format):
     provides = frozenset({TIDE})
 """
 

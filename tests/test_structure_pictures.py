@@ -6,7 +6,7 @@ import re
 
 from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, load_script
-from tests.rollout.test_mcts import over
+from tests.experimental.test_mcts import over
 
 
 def test_branches_stand_below_their_parents() -> None:

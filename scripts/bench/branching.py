@@ -16,12 +16,12 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Outcome, Task, TextEnv
 from lit_agentrl.episode import Episode
+from lit_agentrl.experimental.branch import EntropyBranch
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.structures.base import Structure
-from lit_agentrl.rollout.structures.branch import EntropyBranch
 from lit_agentrl.rollout.structures.independent import Independent
 from lit_agentrl.rollout.structures.tree import Trees
 from lit_agentrl.text.chat import ChatRenderer

@@ -46,7 +46,7 @@ class EndlessSokoban(Sokoban):
 class ConstantPrompt(Prompt):
     """Messages of one length: nothing is said of the last reply, whose words both sides sample by themselves."""
 
-    def following(self, *, observation: str, turns_left: int, **said: object) -> str:
+    def write_next(self, *, observation: str, turns_left: int, **said: object) -> str:
         return f"turns {turns_left} actions {turns_left * ACTIONS_PER_TURN}\n{observation}"
 
 
@@ -102,7 +102,7 @@ class Game:
         """Start an instance; the first message."""
         observation, _ = self._env.reset(seed=seed)
         self.turns_left, self.points = self.max_turns, 0.0
-        messages = self._prompt.opening(
+        messages = self._prompt.write_opening(
             name=NAME, rules=self._env.rules, actions=self._env.actions(), observation=observation,
             max_turns=self.max_turns, max_actions=self.max_turns * ACTIONS_PER_TURN,
             max_actions_per_turn=ACTIONS_PER_TURN,
@@ -118,7 +118,7 @@ class Game:
             self.points += points
         self.points -= 0.1 * (not reply.is_valid)
         self.turns_left -= 1
-        return self._prompt.following(
+        return self._prompt.write_next(
             observation=observation, reward=0.0, complaint="", turns_left=self.turns_left, actions_left=0
         )
 

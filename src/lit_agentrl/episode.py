@@ -193,7 +193,7 @@ class Episode:
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... and those whose state it took over from another episode
-    num_broken: int = 0  # markers that prompts spelt and only a space could make text; see text.outside
+    num_broken: int = 0  # markers that prompts spelt and only a space could make text; see text.marker_guard
     env_calls: int = 0  # resets and steps of the game
     env_seconds: float = field(default=0.0, compare=False)  # that they took; never the same twice
 

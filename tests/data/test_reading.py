@@ -25,14 +25,14 @@ from lit_agentrl.data.unpaired import Unpaired
 from lit_agentrl.episode import EndReason, Episode, Segment, Source, Turn
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer, thinned
 
 
 @lru_cache
 def student(most: int = 200) -> Student:
     chat = ChatRenderer(nano_tokenizer())
-    return Student(chat, "f" * 64, tokenizer_fingerprint(nano_tokenizer()), 256, 1.0, most)
+    return Student(chat, "f" * 64, hash_tokenizer(nano_tokenizer()), 256, 1.0, most)
 
 
 def reply(*actions: str) -> str:
@@ -241,10 +241,10 @@ def test_a_malformed_row_is_one_line_with_its_number(
 def test_a_row_that_the_template_refuses_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opening(chat: ChatRenderer, messages: object) -> None:
+    def refuse(chat: ChatRenderer, messages: object) -> None:
         raise ValueError("no system message here")
 
-    monkeypatch.setattr(ChatRenderer, "opening", opening)
+    monkeypatch.setattr(ChatRenderer, "render_opening", refuse)
     with pytest.raises(
         ValueError, match=r"d.jsonl line 1: it cannot be rendered: no system message here \(1 of"
     ):

@@ -16,6 +16,7 @@ from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import ALONE
+from lit_agentrl.experimental.two_level import TwoLevel
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import LEVELS, LoRA, level_in_use, levels_of, merged
@@ -23,7 +24,6 @@ from lit_agentrl.models.policy import Policy
 from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.policy import row_selection
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.structures.two_level import TwoLevel
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_policy
 from tests.engines.test_native import Never

@@ -10,7 +10,7 @@ import pytest
 from lit_agentrl.cli.weigh import main as main_weigh
 from lit_agentrl.config.composition import compose_job, hydra_ready
 from lit_agentrl.data.episodes import EpisodeFolder
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer
 from tests.entry.conftest import Refused
 from tests.rewards.conftest import episode, turn
@@ -28,7 +28,7 @@ def recorded(folder: str, prompts: int = 60, tokenizer: str = "") -> None:
             one.instance_seed = seed
             found.append(one)
     Path(folder).mkdir()
-    told = {"policy": {"tokenizer": tokenizer or tokenizer_fingerprint(nano_tokenizer())}}
+    told = {"policy": {"tokenizer": tokenizer or hash_tokenizer(nano_tokenizer())}}
     EpisodeFolder(Path(folder), told, planned=1).add("game-0", found)
 
 

@@ -22,7 +22,7 @@ from lit_agentrl.modules.reward import RewardModule
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.learned.scoring import turn_values
 from lit_agentrl.rl.preference.several_heads import SeveralHeads
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.conftest import nano_tokenizer, tiny_policy
 from tests.rl.test_algo_configs import REWARD_MODELS
@@ -101,7 +101,7 @@ def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path)
     folder = tmp_path / "hf"
     folder.mkdir()
     module.export(folder)
-    spoken = tokenizer_fingerprint(module.policy.tokenizer)
+    spoken = hash_tokenizer(module.policy.tokenizer)
     model = load_model(str(tmp_path), spoken)
     assert model.about.kind == "score" and model.about.std == pytest.approx(module.row["val/score_std"])
     rows = recorded()[1].tensors()
@@ -148,7 +148,7 @@ def test_heads_are_read_back_in_order_and_weighed(tmp_path: Path) -> None:
         module.row["val/head_brief_score_mean"],
         module.row["val/head_brief_score_std"],
     )
-    model = load_model(str(tmp_path), tokenizer_fingerprint(module.policy.tokenizer))
+    model = load_model(str(tmp_path), hash_tokenizer(module.policy.tokenizer))
     rows = trajectories.tensors()
     ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert (whole / "metrics.csv").read_text().splitlines()[-1].count(",") > 5
     found = {game["name"]: game for game in json.loads((cut / "summary.json").read_text())["games"]}
     assert found["pairs"]["last"]["success"]["mean"] > 0.9 > found["pairs"]["chance"]["success"]["mean"]
-    assert load_model(str(cut), tokenizer_fingerprint(nano_tokenizer())).about.algo == "bradley_terry"
+    assert load_model(str(cut), hash_tokenizer(nano_tokenizer())).about.algo == "bradley_terry"
     with pytest.raises(SystemExit):
         main_evaluate([f"run={cut}"])
     assert "trained a reward model, which plays nothing" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from lit_agentrl.rewards.learned.judge import Judge
 from lit_agentrl.rewards.learned.meta import Meta
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer
 from tests.rewards.conftest import episode, turn
 from tests.rewards.test_judge import ESCAPE, Reading, answering, by_length, played
@@ -155,7 +155,7 @@ def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> N
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({**row, "label": True}) + "\n")
     chat = ChatRenderer(nano_tokenizer())
-    student = Student(chat, None, tokenizer_fingerprint(nano_tokenizer()), 256, 1.0, 4096)
+    student = Student(chat, None, hash_tokenizer(nano_tokenizer()), 256, 1.0, 4096)
     [[trained]] = read(Unpaired(path=str(file), batch=1), student, seed=0).groups
     used = Meta(model(tmp_path), torch.device("cpu"))._episode(asked, said)
     assert _tokens(trained) == _tokens(used) and trained.training_return == 1.0

@@ -22,7 +22,7 @@ from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.learned.model import Learned
 from lit_agentrl.rewards.learned.scoring import rows_of
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer, tiny_policy
 from tests.rewards.conftest import context, episode, turn
 
@@ -43,7 +43,7 @@ def model(folder: Path, seed: int = 0, **about: Any) -> str:
     head = ScoreHead(policy.network.config.hidden_size, seed=seed)
     told = {
         "kind": "score", "fingerprint": of_weights(policy.network, head),
-        "tokenizer": tokenizer_fingerprint(nano_tokenizer()), "mean": 0.25, "std": 2.0,
+        "tokenizer": hash_tokenizer(nano_tokenizer()), "mean": 0.25, "std": 2.0,
     }  # fmt: skip
     save_head(hf, head, About(**(told | about)))
     return str(hf.parent)
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="m1: score_head.safetensors is damaged .*; train the model again"):
         Learned(path=str(head.parent.parent))
     about = Path(path) / "hf" / ABOUT
-    about.write_text(about.read_text().replace(tokenizer_fingerprint(nano_tokenizer()), "0" * 64))
+    about.write_text(about.read_text().replace(hash_tokenizer(nano_tokenizer()), "0" * 64))
     with pytest.raises(ValueError, match="token ids of another tokenizer"):
         part(path)
 
@@ -198,7 +198,7 @@ def of_heads(folder: Path, kind: str = "score") -> str:
     head = ScoreHead(policy.network.config.hidden_size, seed=5, heads=2)
     save_head(
         hf, head,
-        About(kind, of_weights(policy.network, head), tokenizer_fingerprint(nano_tokenizer()),
+        About(kind, of_weights(policy.network, head), hash_tokenizer(nano_tokenizer()),
               heads={"b": (0.25, 2.0), "a": (-1.0, 0.5)}),
     )  # fmt: skip
     return str(hf.parent)

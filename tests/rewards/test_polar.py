@@ -13,7 +13,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.learned.polar import BesideReference
 from lit_agentrl.rewards.learned.scoring import rows_of
 from lit_agentrl.rewards.pipeline import RewardPipeline
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer
 from tests.rewards.conftest import context, episode, turn
 from tests.rewards.test_model import by_hand, model, part, played
@@ -23,7 +23,7 @@ class OneReference:
     """Of the episodes of members 0 and 1."""
 
     path, fingerprint = "folder", "f" * 64
-    tokenizer = tokenizer_fingerprint(nano_tokenizer())
+    tokenizer = hash_tokenizer(nano_tokenizer())
 
     def before(self, found: Episode) -> Episode | None:
         return behind(episode([turn(4, sampled=[5, 6, 5, 6])]), found) if found.member < 2 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -25,7 +23,6 @@ from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.structures.base import SoFar, Structure
-from lit_agentrl.rollout.structures.branch import EntropyBranch
 from lit_agentrl.rollout.structures.tree import Trees
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Window
@@ -34,7 +31,6 @@ from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml
 
 POLICY = cache(load_nano)  # it plays, and not always the same way
-OFTEN = EntropyBranch(initial=5, base=0.7, slope=5.0, tokens=4, copies=2)
 TREES = Trees(rounds=2, expansions=2)
 
 
@@ -80,9 +76,12 @@ def told(episodes: Sequence[Episode]) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.sweep
-@pytest.mark.parametrize("structure", [OFTEN, TREES], ids=["branch", "tree"])
-def test_a_branch_costs_its_own_tokens_and_is_an_episode_like_any_other(structure: Structure) -> None:
-    episodes = PLAYED(structure)
+def test_a_branch_costs_its_own_tokens_and_is_an_episode_like_any_other() -> None:
+    check_branches(PLAYED(TREES))
+
+
+def check_branches(episodes: Sequence[Episode]) -> None:
+    """Branches share the turns of their parents, and are played, counted and packed as other episodes."""
     branches = [e for e in episodes if e.branches]
     assert (
         len(branches) > 4
@@ -127,7 +126,7 @@ def test_a_branch_costs_its_own_tokens_and_is_an_episode_like_any_other(structur
 @pytest.mark.sweep
 def test_what_branches_does_not_depend_on_room() -> None:
     # most parents have left the engine, and are read again
-    assert told(play(OFTEN, slots=3)) == told(PLAYED(OFTEN))
+    assert told(play(TREES, slots=3)) == told(PLAYED(TREES))
 
 
 @pytest.mark.slow
@@ -153,11 +152,8 @@ def test_contexts_that_cut_episodes_into_rows_branch_too() -> None:
     assert shared == sum(e.num_sampled for e in episodes) < int(batch.is_action_BT.sum())
 
 
-@pytest.mark.parametrize(
-    "structure", [EntropyBranch(base=0.0, slope=0.0), EntropyBranch(initial=10), Trees(rounds=0)]
-)
-def test_without_branches_episodes_are_the_independent_ones_to_the_bit(structure: Structure) -> None:
-    assert play(structure) == PLAYED(None)
+def test_without_branches_episodes_are_the_independent_ones_to_the_bit() -> None:
+    assert play(Trees(rounds=0)) == PLAYED(None)
 
 
 def test_trees_have_the_leaves_that_they_say() -> None:
@@ -188,60 +184,6 @@ def group(structure: Structure, members: int, draw: Any = lambda *_: 0.0, vocabu
     rule = structure.branching(members)
     assert rule is not None
     return rule.group(list(range(members)), draw, vocabulary)
-
-
-def test_the_chance_to_branch_is_that_of_the_paper() -> None:
-    """``0.5 + 0.2 (H_k - H_0) / log V`` by hand: log V = 2, changes of 1 and -3 nats."""
-    asked: list[tuple[int, ...]] = []
-    growth = group(EntropyBranch(initial=2), 8, lambda *at: asked.append(at) or 0.55, round(np.exp(2)))
-    log_v = np.log(round(np.exp(2)))
-    assert growth.first() == [Branch(0), Branch(1)]
-    assert growth.after(episode(0, [1.0, 1.0 + log_v / 2]), is_over=False) == []  # the other has not written
-    # 0.6 > 0.55, and 0.2 < 0.55
-    assert growth.after(episode(1, [2.0, 2.0 - 1.5 * log_v]), is_over=False) == [Branch(2, 0, 1)]
-    assert asked == [(0, 1), (1, 1)]
-    # the branch has yet to write its own reply of that turn, at which it cannot branch again
-    assert growth.after(episode(0, [1.0, 1.5, 9.0]), is_over=True) == []
-    assert growth.after(episode(1, [2.0, 0.0]), is_over=True) == []
-    assert growth.after(episode(2, [1.0, 9.0], (0, 1)), is_over=True) == [Branch(3, 0, 2)]
-    # below the budget when all are over: the rest begins at the opening
-    assert growth.after(episode(3, [1.0, 1.5, 1.0], (0, 2)), is_over=True) == [Branch(m) for m in range(4, 8)]
-
-
-def test_a_threshold_decides_without_chance_and_copies_end_at_the_budget() -> None:
-    growth = group(
-        EntropyBranch(initial=1, base=0.0, slope=1.0, threshold=0.5, copies=5, entropy="sum"), 4, vocabulary=3
-    )
-    growth.first()
-    assert growth.after(episode(0, [0.0, 0.1]), is_over=False) == []
-    assert growth.after(episode(0, [0.0, 0.1, 0.5]), is_over=False) == [Branch(m, 0, 2) for m in (1, 2, 3)]
-
-
-def test_branches_do_not_depend_on_who_is_quicker() -> None:
-    """A game of chance in which each member's replies are given, told in many orders."""
-
-    def run(order: random.Random) -> set[Branch]:
-        growth = group(EntropyBranch(initial=3), 9, lambda *at: seeds.uniform(1, "draw", *at), 4)
-        found = set(under_way := list(growth.first()))
-        lineage: dict[int, list[tuple[int, int]]] = {branch.member: [] for branch in under_way}
-        written = {branch.member: branch.turn for branch in under_way}
-        while under_way:
-            branch = order.choice(under_way)
-            written[branch.member] += 1
-            is_over = written[branch.member] >= 2 + branch.member % 4
-            heads = [seeds.uniform(2, "head", branch.member, k) for k in range(written[branch.member])]
-            if is_over:
-                under_way.remove(branch)
-            for new in growth.after(episode(branch.member, heads, *lineage[branch.member]), is_over=is_over):
-                under_way.append(new)
-                found.add(new)
-                lineage[new.member] = [] if new.parent is None else [(new.parent, new.turn)]
-                written[new.member] = new.turn
-        return found
-
-    first = run(random.Random(0))
-    assert len(first) == 9 and any(branch.parent is not None for branch in first)
-    assert all(run(random.Random(seed)) == first for seed in range(1, 20))
 
 
 def test_nodes_of_a_tree_are_drawn_by_hand() -> None:
@@ -315,9 +257,6 @@ def test_room_is_that_of_all_who_are_yet_to_begin() -> None:
         (lambda: Trees(rounds=2, expansions=2).branching(8), r"trees of 5 leaves.* set rollout\.members=5"),
         (lambda: Trees(leaves=5), r"^leaves=5 must be a whole number from 1 to 4"),
         (lambda: Trees(rounds=-1), r"^rounds=-1 must be"),
-        (lambda: EntropyBranch(initial=9).branching(8), r"^initial=9 must be at most rollout\.members=8"),
-        (lambda: EntropyBranch(entropy="max"), r"^entropy=max must be"),
-        (lambda: EntropyBranch(base=float("nan")), r"^base=nan must be"),
     ],
 )
 def test_options_out_of_range(make: Any, message: str) -> None:

@@ -28,7 +28,7 @@ def with_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -> P
 
 def test_opening_is_the_rendered_template(renderer: ChatRenderer) -> None:
     tokenizer = renderer.tokenizer
-    prefix = renderer.opening([USER])
+    prefix = renderer.render_opening([USER])
     text = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
     assert prefix.tokens == encode(tokenizer, text)
     header = text.removeprefix(tokenizer.apply_chat_template([USER], tokenize=False))
@@ -43,8 +43,8 @@ def test_forced_think_is_the_end_of_the_header(tokenizer: PreTrainedTokenizerBas
     plain = ChatRenderer(tokenizer)
     assert renderer.forced_think and not plain.forced_think
     for ours, theirs in [
-        (renderer.opening([USER]), plain.opening([USER])),
-        (renderer.following("wall", last_reply=[]), plain.following("wall", last_reply=[])),
+        (renderer.render_opening([USER]), plain.render_opening([USER])),
+        (renderer.render_next("wall", last_reply=[]), plain.render_next("wall", last_reply=[])),
     ]:
         extra = len(ours.tokens) - len(theirs.tokens)
         assert renderer.decode(ours.tokens).endswith("<think>")
@@ -53,7 +53,7 @@ def test_forced_think_is_the_end_of_the_header(tokenizer: PreTrainedTokenizerBas
 
 
 def test_following_segments(renderer: ChatRenderer) -> None:
-    prefix = renderer.following("wall 5", last_reply=encode(renderer.tokenizer, REPLY))
+    prefix = renderer.render_next("wall 5", last_reply=encode(renderer.tokenizer, REPLY))
     forced, seen = int(Segment.FORCED), int(Segment.OBSERVATION)
     inside = [i for i, segment in enumerate(prefix.segments) if segment == seen]
     assert inside == list(range(inside[0], inside[-1] + 1))
@@ -65,8 +65,8 @@ def test_following_segments(renderer: ChatRenderer) -> None:
 
 def test_sampled_end_marker_is_not_doubled(renderer: ChatRenderer) -> None:
     marker = renderer.end_of_turn_ids[0]
-    unfinished = renderer.following("wall", last_reply=[])
-    finished = renderer.following("wall", last_reply=[marker])
+    unfinished = renderer.render_next("wall", last_reply=[])
+    finished = renderer.render_next("wall", last_reply=[marker])
     assert unfinished.tokens == [marker, *finished.tokens]
     assert unfinished.segments == [int(Segment.FORCED), *finished.segments]
 
@@ -74,7 +74,7 @@ def test_sampled_end_marker_is_not_doubled(renderer: ChatRenderer) -> None:
 def test_a_marker_inside_the_reply_is_not_its_end(renderer: ChatRenderer) -> None:
     marker = renderer.end_of_turn_ids[0]
     other = encode(renderer.tokenizer, "Up")
-    assert renderer.following("wall", last_reply=[marker, *other]).tokens[0] == marker
+    assert renderer.render_next("wall", last_reply=[marker, *other]).tokens[0] == marker
 
 
 def test_end_of_turn_ids(nano: PreTrainedTokenizerBase, bpe: PreTrainedTokenizerBase) -> None:
@@ -89,7 +89,8 @@ def test_a_marker_of_several_tokens_ends_no_turn(bpe: PreTrainedTokenizerBase) -
     renderer = ChatRenderer(with_template(bpe, plain))
     assert renderer.end_of_turn_ids == (bpe.eos_token_id,)
     assert (
-        renderer.decode(renderer.following("P", last_reply=[]).tokens) == " over.\nuser: P over.\nassistant: "
+        renderer.decode(renderer.render_next("P", last_reply=[]).tokens)
+        == " over.\nuser: P over.\nassistant: "
     )
 
 
@@ -104,12 +105,12 @@ def test_ledger_text_is_the_templates_own_rendering(
 ) -> None:
     renderer = ChatRenderer(bpe)
     messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": users[0]}]
-    ledger = list(renderer.opening(messages).tokens)
+    ledger = list(renderer.render_opening(messages).tokens)
     for user in users[1:]:
         text = data.draw(safe_replies)
         is_ended = data.draw(st.booleans())
         reply = encode(bpe, text) + [renderer.end_of_turn_ids[0]] * is_ended
-        ledger += [*reply, *renderer.following(user, last_reply=reply).tokens]
+        ledger += [*reply, *renderer.render_next(user, last_reply=reply).tokens]
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": user}]
     expected = bpe.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert renderer.decode(ledger) == expected
@@ -120,9 +121,9 @@ def test_nano_ledger_equals_the_tokenised_rendering(nano: PreTrainedTokenizerBas
     reply = encode(nano, REPLY)
     messages = [USER, {"role": "assistant", "content": REPLY}, {"role": "user", "content": "# P\n_ X"}]
     ledger = [
-        *renderer.opening([USER]).tokens,
+        *renderer.render_opening([USER]).tokens,
         *reply,
-        *renderer.following("# P\n_ X", last_reply=reply).tokens,
+        *renderer.render_next("# P\n_ X", last_reply=reply).tokens,
     ]
     assert ledger == encode(
         nano, nano.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -159,7 +160,7 @@ def test_rewriting_templates_are_refused_with_the_remedy(
     rewriting = with_template(tokenizer, template)
     with pytest.raises(ValueError, match="not append-only.*model.chat_template=append_only_chatml"):
         ChatRenderer(rewriting)
-    assert ChatRenderer(with_template(tokenizer, CHATML)).opening([USER]).tokens
+    assert ChatRenderer(with_template(tokenizer, CHATML)).render_opening([USER]).tokens
 
 
 @pytest.mark.parametrize(
@@ -175,8 +176,8 @@ def test_a_template_may_rewrite_history_that_is_never_shown(
     messages = [{"role": "system", "content": "rules"}, USER]
     for dialogue in (messages, [USER]):
         text = chat.tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
-        assert chat.opening(dialogue).tokens == encode(bpe, text)
-    assert chat.following("turns 5", last_reply=[]) == chat.opening([USER])
+        assert chat.render_opening(dialogue).tokens == encode(bpe, text)
+    assert chat.render_next("turns 5", last_reply=[]) == chat.render_opening([USER])
     assert bpe.eos_token_id in chat.end_of_turn_ids
     assert (bpe.convert_tokens_to_ids("<|im_end|>") in chat.end_of_turn_ids) == ("im_end" in template)
 
@@ -192,9 +193,9 @@ def test_a_template_without_system_role_works_until_one_is_needed(bpe: PreTraine
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
     )
     renderer = ChatRenderer(with_template(bpe, refuses))
-    assert renderer.opening([USER]).tokens
+    assert renderer.render_opening([USER]).tokens
     with pytest.raises(ValueError, match="system.*no system role"):
-        renderer.opening([{"role": "system", "content": "rules"}, USER])
+        renderer.render_opening([{"role": "system", "content": "rules"}, USER])
 
 
 def test_a_template_that_forces_thinking_itself(bpe: PreTrainedTokenizerBase) -> None:
@@ -202,7 +203,7 @@ def test_a_template_that_forces_thinking_itself(bpe: PreTrainedTokenizerBase) ->
     assert opens != CHATML
     renderer = ChatRenderer(with_template(bpe, opens), force_think=True)
     assert renderer.forced_think and ChatRenderer(with_template(bpe, opens)).forced_think
-    text = renderer.decode(renderer.following("P", last_reply=[]).tokens)
+    text = renderer.decode(renderer.render_next("P", last_reply=[]).tokens)
     assert text == "<|im_end|>\n<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 

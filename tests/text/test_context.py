@@ -23,20 +23,20 @@ REPLIES = [["Up"], [], ["Up", "Down"]]  # actions of three past turns; the secon
 def episode(chat: ChatRenderer, prompt: Prompt, number: int) -> Past:
     """``number`` turns taken, the next reply awaited.  A reply is ids that no text would give."""
     opening = partial(
-        prompt.opening, name="sokoban", rules="Push.", actions=Actions("names", ("Up", "Down")), observation="# P",
-        max_turns=5, max_actions=10, max_actions_per_turn=4,
+        prompt.write_opening, name="sokoban", rules="Push.", actions=Actions("names", ("Up", "Down")),
+        observation="# P", max_turns=5, max_actions=10, max_actions_per_turn=4,
     )  # fmt: skip
-    past = Past(opening, [], [""], [chat.opening(opening())])
+    past = Past(opening, [], [""], [chat.render_opening(opening())])
     marker = chat.tokenizer("<answer>", add_special_tokens=False)["input_ids"]
     for k, actions in enumerate(REPLIES[:number]):
         turn = Turn("# P", [], [], reply_tokens=[*marker, 7 + k, 7], reward=float(k), actions=actions)
-        message = prompt.following(
+        message = prompt.write_next(
             observation="P #", reward=turn.reward, complaint="" if actions else "it had none", turns_left=4 - k,
             actions_left=9 - k,
         )  # fmt: skip
         past.turns = [*past.turns, turn]
         past.messages.append(message)
-        past.pieces.append(chat.following(message, last_reply=turn.reply_tokens.tolist()))
+        past.pieces.append(chat.render_next(message, last_reply=turn.reply_tokens.tolist()))
     return past
 
 
@@ -83,7 +83,7 @@ def test_a_window_drops_old_turns_whole_and_keeps_the_rules(nano: PreTrainedToke
     past = episode(chat, Prompt("compact"), 3)
     prefix = Window(1).prompt(past, chat)
     replies = [turn.reply_tokens.tolist() for turn in past.turns]
-    start = chat.opening([{"role": "user", "content": f"sokoban\n{past.messages[2]}"}])
+    start = chat.render_opening([{"role": "user", "content": f"sokoban\n{past.messages[2]}"}])
     assert prefix.tokens == [*start.tokens, *replies[2], *past.pieces[3].tokens]
     assert past.messages[2].startswith("invalid\nreward +1.0\nturns 3 actions 8\n")
     assert "turns 5" not in text(chat, prefix) and "turns 4" not in text(chat, prefix)
@@ -111,10 +111,10 @@ def test_single_is_one_message_with_what_was_condensed(nano: PreTrainedTokenizer
     past = episode(chat, Prompt("compact"), 3)
     prefix = Single(LastActions()).prompt(past, chat)
     content = f"sokoban\nactions so far: Up || Up || Down\n{past.messages[-1]}"
-    assert prefix == chat.opening([{"role": "user", "content": content}])
+    assert prefix == chat.render_opening([{"role": "user", "content": content}])
     assert past.messages[-1] == "reward +2.0\nturns 2 actions 7\nP #"
     alone = Single(LastActions(count=0)).prompt(past, chat)
-    assert alone == chat.opening([{"role": "user", "content": f"sokoban\n{past.messages[-1]}"}])
+    assert alone == chat.render_opening([{"role": "user", "content": f"sokoban\n{past.messages[-1]}"}])
 
 
 def test_the_embedded_policy_knows_every_token_of_the_shipped_contexts() -> None:
@@ -173,8 +173,8 @@ def test_the_documented_row(nano: PreTrainedTokenizerBase) -> None:
     ]
     replies = [nano(text, add_special_tokens=False)["input_ids"] for text in texts]
     messages = ["", "reward -0.2\nturns 4 actions 8\n# S", "reward -0.1\nturns 3 actions 7\nS #"]
-    pieces = [chat.opening(opening())]
-    pieces += [chat.following(m, last_reply=r) for m, r in zip(messages[1:], replies, strict=True)]
+    pieces = [chat.render_opening(opening())]
+    pieces += [chat.render_next(m, last_reply=r) for m, r in zip(messages[1:], replies, strict=True)]
     past = Past(opening, [Turn("", [], [], reply_tokens=r) for r in replies], messages, pieces)
     prefix = Window(1).prompt(past, chat)
     expected = [Segment.PROMPT] * 17 + [Segment.FORCED] + [Segment.PAST] * 6 + [Segment.FORCED]

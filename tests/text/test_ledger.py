@@ -14,7 +14,7 @@ from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.ledger import check_ledger, reply_segments
-from lit_agentrl.text.token_bytes import pieces_of
+from lit_agentrl.text.token_bytes import get_token_pieces
 
 T, A, X = int(Segment.THINK), int(Segment.ANSWER), int(Segment.OTHER)
 PARTS = [
@@ -103,7 +103,7 @@ def test_bytes_of_a_block_are_its_tokens(
     start, end = len(before.encode()), len((before + block).encode())
     position = 0
     for token, segment in zip(tokens, segments, strict=True):
-        size = len(pieces_of(bpe)(token))
+        size = len(get_token_pieces(bpe)(token))
         assert (segment == A) == (position < end and position + size > start)
         position += size
 
@@ -164,7 +164,7 @@ def test_sentencepiece_style_bytes_and_spaces() -> None:
     pieces = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     assert our_stop(pieces, [1, 4, 5, 2, 3]) == 5
     assert our_stop(pieces, [2, 6, 3]) is None
-    assert b"".join(pieces_of(pieces)(token) for token in (1, 4, 5, 1)) == " aé a".encode()
+    assert b"".join(get_token_pieces(pieces)(token) for token in (1, 4, 5, 1)) == " aé a".encode()
 
 
 @given(data=st.data(), text=joined)
@@ -182,7 +182,7 @@ def test_stop_agrees_with_decoding_everything(
 @given(text=joined)
 @settings(max_examples=100, deadline=None)
 def test_byte_pieces_join_to_the_text(bpe: PreTrainedTokenizerBase, text: str) -> None:
-    assert b"".join(pieces_of(bpe)(token) for token in encode(bpe, text)) == text.encode()
+    assert b"".join(get_token_pieces(bpe)(token) for token in encode(bpe, text)) == text.encode()
 
 
 def test_added_tokens_outside_the_byte_alphabet_are_plain_text(bpe: PreTrainedTokenizerBase) -> None:
@@ -190,11 +190,11 @@ def test_added_tokens_outside_the_byte_alphabet_are_plain_text(bpe: PreTrainedTo
 
     clone = copy.deepcopy(bpe)
     clone.add_special_tokens({"pad_token": "<a 日>"})
-    assert pieces_of(clone)(clone.pad_token_id) == "<a 日>".encode()
+    assert get_token_pieces(clone)(clone.pad_token_id) == "<a 日>".encode()
 
 
 def test_ids_beyond_the_vocabulary_have_no_text(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert pieces_of(tokenizer)(len(tokenizer) + 7) == b""
+    assert get_token_pieces(tokenizer)(len(tokenizer) + 7) == b""
     tokens = [*encode(tokenizer, "<answer>Up"), len(tokenizer) + 7, *encode(tokenizer, "</answer>")]
     assert set(reply_segments(tokenizer, tokens, forced_think=False)) == {A}
 
@@ -244,9 +244,9 @@ def test_broken_ledger_is_named(changes: dict[str, Any], match: str) -> None:
 def test_the_documented_episode(nano: PreTrainedTokenizerBase) -> None:
     """The worked example of docs/formats.md."""
     renderer = ChatRenderer(nano)
-    first = renderer.opening([{"role": "user", "content": "sokoban\nturns 5 actions 10\n# P"}])
+    first = renderer.render_opening([{"role": "user", "content": "sokoban\nturns 5 actions 10\n# P"}])
     reply = encode(nano, "<think>wall Left</think><answer>Up || Right</answer>")
-    second = renderer.following("reward -0.2\nturns 4 actions 8\n# S", last_reply=reply)
+    second = renderer.render_next("reward -0.2\nturns 4 actions 8\n# S", last_reply=reply)
     segments = [
         [Segment.PROMPT] * 12 + [Segment.FORCED],
         [Segment.THINK] * 4 + [Segment.ANSWER] * 5,

@@ -53,11 +53,11 @@ def test_what_it_writes_it_reads() -> None:
 def test_a_bare_prompt_is_what_the_game_shows() -> None:
     bare = Prompt("bare", show_reward=False)
     user = {"role": "user", "content": "P"}
-    assert bare.opening(observation="P", **OPENED) == [user]
-    told = bare.opening(observation="P", system_text="Be kind.", lessons="go left", **OPENED)
+    assert bare.write_opening(observation="P", **OPENED) == [user]
+    told = bare.write_opening(observation="P", system_text="Be kind.", lessons="go left", **OPENED)
     assert told == [{"role": "system", "content": "Be kind.\n\nLessons of earlier episodes:\ngo left"}, user]
-    assert bare.following(observation="Q", reward=1.0, complaint="", turns_left=1, actions_left=1) == "Q"
-    told = Prompt("bare").following(
+    assert bare.write_next(observation="Q", reward=1.0, complaint="", turns_left=1, actions_left=1) == "Q"
+    told = Prompt("bare").write_next(
         observation="Q", reward=1, complaint="it was empty", turns_left=1, actions_left=1
     )
     assert told == "Your last reply was invalid: it was empty.\nYour last turn earned +1.0 points.\nQ"

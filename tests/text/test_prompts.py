@@ -25,7 +25,7 @@ def opening(prompt: Prompt, **changes: Any) -> list[dict[str, str]]:
         "max_actions": 10,
         "max_actions_per_turn": 4,
     }
-    return prompt.opening(**(values | changes))
+    return prompt.write_opening(**(values | changes))
 
 
 def following(prompt: Prompt, **changes: Any) -> str:
@@ -36,7 +36,7 @@ def following(prompt: Prompt, **changes: Any) -> str:
         "turns_left": 4,
         "actions_left": 1,
     }
-    return prompt.following(**(values | changes))
+    return prompt.write_next(**(values | changes))
 
 
 def test_compact_opening() -> None:

@@ -132,7 +132,9 @@ def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
 
 
 def test_another_reference_than_the_start_must_be_asked_for(tmp_path: Path) -> None:
-    pairs = [f"data.path={tmp_path}", "data=pairs"]
+    file = tmp_path / "d.jsonl"
+    file.write_text('{"prompt": "P", "chosen": "Up", "rejected": "Down", "completion": "Up"}')
+    pairs = [f"data.path={file}", "data=pairs"]
     kept, away = "data.cache_reference=true", ["strategy=fsdp", "strategy.offload_frozen=true"]
     for options, message in (
         (

@@ -33,7 +33,6 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.support import require_positions
 from lit_agentrl.engines.needs import open_engine, reach
-from lit_agentrl.engines.opponent import OpponentEngine
 from lit_agentrl.loggers.files import with_table
 from lit_agentrl.models.lora import levels_of
 from lit_agentrl.models.onednn import bound_caches
@@ -172,9 +171,7 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     reach(make)
     if levels_of(policy.network):
         make = partial(LevelEngine, make)
-    if (mix := parts.structure.opponent) is not None:
-        make = partial(OpponentEngine, make, mix=mix)
-    return partial(open_engine, make, parts=others)
+    return partial(open_engine, parts.structure.wrap_engine(make), parts=others)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

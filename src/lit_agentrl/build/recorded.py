@@ -26,7 +26,7 @@ from lit_agentrl.rl.preference.several_heads import SeveralHeads, of_head
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.settings import UpdateSettings
 
 _HELD_OUT = 0.2  # of the prompts, where a reward model is to be judged
@@ -211,7 +211,7 @@ def recordings(
     if kind is None:
         return None
     student = Student(
-        chat, fingerprint(policy.network), tokenizer_fingerprint(policy.tokenizer),
+        chat, fingerprint(policy.network), hash_tokenizer(policy.tokenizer),
         vocabulary=policy.network.config.get_text_config().vocab_size, temperature=settings.temperature,
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip

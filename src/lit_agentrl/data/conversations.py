@@ -54,7 +54,11 @@ class Reader:
                 raise BadRow("two_replies", "two assistant messages follow one another; join them")
             if not between:
                 raise BadRow("no_prompt", "it begins with an assistant message, which answers nothing")
-            piece = self._chat.between(between, last_reply=last) if start else self._chat.opening(between)
+            piece = (
+                self._chat.render_between(between, last_reply=last)
+                if start
+                else self._chat.render_opening(between)
+            )
             last, start = self._reply(message["content"]), place + 1
             prefix += piece.tokens
             segments += piece.segments
@@ -74,7 +78,7 @@ class Reader:
 
     def steps(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
         """An episode whose one reply is made of steps, each a turn; arguments else as of `episode`."""
-        piece = self._chat.opening(context)
+        piece = self._chat.render_opening(context)
         prefix, segments = list(piece.tokens), list(piece.segments)
         turns: list[Turn] = []
         for number, step in enumerate(steps, 1):

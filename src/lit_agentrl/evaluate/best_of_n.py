@@ -19,7 +19,7 @@ from lit_agentrl.models.reward_model import RewardModel, load_model, read_about
 from lit_agentrl.report.statistics import best_of_k, mean_interval, pass_at_k, shares_interval
 from lit_agentrl.report.summary import estimate
 from lit_agentrl.rewards.learned.scoring import turn_values
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 _TOKENS = 8192  # that the reward model reads together
 
@@ -118,7 +118,7 @@ def opened(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | Non
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with _told():
-        model = load_model(cfg.reward_model, tokenizer_fingerprint(tokenizer))
+        model = load_model(cfg.reward_model, hash_tokenizer(tokenizer))
     network: torch.nn.Module = model.policy.network
     for part in (network, model.head):
         part.to(device)

@@ -46,7 +46,7 @@ def load_frozen(
     Args:
         path: see `find_network`.
         tokenizer: of the policy whose ids it reads.
-        fingerprint: of what a tokenizer maps texts to, `text.token_bytes.tokenizer_fingerprint`.
+        fingerprint: of what a tokenizer maps texts to, `text.token_bytes.hash_tokenizer`.
         vocabulary: ids that the policy can sample.
         dtype: of the weights.
 

@@ -24,7 +24,7 @@ from lit_agentrl.rl.preference.reward_losses import is_end
 from lit_agentrl.rl.preference.several_heads import of_head
 from lit_agentrl.rl.preference.step_labels import step_metrics
 from lit_agentrl.rl.preference.units import trajectory_units
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 class RewardModule(PolicyModule):
@@ -125,7 +125,7 @@ class RewardModule(PolicyModule):
             plain = merged(plain)
         about = About(
             kind=self.objective.score_kind,
-            fingerprint=of_weights(plain, head), tokenizer=tokenizer_fingerprint(self.policy.tokenizer),
+            fingerprint=of_weights(plain, head), tokenizer=hash_tokenizer(self.policy.tokenizer),
             algo=self.objective.name, **self._scale(),
         )  # fmt: skip
         save_head(folder, head, about)

@@ -37,7 +37,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import Desk
 from lit_agentrl.runs.ownership import owned, require_idle
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.critic import played_with
 
 # sections of a config that say what was played, and how
@@ -129,7 +129,7 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
 
 def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
     """Record best play, as the model's prompts, tokenizer and dialect write it."""
-    tokenizer = tokenizer_fingerprint(model.policy.tokenizer)
+    tokenizer = hash_tokenizer(model.policy.tokenizer)
     player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
     with closing(Desk(model.rules.tasks, {})) as desk, named("plays=best"):
 
@@ -167,7 +167,7 @@ def _identity(policy: Any) -> dict[str, Any]:
     """By which a policy, and the ids that it speaks, are known again; None of weights that are not here."""
     return {
         "fingerprint": None if policy.network is None else fingerprint(policy.network),
-        "tokenizer": tokenizer_fingerprint(policy.tokenizer),
+        "tokenizer": hash_tokenizer(policy.tokenizer),
     }
 
 

@@ -29,7 +29,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline, trainable
 from lit_agentrl.rl.preference.judging import Verdicts
 from lit_agentrl.rl.preference.rule_weights import fitted, hinge
 from lit_agentrl.rollout.adviser import Adviser
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 _LEAST = 1e-6  # a weight below it leaves its rule out
 
@@ -73,7 +73,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         if each.key_or_group in {f"reward.{name}.weight" for name in rules}:
             raise UserError(f"{each.input_line} has no effect: the weights are fitted; leave it out")
     policy = made_policy(job, trains=False)
-    if folder.described.get("policy", {}).get("tokenizer") != tokenizer_fingerprint(policy.tokenizer):
+    if folder.described.get("policy", {}).get("tokenizer") != hash_tokenizer(policy.tokenizer):
         raise UserError(
             f"data={cfg.data} holds token ids of another tokenizer than that of "
             f"model={policy.name}; name the model that played"

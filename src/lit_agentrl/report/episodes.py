@@ -27,7 +27,7 @@ class EpisodeMetrics(nn.Module):
     ``surplus_actions`` (per turn, named beyond a budget), ``entropy`` (nats per action token),
     ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (points,
     ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
-    ``broken_markers`` (counts; see `text.outside`).
+    ``broken_markers`` (counts; see `text.marker_guard`).
 
     Args:
         is_shared: whether each rank has seen episodes of its own, so that they are to be added up.

@@ -18,8 +18,8 @@ from lit_agentrl.rollout.worlds.seats import Answer, Look
 from lit_agentrl.rollout.written import encode, read
 from lit_agentrl.text.chat import Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
-from lit_agentrl.text.dialects.base import may_call_often
-from lit_agentrl.text.prompts import opening_with
+from lit_agentrl.text.dialects.base import may_hold_several_calls
+from lit_agentrl.text.prompts import add_shots
 
 
 class EpisodeInPlay:
@@ -116,9 +116,9 @@ class EpisodeInPlay:
             told = beginning(found, episode.hint, kind=self._actions.format)
         episode.instance_id = answer.instance_id
         opening = partial(
-            opening_with,
+            add_shots,
             self.rules.shots.get(task.name, ()),
-            self._prompt.opening,
+            self._prompt.write_opening,
             name=task.name,
             rules=answer.rules,
             actions=self._actions,
@@ -134,7 +134,7 @@ class EpisodeInPlay:
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
-        self._open_turn("", self._chat.opening(episode.opening), answer)
+        self._open_turn("", self._chat.render_opening(episode.opening), answer)
 
     def hear(self, result: TurnResult) -> list[str]:
         """Record a reply: the actions to play, perhaps none; or the end of the episode."""
@@ -215,7 +215,7 @@ class EpisodeInPlay:
     def _allowed(self) -> int:
         """Actions that one reply may hold."""
         kind = self._actions.format
-        is_one = kind == "text" or (kind == "tools" and not may_call_often(self._chat.dialect))
+        is_one = kind == "text" or (kind == "tools" and not may_hold_several_calls(self._chat.dialect))
         return 1 if is_one else self._task.max_actions_per_turn
 
     def _heard(self, answer: Answer) -> bool:
@@ -250,10 +250,10 @@ class EpisodeInPlay:
                 observation=self._observation, turns_left=turns_left, actions_left=self._actions_left
             )
             self._open_turn(
-                message, self._chat.following(message, last_reply=turn.reply_tokens.tolist()), answer
+                message, self._chat.render_next(message, last_reply=turn.reply_tokens.tolist()), answer
             )
         else:
-            message = self._prompt.following(
+            message = self._prompt.write_next(
                 observation=self._observation,
                 reward=turn.reward,
                 complaint=self._complaint,
@@ -261,7 +261,7 @@ class EpisodeInPlay:
                 actions_left=self._actions_left,
                 plan=self._manner.is_plan(len(turns)),
             )
-            piece = self._chat.following(message, last_reply=turn.reply_tokens.tolist())
+            piece = self._chat.render_next(message, last_reply=turn.reply_tokens.tolist())
             self._open_turn(message, piece, answer)
 
     def _try_again(self, answer: Answer) -> None:
@@ -271,7 +271,7 @@ class EpisodeInPlay:
             self._actions_left = self._task.max_actions
             last = self.episode.turns[-1].reply_tokens.tolist()
             told = self._manner.feedback
-            self._open_turn(told, self._chat.following(told, last_reply=last), answer)
+            self._open_turn(told, self._chat.render_next(told, last_reply=last), answer)
 
     def _open_turn(self, message: str, piece: Prefix, answer: Answer) -> None:
         past, is_first = self._past, not self.episode.turns

@@ -68,7 +68,7 @@ def _request(
 ) -> TurnRequest:
     message: Message = {"role": "user", "content": question.text}
     if engine.capabilities.token_ids:
-        return TurnRequest(number, chat.opening([message]).tokens, question.key, params)
+        return TurnRequest(number, chat.render_opening([message]).tokens, question.key, params)
     return TurnRequest(number, (), question.key, params, messages=[message])
 
 

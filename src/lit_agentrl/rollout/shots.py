@@ -12,7 +12,7 @@ from lit_agentrl.rollout.best import play_best
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.pool import Desk
 from lit_agentrl.text.context import FULL
-from lit_agentrl.text.prompts import opening_with
+from lit_agentrl.text.prompts import add_shots
 
 _TRIES = 20  # train instances for each episode wanted: where a game has slips, best play does not solve all
 
@@ -47,7 +47,7 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
                 f"shots={number}: best play has solved {number - left} of {_TRIES * number} train instances of "
                 f"{game.name}; lower shots"
             )
-    lengths = [len(chat.opening(opening_with(each, lambda: list(told))).tokens) for each in ((), shots)]
+    lengths = [len(chat.render_opening(add_shots(each, lambda: list(told))).tokens) for each in ((), shots)]
     most = rules.max_context_tokens + lengths[1] - lengths[0]
     return replace(rules, shots={game.name: tuple(shots)}, max_context_tokens=most)
 

@@ -112,7 +112,7 @@ class WeightSync:
             return {}
         engine = cast(GivenEngine, self._engine)
         started = time.perf_counter()
-        opening = self._rules.chat.opening([{"role": "user", "content": _TEXT}])
+        opening = self._rules.chat.render_opening([{"role": "user", "content": _TEXT}])
         text = opening.tokens[: max(2, min(_TOKENS, params.max_context_tokens - _REPLY - 1))]
         if None not in self._gaps:
             self._judge(None, self._gap(text[:1], text[1:], engine.score(text), 1.0))

@@ -1,1 +1,1 @@
-"""Text in and out of a policy: prompts, chat templates, the reply parser and the token ledger."""
+"""Prompts, chat templates, reply grammars and the token ledger."""

@@ -1,4 +1,4 @@
-"""Chat templates without re-tokenising: each turn adds only the tokens between two replies."""
+"""Render chat templates turn by turn, without tokenising replies again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jinja2 import TemplateError
 
 from lit_agentrl.episode import Segment
 from lit_agentrl.text.dialects.answer import ANSWER
-from lit_agentrl.text.dialects.base import Dialect, leaves_tools
-from lit_agentrl.text.outside import STAND_IN, Guarded, Outside
+from lit_agentrl.text.dialects.base import Dialect, has_tools_in_template
+from lit_agentrl.text.marker_guard import STAND_IN, Guarded, MarkerGuard
 from lit_agentrl.text.token_bytes import require_fast
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ REMEDY = "set model.chat_template=append_only_chatml"
 
 @dataclass(frozen=True)
 class Prefix:
-    """Tokens put before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each.
+    """Tokens before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each.
 
-    ``broken`` counts the markers that were broken up in them (see :class:`~lit_agentrl.text.outside.Outside`).
+    ``broken`` counts the template markers in messages that a space broke up (see
+    :class:`~lit_agentrl.text.marker_guard.MarkerGuard`).
     """
 
     tokens: list[int]
@@ -36,29 +37,28 @@ class Prefix:
 
 
 class ChatRenderer:
-    """Turns messages into tokens by the tokenizer's chat template.
+    """Render messages to tokens with the tokenizer's chat template, turn by turn.
 
-    The template is probed at construction: the rendering of k turns must be a prefix of the rendering of
-    k + 1, with replies (also their thinking) untouched.  Later turns then need only the text between two
-    replies, which is rendered around a stand-in reply and tokenised alone; a sampled reply is never
-    tokenised again, so the ledger holds exactly what the policy wrote.
+    The constructor checks that the template only appends: the rendering of k turns must be a prefix of the
+    rendering of k + 1 turns, with replies and their thinking unchanged.  Each later turn then needs only the text
+    between two replies.  That text is rendered around a placeholder reply and tokenised alone; a sampled reply is
+    never tokenised again, so the ledger holds exactly the tokens that the policy sampled.
 
-    What messages spell is text: none of their tokens is a marker of template or tokenizer.
+    Template markers inside a message are encoded as plain text, never as special tokens.
 
     Args:
         tokenizer: A tokenizer with a `tokenizers` backend and a chat template.
-        dialect: How replies are written.
-        force_think: End the reply header in what opens a think block.  A template whose own header does so already is
-            left alone.
-        shows_replies: Whether prompts show past replies (see `Context`).  If they do not, a template may rewrite
-            history.
+        dialect: The reply grammar.
+        force_think: Append the dialect's opening think tag to the reply header.  A template whose header already
+            opens a think block is left unchanged.
+        shows_replies: Whether prompts show past replies (see `Context`).  If not, the template may rewrite history.
 
     Attributes:
         tokenizer: The tokenizer.
-        dialect: How replies are written.
-        forced_think: Whether the reply header ends in what opens a think block, so that replies begin inside the block.
-        end_of_turn_ids: Sampling one of these ends a turn: the template's own marker where that is one
-            token, then the tokenizer's end-of-sequence token.
+        dialect: The reply grammar.
+        forced_think: Whether the reply header ends in an open think block, so that replies begin inside it.
+        end_of_turn_ids: Token ids that end a turn: the template's end marker if it is a single token, and the
+            tokenizer's end-of-sequence token.
 
     Raises:
         ValueError: If there is no usable chat template; the message names the remedy.
@@ -77,96 +77,106 @@ class ChatRenderer:
             raise ValueError(f"chat_template=null but the tokenizer has no chat template; {REMEDY}")
         self.tokenizer = tokenizer
         self.dialect = dialect
-        # stands for a reply; templates that edit thinking show it
+        # a placeholder reply with thinking, to detect templates that edit thinking
         self._sentinel = dialect.write(["q2"], thought="q1")
-        opened = self._render([_user("u")], header=True)
-        self._header = opened.removeprefix(self._render([_user("u")], header=False))
+        opened = self._render([_make_user_message("u")], header=True)
+        self._header = opened.removeprefix(self._render([_make_user_message("u")], header=False))
         opening = dialect.think_start
         if force_think and not opening:
-            raise ValueError("force_think=true needs a dialect whose thinking is opened by a tag")
+            raise ValueError("force_think=true needs a dialect that opens thinking with a tag")
         lead = re.search(rf"{re.escape(opening)}\s*\Z", self._header) if opening else None
-        self._lead = lead[0] if lead else ""  # thinking opened by the template is part of a past reply
+        self._lead = lead[0] if lead else ""  # a think tag written by the template belongs to the past reply
         self.forced_think = force_think or lead is not None
         self._forced = dialect.think_start if force_think and lead is None else ""
-        around = self._around()
-        rewrites = self._rewrites([_user("u")])
-        if not rewrites and self._knows_system_role():
-            rewrites = self._rewrites([{"role": "system", "content": "s"}, _user("u")])
+        around = self._collect_template_text()
+        rewrites = self._find_rewrite([_make_user_message("u")])
+        if not rewrites and self._has_system_role():
+            rewrites = self._find_rewrite([{"role": "system", "content": "s"}, _make_user_message("u")])
         if rewrites and shows_replies:
             raise ValueError(
                 f"the chat template is not append-only over turns ({rewrites}); {REMEDY}, or context=single"
             )
         self._is_append_only = not rewrites
-        if leaves_tools(dialect):
+        if has_tools_in_template(dialect):
             tool = {
                 "type": "function",
                 "function": {"name": "q3", "description": "", "parameters": {"type": "object"}},
             }
-            if '"q3"' not in self._render([{**_user("u"), "tools": json.dumps([tool])}], header=True):
-                raise ValueError("in_template=true but the chat template tells of no tools; set it to false")
-        self._outside = Outside(tokenizer, around, spared=self._sentinel)
-        closed = self._render([_user("u"), _assistant(STAND_IN)], header=False)
+            message = {**_make_user_message("u"), "tools": json.dumps([tool])}
+            if '"q3"' not in self._render([message], header=True):
+                raise ValueError(
+                    "in_template=true but the chat template does not list tools; set it to false"
+                )
+        self._guard = MarkerGuard(tokenizer, around, spared=self._sentinel)
+        closed = self._render([_make_user_message("u"), _make_assistant_message(STAND_IN)], header=False)
         self._end = closed.partition(STAND_IN)[2]
-        marker = self._outside.encode(self._end.strip(), {}).tokens
+        marker = self._guard.encode(self._end.strip(), {}).tokens
         self._marker = marker[0] if len(marker) == 1 else None
         eos = tokenizer.eos_token_id
         ids = [i for i in (self._marker, eos) if isinstance(i, int)]
         self.end_of_turn_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
 
-    def opening(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
-        """All tokens before the first reply: messages are PROMPT, the reply header is FORCED.
+    def render_opening(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
+        """Return the tokens before the first reply.
+
+        Tokens of messages are PROMPT; those of the reply header are FORCED.
 
         Raises:
-            ValueError: If the template refuses the messages (some know no system role).
+            ValueError: If the template refuses the messages (for example a system message).
         """
-        guarded = self._outside.guard(messages)
+        guarded = self._guard.guard(messages)
         text = self._render(guarded.messages, header=True)
         end = len(text) - (len(self._header) if text.endswith(self._header) else 0)
-        return self._prefix(text + self._forced, [(end, Segment.PROMPT)], guarded)
+        return self._encode_prefix(text + self._forced, [(end, Segment.PROMPT)], guarded)
 
-    def following(self, user_text: str, *, last_reply: Sequence[int]) -> Prefix:
-        """As :meth:`between`, of one message of the environment."""
-        return self.between([_user(user_text)], last_reply=last_reply)
+    def render_next(self, user_text: str, *, last_reply: Sequence[int]) -> Prefix:
+        """Return the tokens between two replies for one environment message; see :meth:`render_between`."""
+        return self.render_between([_make_user_message(user_text)], last_reply=last_reply)
 
-    def between(self, messages: Sequence[Mapping[str, str]], *, last_reply: Sequence[int]) -> Prefix:
-        """All tokens between two replies: end marker (FORCED), messages (OBSERVATION), header (FORCED).
+    def render_between(self, messages: Sequence[Mapping[str, str]], *, last_reply: Sequence[int]) -> Prefix:
+        """Return the tokens between two replies.
 
-        Where the template rewrites history, no dialogue of several turns is ever shown, and the messages open one.
+        These are the end marker (FORCED), the messages (OBSERVATION) and the reply header (FORCED).  If the
+        template rewrites history, prompts never show several turns, and the messages open a new dialogue.
 
         Args:
-            messages: those of the environment.
-            last_reply: Sampled ids of the reply before them.  Where its last id is the template's end marker,
-                the marker is not put again.
+            messages: The messages of the environment.
+            last_reply: Sampled ids of the reply before them.  If its last id is the template's end marker, the
+                marker is not repeated.
         """
         if not self._is_append_only:
-            return self.opening(messages)
-        guarded = self._outside.guard(messages)
-        shown = [_user("u"), _assistant(self._lead + self._sentinel), *guarded.messages]
+            return self.render_opening(messages)
+        guarded = self._guard.guard(messages)
+        reply = _make_assistant_message(self._lead + self._sentinel)
+        shown = [_make_user_message("u"), reply, *guarded.messages]
         text = self._render(shown, header=True)
         text = text[text.index(self._sentinel) + len(self._sentinel) :]
         bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
-        prefix = self._prefix(text + self._forced, bounds, guarded)
+        prefix = self._encode_prefix(text + self._forced, bounds, guarded)
         if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:
             after = prefix.tokens.index(self._marker) + 1
             return Prefix(prefix.tokens[after:], prefix.segments[after:], prefix.broken)
         return prefix
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text from outside by itself, such as a reply that was not sampled."""
-        guarded = self._outside.guard([_user(text)])
-        return self._outside.encode(guarded.messages[0]["content"], guarded.held).tokens
+        """Return the tokens of one external text, such as a reply that was not sampled."""
+        guarded = self._guard.guard([_make_user_message(text)])
+        return self._guard.encode(guarded.messages[0]["content"], guarded.contents).tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special tokens included, nothing tidied."""
+        """Return the text of tokens, special tokens included, without clean-up."""
         return str(
             self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
-    def _prefix(self, text: str, bounds: Sequence[tuple[int, Segment]], guarded: Guarded) -> Prefix:
-        """Tokenise; a token has the segment of the first bound it starts before, FORCED after the last."""
-        encoded = self._outside.encode(text, guarded.held)
+    def _encode_prefix(self, text: str, bounds: Sequence[tuple[int, Segment]], guarded: Guarded) -> Prefix:
+        """Tokenise a rendered text and give each token its segment.
+
+        A token belongs to the first bound that it starts before, and is FORCED after the last bound.
+        """
+        encoded = self._guard.encode(text, guarded.contents)
         segments: list[int] = []
-        for bound, segment in bounds:  # starts and bounds ascend
+        for bound, segment in bounds:  # both starts and bounds increase
             segments += [int(segment)] * (bisect_left(encoded.starts, bound) - len(segments))
         segments += [int(Segment.FORCED)] * (len(encoded.tokens) - len(segments))
         return Prefix(encoded.tokens, segments, guarded.broken + encoded.broken)
@@ -186,42 +196,44 @@ class ChatRenderer:
                 f"the chat template refuses messages of roles {roles} ({error}); {REMEDY}"
             ) from error
 
-    def _knows_system_role(self) -> bool:
+    def _has_system_role(self) -> bool:
         try:
-            self._render([{"role": "system", "content": "s"}, _user("u")], header=True)
+            self._render([{"role": "system", "content": "s"}, _make_user_message("u")], header=True)
         except ValueError:
-            return False  # fine unless a prompt has a system message, and then opening() says so
+            return False  # harmless unless a prompt has a system message; render_opening then raises
         return True
 
-    def _around(self) -> list[str]:
-        """What the template writes before, between and after messages."""
-        user = _user(STAND_IN)
-        dialogues = [[user], [user, _assistant(STAND_IN), user]]
-        if self._knows_system_role():
+    def _collect_template_text(self) -> list[str]:
+        """Collect the text that the template writes before, between and after messages."""
+        user = _make_user_message(STAND_IN)
+        dialogues = [[user], [user, _make_assistant_message(STAND_IN), user]]
+        if self._has_system_role():
             dialogues.append([{"role": "system", "content": STAND_IN}, user])
-        return [text for each in dialogues for text in self._render(each, header=True).split(STAND_IN)]
+        return [
+            text for dialogue in dialogues for text in self._render(dialogue, header=True).split(STAND_IN)
+        ]
 
-    def _rewrites(self, messages: list[dict[str, str]]) -> str:
-        """Grow a dialogue turn by turn; how what was rendered does not stay as a prefix, empty if it does."""
+    def _find_rewrite(self, messages: list[dict[str, str]]) -> str:
+        """Describe how the template changes text that it rendered before; empty if it only appends."""
         rendered = self._render(messages, header=False)
         for turn in range(3):
             opened = self._render(messages, header=True)
             if opened != rendered + self._header:
                 return "the reply header is not always the same text after the messages"
-            messages = [*messages, _assistant(self._lead + self._sentinel)]
+            messages = [*messages, _make_assistant_message(self._lead + self._sentinel)]
             closed = self._render(messages, header=False)
             if not closed.startswith(opened + self._sentinel):
                 return f"it changes the reply of turn {turn + 1}"
-            messages = [*messages, _user("u")]
+            messages = [*messages, _make_user_message("u")]
             rendered = self._render(messages, header=False)
             if not rendered.startswith(closed):
                 return f"turn {turn + 1} is rewritten once another message follows"
         return ""
 
 
-def _user(content: str) -> dict[str, str]:
+def _make_user_message(content: str) -> dict[str, str]:
     return {"role": "user", "content": content}
 
 
-def _assistant(content: str) -> dict[str, str]:
+def _make_assistant_message(content: str) -> dict[str, str]:
     return {"role": "assistant", "content": content}

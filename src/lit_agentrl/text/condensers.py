@@ -1,4 +1,4 @@
-"""Condensers of ``context=single``: functions from the past turns to the text that stands for them."""
+"""Condensers of ``context=single``: functions that summarise the past turns as text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lit_agentrl.episode import Turn
 
 @dataclass(frozen=True)
 class LastActions:
-    """``actions so far: Up || Right``, in the order in which they were played.
+    """Lists the actions played so far in order, such as ``actions so far: Up``.
 
-    The problem and the reward of the last turn are not repeated: the message that follows states them.
+    The task and the reward of the last turn are not repeated: the message that follows states them.
 
     Args:
-        count: names the last ``count`` actions only; null names all; 0 gives no text, so that the policy
-            reads the present message alone.
+        count: List only the last ``count`` actions; null lists all.  With 0 the text is empty, so that the policy
+            reads only the current message.
 
     Raises:
-        ValueError: a negative count.
+        ValueError: If the count is negative.
     """
 
     count: int | None = None

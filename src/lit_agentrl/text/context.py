@@ -1,8 +1,8 @@
-"""What of an episode the policy reads before each reply: all of it, its last turns, or a summary.
+"""Contexts: how much of an episode the policy reads before each reply.
 
-A context that only appends puts a trajectory into one row; any other one starts a row with every turn.  In
-both the tokens submitted to the engine are the tokens of the row: past replies are put again as the ids that
-were sampled, and what is left out is left out whole.
+A context shows the whole episode, its last turns, or a summary.  An append-only context puts a trajectory into
+one row; any other context starts a new row with every turn.  In both cases the tokens submitted to the engine are
+the tokens of the row: past replies reuse the sampled ids, and a turn is either shown whole or left out.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ _REMEDY = "give it a _target_ that takes the past turns and returns a text"
 
 @dataclass
 class Past:
-    """An episode as its next prompt may need it; entry k of the lists is about turn k.
+    """The history of an episode from which the next prompt is built.
+
+    Entry k of each list belongs to turn k.
 
     Attributes:
-        opening: the messages before the first reply; with ``message=…`` those of a dialogue that begins with
-            the message of a later turn.
-        turns: the turns that were taken.
-        messages: what the game said before each reply, the one awaited included; the first is empty, since
-            the opening holds it.
-        pieces: the tokens of these messages in a dialogue that shows every turn.
+        opening: Function that returns the messages before the first reply; with ``message=…`` the dialogue begins
+            with that message of a later turn.
+        turns: The turns taken so far.
+        messages: The environment message before each reply, including the next one; the first is empty, since the
+            opening contains it.
+        pieces: The tokens of these messages in a dialogue that shows every turn.
     """
 
     opening: Callable[..., list[dict[str, str]]]
@@ -39,65 +41,65 @@ class Past:
 
 
 class Context(Protocol):
-    """Decides what is read before a reply; see ``docs/concepts.md``."""
+    """Builds the prompt of each reply; see ``docs/concepts.md``."""
 
     is_append_only: ClassVar[bool]
-    """Whether a prompt continues the row before it; otherwise each turn is a row and starts an empty one."""
+    """Whether a prompt continues the row of the turn before; otherwise each turn starts a new row."""
 
     shows_replies: ClassVar[bool]
-    """Whether past replies stand in prompts as they were sampled, which the chat template must then leave alone."""
+    """Whether prompts contain past replies as sampled; the chat template must then not change them."""
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
-        """The tokens to submit for the next reply: what is new if append-only, else the whole prompt."""
+        """Return the tokens to submit: only the new ones if append-only, else the whole prompt."""
 
 
 @runtime_checkable
 class ShowsMessages(Protocol):
-    """A context that can also say what it shows as messages, for engines that take no token ids."""
+    """A context that can return its prompt as messages, for engines without token ids."""
 
     def messages(self, past: Past) -> list[Message]:
-        """The dialogue before the next reply; ``past.turns`` are those that were taken."""
+        """Return the dialogue before the next reply; ``past.turns`` holds the turns taken so far."""
 
 
-def _dialogue(past: Past, first: int) -> list[Message]:
-    """The opening, and all turns from ``first`` on; see `Window`."""
-    found = past.opening() if first == 0 else past.opening(message=past.messages[first])
+def _build_dialogue(past: Past, first: int) -> list[Message]:
+    """Return the opening and all turns from ``first`` on; see `Window`."""
+    dialogue = past.opening() if first == 0 else past.opening(message=past.messages[first])
     for turn, message in zip(past.turns[first:], past.messages[first + 1 :], strict=True):
-        found += [{"role": "assistant", "content": turn.reply_text}, {"role": "user", "content": message}]
-    return found
+        dialogue += [{"role": "assistant", "content": turn.reply_text}, {"role": "user", "content": message}]
+    return dialogue
 
 
 @dataclass(frozen=True)
 class Full:
-    """Everything: each turn appends its message to what was read and written before."""
+    """The whole episode: each turn appends its message to the tokens before it."""
 
     is_append_only: ClassVar[bool] = True
     shows_replies: ClassVar[bool] = True
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
-        """The new message."""
+        """Return the tokens of the new message."""
         return past.pieces[-1]
 
     def messages(self, past: Past) -> list[Message]:
         """See `ShowsMessages`."""
-        return _dialogue(past, 0)
+        return _build_dialogue(past, 0)
 
 
-FULL = Full()  # what callers without a config get
+FULL = Full()  # the default of callers without a config
 
 
 @dataclass(frozen=True)
 class Window:
-    """The opening, the last turns (message and reply) and the present message.
+    """The opening, the last turns (message and reply) and the current message.
 
-    Where turns are left out, the first message shown stands in the opening in place of the first observation:
-    the rules stay, and no two messages of the game follow each other.
+    If turns are left out, the first message shown replaces the first observation in the opening: the rules stay, and
+    two messages of the environment never follow each other.
 
     Args:
-        turns: past turns shown.
+        turns: Number of past turns shown.
 
     Raises:
-        ValueError: fewer than one.
+        ValueError: If the number is below 1.
     """
 
     turns: int
@@ -108,9 +110,11 @@ class Window:
         require_whole("turns", self.turns, 1, beside="; context=single shows no past reply")
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
-        """The whole prompt; past replies are their recorded ids."""
+        """Return the whole prompt, with past replies as their recorded ids."""
         first = max(0, len(past.turns) - self.turns)
-        start = past.pieces[0] if first == 0 else chat.opening(past.opening(message=past.messages[first]))
+        start = (
+            past.pieces[0] if first == 0 else chat.render_opening(past.opening(message=past.messages[first]))
+        )
         tokens, segments, broken = list(start.tokens), list(start.segments), start.broken
         for turn, piece in zip(past.turns[first:], past.pieces[first + 1 :], strict=True):
             tokens += [*turn.reply_tokens.tolist(), *piece.tokens]
@@ -120,18 +124,18 @@ class Window:
 
     def messages(self, past: Past) -> list[Message]:
         """See `ShowsMessages`."""
-        return _dialogue(past, max(0, len(past.turns) - self.turns))
+        return _build_dialogue(past, max(0, len(past.turns) - self.turns))
 
 
 @dataclass(frozen=True)
 class Single:
-    """One message: the opening, the past turns condensed to a text, the present message.
+    """One message: the opening, a summary of the past turns, and the current message.
 
     Args:
-        condense: gives the text, which may be empty, from the past turns, of which there is at least one.
+        condense: Function from the past turns (at least one) to the summary, which may be empty.
 
     Raises:
-        ValueError: it is no function; later also: it fails, or returns something else than a text.
+        ValueError: If ``condense`` is not callable; later also if it fails or does not return a text.
     """
 
     condense: Condense
@@ -142,20 +146,20 @@ class Single:
         require(callable(self.condense), "condense", self.condense, f"a function: {_REMEDY}")
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
-        """The whole prompt; no reply is in it, unless the text quotes one."""
-        return chat.opening(self.messages(past)) if past.turns else past.pieces[0]
+        """Return the whole prompt; it contains no reply, unless the summary quotes one."""
+        return chat.render_opening(self.messages(past)) if past.turns else past.pieces[0]
 
     def messages(self, past: Past) -> list[Message]:
         """See `ShowsMessages`."""
         if not past.turns:
             return past.opening()
-        parts = (self._condensed(past.turns), past.messages[-1])
+        parts = (self._condense_turns(past.turns), past.messages[-1])
         return past.opening(message="\n".join(part for part in parts if part))
 
-    def _condensed(self, turns: Sequence[Turn]) -> str:
+    def _condense_turns(self, turns: Sequence[Turn]) -> str:
         try:
             text = self.condense(tuple(turns))
-        except Exception as error:  # a part of the run, unlike a game: it does not fail for one episode only
+        except Exception as error:  # a part of the run, not a game: it fails the run, not one episode
             raise ValueError(f"context.condense failed: {type(error).__name__}: {error}") from error
         if not isinstance(text, str):
             raise ValueError(f"context.condense returned {type(text).__name__}; {_REMEDY}")

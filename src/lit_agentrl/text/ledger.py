@@ -1,4 +1,4 @@
-"""The token ledger: what each sampled token is, and what must hold of a record."""
+"""The token ledger: the segment of each token, and the invariants of an episode's record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lit_agentrl.episode import Episode, Segment, Turn
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
-from lit_agentrl.text.token_bytes import pieces_of
+from lit_agentrl.text.token_bytes import get_token_pieces
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,22 +31,22 @@ def reply_segments(
 ) -> list[int]:
     """Classify each sampled token of one reply as THINK, ANSWER or OTHER.
 
-    A tag belongs to the block it opens or closes; a token that touches two blocks (such as ``><``) belongs
-    to the first of them, white space at its start aside.  The blocks are those the parser sees when the
-    format has a think block.
+    A tag belongs to the block that it opens or closes.  A token that touches two blocks (such as ``><``) belongs
+    to the first of them; white space at the start of the token does not count.  The blocks are those that the parser
+    sees when the format has a think block.
 
     Args:
         tokenizer: Gives the text of tokens.
-        tokens: Sampled ids, end-of-turn token included where one was sampled.
+        tokens: Sampled ids, including the end-of-turn token if one was sampled.
         forced_think: Whether the opening think tag was forced, so that the reply begins inside the block.
-        dialect: Says where the blocks are.
+        dialect: Finds the blocks.
 
     Returns:
         One :class:`~lit_agentrl.episode.Segment` value per token.
     """
-    piece_of = pieces_of(tokenizer)
+    piece_of = get_token_pieces(tokenizer)
     pieces = [piece_of(token) for token in tokens]
-    # Latin-1 makes one character of each byte: tags are ASCII, so positions are byte positions.
+    # Latin-1 maps each byte to one character: tags are ASCII, so positions are byte positions
     blocks = dialect.spans(b"".join(pieces).decode("latin-1"), in_think=forced_think)
     ends = list(accumulate(len(piece) for piece in pieces))
     segments: list[int] = []
@@ -64,21 +64,21 @@ def reply_segments(
 def check_ledger(episode: Episode) -> None:
     """Check the invariants of an episode's record.
 
-    Every token has one segment; sampled tokens are THINK, ANSWER or OTHER and the tokens before a reply
+    Every token has one segment; sampled tokens are THINK, ANSWER or OTHER, and the tokens before a reply
     never are; every sampled token has a finite log-probability of at most 0 nats and a finite entropy of at
     least 0 nats; every turn has tokens before its reply; token ids are not negative.
 
     Raises:
-        ValueError: Names the first invariant that does not hold, its turn and its value.
+        ValueError: If an invariant does not hold; names the first one, its turn and the value.
     """
     for index, turn in enumerate(episode.turns):
-        problem = _turn_problem(turn)
+        problem = _find_problem(turn)
         if problem:
             where = f"group {episode.group} member {episode.member} turn {index}"
             raise ValueError(f"token ledger broken at {where}: {problem}")
 
 
-def _turn_problem(turn: Turn) -> str:
+def _find_problem(turn: Turn) -> str:
     size = len(turn.reply_tokens)
     names = ("reply_segments", "reply_logps", "reply_entropies")
     lengths = {name: len(getattr(turn, name)) for name in names}

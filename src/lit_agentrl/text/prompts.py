@@ -1,4 +1,4 @@
-"""What the policy is told: the opening messages of an episode and the message after each turn."""
+"""The texts that the policy reads: opening messages, and the message after each turn."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Literal, get_args
 from lit_agentrl.actions import Actions
 from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.text.dialects.answer import ANSWER
-from lit_agentrl.text.dialects.base import Dialect, leaves_tools
+from lit_agentrl.text.dialects.base import Dialect, has_tools_in_template
 
 Style = Literal["compact", "full", "bare"]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """How a game is put into words; the same for every game.
+    """The wording of prompts, the same for every game.
 
     Args:
-        style: ``compact`` is a few words a turn, for the embedded policy; ``full`` explains rules, format
-            and budgets in a system message, for instruction-tuned models; ``bare`` is what the game shows.
-        think: Whether the reply format has a think block; also what the parser is told.
+        style: ``compact`` uses a few words per turn, for the embedded policy; ``full`` explains rules, format
+            and budgets in a system message, for instruction-tuned models; ``bare`` shows only the observation.
+        think: Whether the reply format has a think block; the parser gets the same value.
         force_think: Whether the reply header ends in ``<think>``; for the chat renderer.
-        show_reward: Whether a turn's reward is told with the next observation.
+        show_reward: Whether the message after a turn states its reward.
 
     Raises:
         ValueError: For an unknown style, or a forced think tag in a format without one.
@@ -44,7 +44,7 @@ class Prompt:
         if self.force_think and not self.think:
             raise ValueError("force_think=true needs prompt.think=true")
 
-    def opening(
+    def write_opening(
         self,
         *,
         name: str,
@@ -61,22 +61,22 @@ class Prompt:
         lessons: str = "",
         plan: bool = False,
     ) -> list[dict[str, str]]:
-        """The chat messages before the first reply.
+        """Return the chat messages before the first reply.
 
         Args:
             name: Name of the game, one line.
             rules: Its rules text (style ``full`` only).
-            actions: What can be done (style ``full`` only).
+            actions: The available actions (style ``full`` only).
             observation: The first observation.
-            max_turns: Replies the policy has.
-            max_actions: Actions it has in all.
-            max_actions_per_turn: Actions one reply may hold (style ``full`` only).
-            dialect: How replies are written (style ``full`` only).
-            system_text: The game's own opening of the system message in place of name and rules.
-            message: The message of a later turn, with which the dialogue begins in place of the first observation.
-            hint: The beginning of a solution, told at the end; empty for none.
-            lessons: What earlier episodes have taught, one a line; empty for none.
-            plan: Whether the first reply is to be a plan.
+            max_turns: Maximum number of replies.
+            max_actions: Maximum number of actions in the episode.
+            max_actions_per_turn: Maximum number of actions in one reply (style ``full`` only).
+            dialect: The reply grammar (style ``full`` only).
+            system_text: The game's own start of the system message, in place of name and rules.
+            message: The message of a later turn, to begin the dialogue in place of the first observation.
+            hint: The beginning of a solution, shown at the end; empty for none.
+            lessons: Lessons of earlier episodes, one per line; empty for none.
+            plan: Whether to ask for a plan as the first reply.
 
         Raises:
             ValueError: If a budget is below 1, or the name is not one line.
@@ -85,11 +85,11 @@ class Prompt:
         if self.style == "compact":
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
             lines = [name, *([lessons] if lessons else []), first, *([f"go {hint}"] if hint else [])]
-            return [_user("\n".join([*lines, *self._plan(plan)]))]
+            return [_make_user_message("\n".join([*lines, *self._ask_for_plan(plan)]))]
         first = observation if message is None else message
         if hint:
             first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
-        own = _user("\n".join([first, *self._plan(plan)]))
+        user = _make_user_message("\n".join([first, *self._ask_for_plan(plan)]))
         lessons = f"Lessons of earlier episodes:\n{lessons}" if lessons else ""
         parts = [system_text or ""]
         if self.style == "full":
@@ -102,19 +102,19 @@ class Prompt:
                 ),
             ]
         system = "\n\n".join(filter(None, [*parts, lessons]))
-        told = [{"role": "system", "content": system}] if system else []
-        return self._with_tools([*told, own], actions, dialect)
+        before = [{"role": "system", "content": system}] if system else []
+        return self._add_tools([*before, user], actions, dialect)
 
-    def _with_tools(
+    def _add_tools(
         self, messages: list[dict[str, str]], actions: Actions, dialect: Dialect
     ) -> list[dict[str, str]]:
-        """With the tools in the first message where the chat template is to tell of them."""
-        if actions.tools and leaves_tools(dialect):
+        """Put the tools into the first message if the chat template is to list them."""
+        if actions.tools and has_tools_in_template(dialect):
             tools = [json.loads(tool.text) for tool in actions.tools]
             messages[0]["tools"] = json.dumps(tools, ensure_ascii=False)
         return messages
 
-    def following(
+    def write_next(
         self,
         *,
         observation: str,
@@ -124,15 +124,15 @@ class Prompt:
         actions_left: int,
         plan: bool = False,
     ) -> str:
-        """The user message after a turn.
+        """Return the user message after a turn.
 
         Args:
-            observation: What the game shows now.
-            reward: Environment reward and protocol penalty of the last turn, in points.
-            complaint: What was wrong with the last reply, as its dialect words it; empty if it was valid.
-            turns_left: Replies left.
-            actions_left: Actions left in all.
-            plan: Whether the next reply is to be a plan.
+            observation: The new observation.
+            reward: Environment reward and protocol penalty of the last turn.
+            complaint: The dialect's description of the error in the last reply; empty if it was valid.
+            turns_left: Replies left in the episode.
+            actions_left: Actions left in the episode.
+            plan: Whether to ask for a plan as the next reply.
 
         Raises:
             ValueError: For a reward that is not finite, or a negative budget.
@@ -141,29 +141,29 @@ class Prompt:
             raise ValueError(f"reward={reward} must be finite")
         if turns_left < 0 or actions_left < 0:
             raise ValueError(f"turns_left={turns_left} and actions_left={actions_left} must not be negative")
-        points = f"{round(reward, 1) + 0.0:+.1f}"  # adding 0.0 turns -0.0 into +0.0
+        reward_text = f"{round(reward, 1) + 0.0:+.1f}"  # adding 0.0 turns -0.0 into +0.0
         if self.style == "compact":
-            lines = ["invalid"] * bool(complaint) + [f"reward {points}"] * self.show_reward
+            lines = ["invalid"] * bool(complaint) + [f"reward {reward_text}"] * self.show_reward
             lines += [f"turns {turns_left} actions {actions_left}", observation]
-            return "\n".join([*lines, *self._plan(plan)])
+            return "\n".join([*lines, *self._ask_for_plan(plan)])
         lines = [f"Your last reply was invalid: {complaint}."] if complaint else []
         if self.show_reward:
-            lines.append(f"Your last turn earned {points} points.")
+            lines.append(f"Your last turn earned {reward_text} points.")
         if self.style == "full":
             lines.append(f"You have {_count(turns_left, 'turn')} and {_count(actions_left, 'action')} left.")
             lines.append("The game now shows:")
-        return "\n".join([*lines, observation, *self._plan(plan)])
+        return "\n".join([*lines, observation, *self._ask_for_plan(plan)])
 
     def after_plan(self, *, observation: str, turns_left: int, actions_left: int) -> str:
-        """The user message after a reply that was a plan; arguments as of `following`.
+        """Return the user message after a plan; arguments as in `write_next`.
 
-        ``compact`` shows the game again: the embedded policy acts on what stands last.
+        Style ``compact`` repeats the observation, since the embedded policy acts on the last text it reads.
         """
         if self.style == "compact":
             return f"act\nturns {turns_left} actions {actions_left}\n{observation}"
         return "Now follow your plan."
 
-    def _plan(self, is_asked: bool) -> list[str]:
+    def _ask_for_plan(self, is_asked: bool) -> list[str]:
         if not is_asked:
             return []
         if self.style == "compact":
@@ -173,18 +173,18 @@ class Prompt:
         ]
 
 
-def opening_with(
+def add_shots(
     shots: Sequence[Mapping[str, str]], opening: Callable[..., list[dict[str, str]]], **given: Any
 ) -> list[dict[str, str]]:
-    """An opening that shows whole dialogues before its own last message.
+    """Build an opening that shows whole dialogues before its last message.
 
     Args:
-        shots: their messages, each dialogue from the user's first to the last reply.
-        opening: such as `Prompt.opening`.
-        **given: its arguments.
+        shots: The messages of the dialogues, each from the first user message to the last reply.
+        opening: Function that builds the opening, such as `Prompt.write_opening`.
+        **given: The arguments of ``opening``.
     """
-    *before, own = opening(**given)
-    return [*before, *map(dict, shots), own]
+    *before, last = opening(**given)
+    return [*before, *map(dict, shots), last]
 
 
 def _check(name: str, **budgets: int) -> None:
@@ -199,5 +199,5 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _user(content: str) -> dict[str, str]:
+def _make_user_message(content: str) -> dict[str, str]:
     return {"role": "user", "content": content}

@@ -1,4 +1,4 @@
-"""What each token id contributes to the decoded text, as bytes, so that tags split over tokens are seen."""
+"""The bytes that each token adds to the text, to find tags split over tokens."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ if TYPE_CHECKING:
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def _byte_of_char() -> dict[str, int]:
-    """Inverse of byte-level BPE's alphabet: printable bytes stand for themselves, others follow from 256."""
+def _map_chars_to_bytes() -> dict[str, int]:
+    """Return the inverse of byte-level BPE's alphabet.
+
+    Printable bytes map to themselves; the others follow from 256.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
-_BYTE_OF_CHAR = _byte_of_char()
+_BYTE_OF_CHAR = _map_chars_to_bytes()
 
 
 def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer that can neither say where its tokens start nor how it decodes, or that has no markers.
+    """Refuse a tokenizer without a fast backend or with ``split_special_tokens``.
 
     Raises:
-        ValueError: If the tokenizer has no `tokenizers` backend, or one that takes the template's markers for text.
+        ValueError: If the tokenizer has no `tokenizers` backend, or one that encodes the template's markers as text.
     """
     if not tokenizer.is_fast:
         name = type(tokenizer).__name__
@@ -40,10 +43,10 @@ def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 class TokenPieces:
-    """Bytes of single tokens, looked up once and kept.
+    """The bytes of single tokens, cached.
 
-    The joined pieces of a reply equal its decoded text up to white space at the start and, unlike decoding
-    token by token, are exact where a token holds only part of a UTF-8 character.
+    The joined pieces of a reply equal its decoded text up to white space at the start.  Unlike decoding token by token,
+    they are exact if a token holds only part of a UTF-8 character.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -57,7 +60,10 @@ class TokenPieces:
         self._anchor = self._find_anchor()
 
     def __call__(self, token_id: int) -> bytes:
-        """The bytes of a token that is not the first of the text; empty for an id without text."""
+        """Return the bytes of a token.
+
+        They are those of a token that is not the first of its text, and empty for an id without text.
+        """
         piece = self._cache.get(token_id)
         if piece is None:
             piece = self._cache[token_id] = self._compute(token_id)
@@ -70,11 +76,11 @@ class TokenPieces:
         if self._is_byte_level:
             try:
                 return bytes(_BYTE_OF_CHAR[char] for char in token)
-            except KeyError:  # an added token is plain text, not in the byte alphabet
+            except KeyError:  # an added token is plain text, outside the byte alphabet
                 return token.encode()
         if self._has_byte_fallback and (match := _FALLBACK_BYTE.fullmatch(token)):
             return bytes([int(match[1], 16)])
-        # After an anchor, since many decoders put a space before all tokens but the first.
+        # decode after an anchor: many decoders put a space before every token but the first
         before, both = self._decode([self._anchor]), self._decode([self._anchor, token_id])
         text = both[len(before) :] if both.startswith(before) else self._decode([token_id])
         return text.encode(errors="replace")
@@ -90,11 +96,11 @@ class TokenPieces:
 
 
 @lru_cache(maxsize=8)
-def pieces_of(tokenizer: PreTrainedTokenizerBase) -> TokenPieces:
-    """The shared :class:`TokenPieces` of a tokenizer."""
+def get_token_pieces(tokenizer: PreTrainedTokenizerBase) -> TokenPieces:
+    """Return the shared :class:`TokenPieces` of a tokenizer."""
     return TokenPieces(tokenizer)
 
 
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of what maps texts to ids."""
+def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the SHA-256 of the mapping from texts to ids."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -10,7 +10,7 @@ from lit_agentrl.checks import named
 from lit_agentrl.models.frozen import find_network, load_frozen
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import DTYPES, Policy
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.reference import Reference
 
 
@@ -37,7 +37,7 @@ class Teacher(Reference):
             network = load_frozen(
                 self.path,
                 policy.tokenizer,
-                fingerprint=tokenizer_fingerprint,
+                fingerprint=hash_tokenizer,
                 vocabulary=policy.network.config.get_text_config().vocab_size,
                 dtype=policy.network.dtype if dtype is None else DTYPES[dtype],
             )

@@ -21,7 +21,7 @@ from lit_agentrl.rewards.learned.remembered import Remembered
 from lit_agentrl.rewards.learned.replacing import Replacing
 from lit_agentrl.rewards.learned.scoring import in_batches, rows_of
 from lit_agentrl.rewards.learned.watching import Watched
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 def endogenous(taken_A: Tensor, value_A: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Endogenous(Replacing):
         with named(f"reward.{self.name}"):
             network = load_frozen(
                 self.path, context.tokenizer,
-                fingerprint=tokenizer_fingerprint, vocabulary=len(context.tokenizer),
+                fingerprint=hash_tokenizer, vocabulary=len(context.tokenizer),
             )  # fmt: skip
         self._fingerprint = fingerprint(network)
         self._network, self._device = network.to(context.device), context.device

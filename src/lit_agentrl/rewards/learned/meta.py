@@ -13,7 +13,7 @@ from lit_agentrl.models.reward_model import load_model
 from lit_agentrl.rewards.learned.scoring import turn_values
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.plain import Plain
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 _TOKENS_PER_BATCH = 8192
 
@@ -62,7 +62,7 @@ class Meta:
         if heads := self._model.about.heads:
             raise ValueError(f"{option}={path} has several heads ({', '.join(heads)}); name a model with one")
         policy = self._model.policy
-        if tokenizer_fingerprint(policy.tokenizer) != self._model.about.tokenizer:
+        if hash_tokenizer(policy.tokenizer) != self._model.about.tokenizer:
             raise ValueError(f"{option}={path}: its tokenizer was exchanged; train the model again")
         network: torch.nn.Module = policy.network
         for part in (network, self._model.head):
@@ -96,7 +96,7 @@ class Meta:
         return [[next(found) for _ in each] for each in replies]
 
     def _episode(self, question: str, reply: str) -> Episode:
-        prefix = self._chat.opening([{"role": "user", "content": question}])
+        prefix = self._chat.render_opening([{"role": "user", "content": question}])
         written = [*self._chat.encode(reply), *self._chat.end_of_turn_ids[:1]]
         if self._longest is not None and (size := len(prefix.tokens) + len(written)) > self._longest:
             raise ValueError(

@@ -14,7 +14,7 @@ from lit_agentrl.rewards.learned.remembered import Remembered
 from lit_agentrl.rewards.learned.replacing import Replacing
 from lit_agentrl.rewards.learned.scoring import Scorer
 from lit_agentrl.rewards.learned.watching import Watched
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 class Known(Protocol):
@@ -68,7 +68,7 @@ class BesideReference(Replacing):
         Raises:
             ValueError: it cannot be loaded, or it or the references are of another tokenizer.
         """
-        if self.references.tokenizer != tokenizer_fingerprint(context.tokenizer):
+        if self.references.tokenizer != hash_tokenizer(context.tokenizer):
             raise ValueError(
                 f"reward.{self.name}.references.path={self.references.path} holds token ids of another tokenizer than "
                 "the policy's; collect with a model of the same one"

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import RewardModel, load_model
 from lit_agentrl.rewards.base import Points, RewardContext
-from lit_agentrl.text.token_bytes import tokenizer_fingerprint
+from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 class Scorer:
@@ -37,7 +37,7 @@ class Scorer:
         use: str = "reward=model",
         heads: Mapping[str, float] | None = None,
     ) -> None:
-        spoken = tokenizer_fingerprint(context.tokenizer)
+        spoken = hash_tokenizer(context.tokenizer)
         self._models = [load_model(each, spoken, use=use) for each in paths]
         for model in self._models:
             network: torch.nn.Module = model.policy.network

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
+from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Requirement
@@ -126,6 +127,10 @@ class Structure(Protocol):
             ValueError: it cannot be done with so many.
         """
         return None
+
+    def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
+        """Return what makes the engine of the run: ``make``, or an engine around those that it makes."""
+        return make
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         """What is played next in this iteration, with ``so_far.waves`` as its wave; nothing ends it.

@@ -1,15 +1,14 @@
-"""``<think>free text</think><answer>action || action</answer>``: one decision table, read top to bottom.
+"""The grammar ``<think>free text</think><answer>action || action</answer>``.
 
-:data:`DECISION_TABLE` says what happens to every other form; the first row that applies decides.  Two rows
-deserve their reason:
+:data:`DECISION_TABLE` lists every form of a reply; the first row that applies decides.  Two rows need a reason:
 
-* *Two answer blocks* are invalid and play nothing.  Were one of them played, writing several answers would
-  be a free way to hedge, and which one counts would be a convention the policy could exploit.
-* *A missing think block* is accepted, because the rules forbid only a missing, empty or unknown answer; it
-  is recorded so that a policy that stops thinking can be seen.
+* *Two answer blocks* are invalid and play nothing.  If one of them were played, several answers would be a free way
+  to hedge, and the policy could exploit the rule that picks one.
+* *A missing think block* is accepted, since only a missing, empty or unknown answer is an error.  It is recorded, so
+  that a policy that stops thinking is noticed.
 
-The table is one of names.  Where actions are free text or calls of tools, an answer is one action: all that
-stands between the tags, neither split nor stripped, tags inside it included.
+The table holds for named actions.  If actions are free text or tool calls, an answer is one action: the whole text
+between the tags, neither split nor stripped, including any tags in it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from lit_agentrl.text.dialects.blocks import (
     Block,
     Tag,
     TagStop,
-    read_played,
-    think_first,
+    read_calls,
+    write_think_lines,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ COMPLAINTS = {
     "empty_action": "it had nothing between two separators",
     "unknown_action": "it named an action that does not exist",
 }
-# the markup is in order, whatever is named inside
+# problems of replies whose markup is correct
 _WELL_FORMED = VALID_PROBLEMS | {
     "unknown_action", "empty_action", "empty_answer", "unknown_tool", "bad_arguments"
 }  # fmt: skip
@@ -82,13 +81,13 @@ DECISION_TABLE: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The grammar of the embedded policy, and of this project's first version.
+    """The grammar of the embedded policy: named actions between answer tags.
 
     Args:
-        separator: what stands between two named actions.
+        separator: Text between two named actions.
 
     Raises:
-        ValueError: the separator is blank.
+        ValueError: If the separator is blank.
 
     >>> Answer().parse("<answer>up || Jump</answer>", Actions("names", ("Up",)), think=False).actions
     ('Up',)
@@ -111,7 +110,7 @@ class Answer:
             samples, max_actions = ["your action"], 1
         elif actions.format == "tools":
             samples, max_actions = [EXAMPLE_CALL], 1
-        lines = think_first(think)
+        lines = write_think_lines(think)
         lines.append("Put your actions inside <answer> </answer>, once.")
         if max_actions > 1:
             lines.append(f"Separate actions by {self.separator}.")
@@ -126,31 +125,33 @@ class Answer:
         """See `Dialect`.
 
         Raises:
-            ValueError: names that cannot be told apart or hold the separator.  No ``text`` raises.
+            ValueError: If action names are ambiguous or contain the separator.  No ``text`` raises.
         """
-        names = _canonical_names(actions.names, self.separator)  # whatever the reply: a fault of the game
-        found = TAG.look(text, think=think)
+        names = _canonicalise_names(
+            actions.names, self.separator
+        )  # raises for any reply: the game's names are wrong
+        parts = TAG.find_parts(text, think=think)
         played: tuple[str, ...] = ()
-        problem = _answer_problem(found.answers, may_hold_tags=actions.format != "names")
+        problem = _find_problem(parts.answers, may_hold_tags=actions.format != "names")
         complaint = COMPLAINTS.get(problem, "")
         if not problem:
-            body = text[found.answers[0].body_start : found.answers[0].body_end]
+            body = text[parts.answers[0].body_start : parts.answers[0].body_end]
             played, problem, complaint = self._read(body, actions, names)
-        if not problem and think and not found.has_think:
+        if not problem and think and not parts.has_think:
             problem = "no_think"
         is_valid = problem in VALID_PROBLEMS
         return Reply(
-            is_valid, played, problem, found.think, found.has_think, problem in _WELL_FORMED, complaint
+            is_valid, played, problem, parts.think, parts.has_think, problem in _WELL_FORMED, complaint
         )
 
     def _read(self, body: str, actions: Actions, names: dict[str, str]) -> tuple[tuple[str, ...], str, str]:
-        """Actions, problem and complaint of what stands in the answer block."""
+        """Return actions, problem and complaint of the text in the answer block."""
         if not body.strip():
             return (), "empty_answer", COMPLAINTS["empty_answer"]
         if actions.format == "text":
             return (body,), "", ""
         if actions.format == "tools":
-            return read_played(body, tools=actions.tools)
+            return read_calls(body, tools=actions.tools)
         played, problem = _read_names(body, names, self.separator)
         return played, problem, COMPLAINTS.get(problem, "")
 
@@ -163,7 +164,7 @@ class Answer:
         return TAG.spans(text, in_think=in_think)
 
     def stop(self, tokenizer: PreTrainedTokenizerBase) -> TagStop:
-        """At ``</answer>``."""
+        """Return the rule that ends a reply at ``</answer>``."""
         return TAG.stop(tokenizer)
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
@@ -171,17 +172,17 @@ class Answer:
         return TAG.write([f" {self.separator} ".join(actions)], thought=thought)
 
 
-ANSWER = Answer()  # what callers without a config get
+ANSWER = Answer()  # the default of callers without a config
 
 
-def _answer_problem(answers: Sequence[Block], *, may_hold_tags: bool) -> str:
-    if problem := TAG.problem(answers):
+def _find_problem(answers: Sequence[Block], *, may_hold_tags: bool) -> str:
+    if problem := TAG.find_problem(answers):
         return problem
     return "nested_tags" if answers[0].has_tags and not may_hold_tags else ""
 
 
 def _read_names(body: str, names: dict[str, str], separator: str) -> tuple[tuple[str, ...], str]:
-    """The actions before the first that is not one, and what is wrong with that one."""
+    """Return the actions before the first invalid one, and the problem of that one."""
     actions: list[str] = []
     for part in body.split(separator):
         word = part.strip()
@@ -194,7 +195,7 @@ def _read_names(body: str, names: dict[str, str], separator: str) -> tuple[tuple
 
 
 @lru_cache(maxsize=256)
-def _canonical_names(action_names: tuple[str, ...], separator: str) -> dict[str, str]:
+def _canonicalise_names(action_names: tuple[str, ...], separator: str) -> dict[str, str]:
     names = {name.strip().casefold(): name for name in action_names}
     if "" in names or len(names) != len(action_names):
         raise ValueError(f"action_names={action_names!r} must be non-empty and differ in more than case")

@@ -1,4 +1,4 @@
-"""Calls without tags around them: what the dialects of models that mark calls otherwise share."""
+"""Base of the dialects that write tool calls without tags around them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from lit_agentrl.text.dialects.blocks import (
     THINK_START,
     Block,
     NoStop,
-    read_played,
-    think_first,
+    read_calls,
+    write_think_lines,
 )
 
 THINK_END = "</think>"
-_END = re.compile(r"(?:\s|<\|\w+\|>|</s>)*")  # what a tokenizer writes where a reply ends
+_END = re.compile(r"(?:\s|<\|\w+\|>|</s>)*")  # end-of-reply tokens as text
 _ENDS = re.compile(r"(?:<\|\w+\|>|</s>)\s*\Z")
 
 
-class NotWritten(ValueError):
-    """A reply that writes no calls; the message completes "it had"."""
+class NotACall(ValueError):
+    """Error of a reply without valid calls; its message completes "it had"."""
 
 
 @dataclass(frozen=True)
 class BareCalls:
-    """A think block, then calls to the end of the reply, which is where the model ends it.
+    """A think block, then calls up to the end that the model gives the reply.
 
-    The first call that is malformed, of no known tool or with wrong arguments ends the reply: it and what follows play
-    nothing, it is charged once and answered by a message.  A missing think block is accepted and recorded.
+    The first call that is malformed, of an unknown tool or with wrong arguments ends the reply: that call and the
+    rest are not played, the reply is charged once and answered by a message.  A missing think block is accepted and
+    recorded.
 
     Args:
-        parallel: whether a reply may hold several calls, as many as ``env.max_actions_per_turn``.
-        in_template: whether the tokenizer's chat template tells of the tools and of the form, as the model was taught.
+        parallel: Whether a reply may hold several calls, up to ``env.max_actions_per_turn``.
+        in_template: Whether the tokenizer's chat template lists the tools and the form, as the model was taught.
 
     Attributes:
-        key: what the arguments of a call stand under.
-        form: the form in words, for the instructions.
-        example: a call, for the instructions.
+        key: JSON key of a call's arguments.
+        form: Description of the form, for the instructions.
+        example: An example call, for the instructions.
     """
 
     parallel: bool = False
@@ -58,16 +59,16 @@ class BareCalls:
         require(isinstance(self.parallel, bool), "parallel", self.parallel, "true or false")
         require(isinstance(self.in_template, bool), "in_template", self.in_template, "true or false")
 
-    def bodies(self, text: str) -> list[str]:
-        """The JSON of each call of a reply without its thinking.
+    def split_calls(self, text: str) -> list[str]:
+        """Return the JSON of each call in a reply without its thinking.
 
         Raises:
-            NotWritten: it is not of the form.
+            NotACall: If the text does not have the form.
         """
         raise NotImplementedError
 
-    def joined(self, actions: Sequence[str]) -> str:
-        """These calls in the form."""
+    def join_calls(self, actions: Sequence[str]) -> str:
+        """Write these calls in the form."""
         raise NotImplementedError
 
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
@@ -75,24 +76,24 @@ class BareCalls:
         many = self.parallel and max_actions > 1
         each = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
         if self.in_template:
-            return "\n".join([*think_first(think), f"{each} of the tools."])
-        lines = [*think_first(think), f"{each} of these tools:", *(tool.text for tool in actions.tools)]
+            return "\n".join([*write_think_lines(think), f"{each} of the tools."])
+        lines = [*write_think_lines(think), f"{each} of these tools:", *(tool.text for tool in actions.tools)]
         example = self.write([self.example], thought="what I know and why I call" if think else None)
         return "\n".join([*lines, self.form, "For example:", example])
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
         """See `Dialect`."""
-        told, rest, has_think = parted(text, think=think)
+        thought, rest, has_think = split_thinking(text, think=think)
         try:
-            bodies = self.bodies(rest)
-        except NotWritten as error:
-            return Reply(False, (), "no_call", told, has_think, False, f"it had {error}")
+            bodies = self.split_calls(rest)
+        except NotACall as error:
+            return Reply(False, (), "no_call", thought, has_think, False, f"it had {error}")
         if len(bodies) > 1 and not self.parallel:
-            return Reply(False, (), "two_calls", told, has_think, False, "it had more than one tool call")
-        played, problem, complaint = read_played(*bodies, tools=actions.tools, key=self.key)
+            return Reply(False, (), "two_calls", thought, has_think, False, "it had more than one tool call")
+        played, problem, complaint = read_calls(*bodies, tools=actions.tools, key=self.key)
         if problem:
-            return Reply(False, played, problem, told, has_think, problem != "malformed_call", complaint)
-        return Reply(True, played, "no_think" if think and not has_think else "", told, has_think)
+            return Reply(False, played, problem, thought, has_think, problem != "malformed_call", complaint)
+        return Reply(True, played, "no_think" if think and not has_think else "", thought, has_think)
 
     def rejected(self, action: str) -> tuple[str, str]:
         """See `Dialect`."""
@@ -100,63 +101,63 @@ class BareCalls:
 
     def spans(self, text: str, *, in_think: bool) -> list[Block]:
         """See `Dialect`."""
-        return think_spans(text, in_think=in_think)
+        return find_thinking(text, in_think=in_think)
 
     def stop(self, tokenizer: object) -> Stop:
-        """Nowhere: the model ends a reply."""
+        """Return a rule that never stops: the model ends a reply."""
         return NoStop()
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
         """See `Dialect`; each action is a call's JSON."""
         before = "" if thought is None else f"{THINK_START}{thought}{THINK_END}"
-        return before + self.joined(actions)
+        return before + self.join_calls(actions)
 
 
-def parted(text: str, *, think: bool) -> tuple[str, str, bool]:
-    """The thinking of a reply, what stands behind it, and whether there is a closed think block."""
+def split_thinking(text: str, *, think: bool) -> tuple[str, str, bool]:
+    """Return thinking, the text after it, and whether there is a closed think block."""
     at = text.find(THINK_END) if think else -1
     if at < 0:
         return "", text, False
     return text[:at].replace(THINK_START, "", 1).strip(), text[at + len(THINK_END) :], True
 
 
-def think_spans(text: str, *, in_think: bool) -> list[Block]:
-    """The think block of a reply, and what stands behind it."""
+def find_thinking(text: str, *, in_think: bool) -> list[Block]:
+    """Return the think block of a reply and the block of the text after it."""
     at = text.find(THINK_END)
     if at < 0:
-        return [Block("think", 0, 0, len(text), len(text), False)] if in_think else _answer(text, 0)
+        return [Block("think", 0, 0, len(text), len(text), False)] if in_think else _make_answer(text, 0)
     start = 0 if in_think else max(text.find(THINK_START, 0, at), 0)
     end = at + len(THINK_END)
     opened = start if in_think or not text.startswith(THINK_START, start) else start + len(THINK_START)
-    return [Block("think", start, opened, at, end, True), *_answer(text, end)]
+    return [Block("think", start, opened, at, end, True), *_make_answer(text, end)]
 
 
-def _answer(text: str, start: int) -> list[Block]:
+def _make_answer(text: str, start: int) -> list[Block]:
     return [Block("answer", start, start, len(text), len(text), True)] if start < len(text) else []
 
 
-def one_json(text: str, start: int) -> int:
-    """Where the JSON value that begins here ends.
+def find_json_end(text: str, start: int) -> int:
+    """Return the end of the JSON value that begins here.
 
     Raises:
-        NotWritten: none begins here, or it is not whole.
+        NotACall: If no complete JSON value begins here.
     """
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]
-    except (ValueError, RecursionError):  # also numbers of thousands of digits
-        raise NotWritten("no whole JSON where a call should stand") from None
+    except (ValueError, RecursionError):  # ValueError also for numbers of thousands of digits
+        raise NotACall("no whole JSON where a call should stand") from None
 
 
-def past_blank(text: str, start: int) -> int:
-    """Where white space from here on ends."""
+def skip_blank(text: str, start: int) -> int:
+    """Return the position of the first character that is not white space."""
     return next((at for at in range(start, len(text)) if not text[at].isspace()), len(text))
 
 
 def is_end(text: str, start: int) -> bool:
-    """Whether nothing follows but what a tokenizer writes at an end."""
+    """Return whether only end-of-reply tokens and white space follow."""
     return _END.fullmatch(text, start) is not None
 
 
-def without_end(text: str) -> str:
-    """The text without what a tokenizer writes where a reply ends."""
+def strip_end_marks(text: str) -> str:
+    """Return the text without the end-of-reply tokens at its end."""
     return _ENDS.sub("", text)

@@ -1,4 +1,4 @@
-"""What a dialect is: everything that the project knows about how a reply is written."""
+"""The dialect protocol: how the project writes and reads replies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Reply:
     """A parsed reply.
 
     Attributes:
-        is_valid: whether all of it could be played; if not, ``invalid_penalty`` is charged once.
-        actions: those to play, in order; may be non-empty although ``is_valid`` is False.
-        problem: a short name for what is wrong, or only noteworthy; empty if nothing is.
-        think: text of the closed think blocks.
-        has_think: a closed think block stands before the action.
-        is_well_formed: the markup is in order, whatever is named inside.
-        complaint: how the policy is told of the problem, as "it had …"; empty if the reply is valid.
+        is_valid: Whether the whole reply can be played; if not, ``invalid_penalty`` is charged once.
+        actions: The actions to play, in order; may be non-empty even if ``is_valid`` is False.
+        problem: Short name of an error or of a noteworthy deviation; empty if there is none.
+        think: Text of the closed think blocks.
+        has_think: Whether a closed think block precedes the action.
+        is_well_formed: Whether the markup is correct, whatever it contains.
+        complaint: Description of the error for the policy, as "it had …"; empty if the reply is valid.
     """
 
     is_valid: bool
@@ -37,70 +37,76 @@ class Reply:
 
 
 class Stop(Protocol):
-    """Tells token by token when a reply is complete; keeps a short string of state, one of few."""
+    """Decides token by token whether a reply is complete; the state is a short string."""
 
     def update(self, row_state: str, token_id: int) -> tuple[str, bool]: ...
 
 
 class Dialect(Protocol):
-    """A reply grammar.  Its methods are linear in the length of a reply and total: no reply makes them raise."""
+    """A grammar of replies.
+
+    Its methods take time linear in the reply's length and never raise on a reply.
+    """
 
     @property
     def formats(self) -> frozenset[Format]:
-        """The kinds of actions that it can write."""
+        """The action formats that the dialect can write."""
 
     @property
     def think_start(self) -> str:
-        """What opens a think block; ends the reply header where thinking is forced."""
+        """The opening think tag; ends the reply header if thinking is forced."""
 
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
-        """The grammar in words, with an example, for a policy that has never seen it."""
+        """Return the grammar in words, with an example, for a policy new to it."""
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
-        """The actions of a reply.
+        """Parse the actions of a reply.
 
         Args:
-            text: decoded, a forced beginning included.
-            actions: what the game can play now.
-            think: whether the format has a think block; if False its tags are plain text.
+            text: The decoded reply, including a forced beginning.
+            actions: The available actions.
+            think: Whether the format has a think block; if False, think tags are plain text.
         """
 
     def rejected(self, action: str) -> tuple[str, str]:
-        """Problem and complaint of a well-formed action that the game then refused."""
+        """Return problem and complaint for a well-formed action that the game refused."""
 
     def spans(self, text: str, *, in_think: bool) -> Sequence[Block]:
-        """The think and answer blocks of a reply as sampled, in order; ``in_think``: it begins inside one."""
+        """Return the think and answer blocks of a reply as sampled, in order.
+
+        ``in_think`` says that the reply begins inside a think block.
+        """
 
     def stop(self, tokenizer: PreTrainedTokenizerBase) -> Stop:
-        """The rule that ends sampling."""
+        """Return the rule that ends sampling."""
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
-        """A reply that plays these actions; without a think block if ``thought`` is None."""
+        """Write a reply that plays these actions; None for ``thought`` omits the think block."""
 
 
 @runtime_checkable
-class LeavesTools(Protocol):
-    """A dialect that may leave it to the chat template to tell of tools, in the words that the model was taught."""
+class ToolsInTemplate(Protocol):
+    """A dialect that may let the chat template list the tools."""
 
     @property
     def in_template(self) -> bool:
-        """Whether it does."""
+        """True if the chat template lists the tools."""
 
 
-def leaves_tools(dialect: Dialect) -> bool:
-    """Whether the chat template tells of the tools."""
-    return isinstance(dialect, LeavesTools) and dialect.in_template
+def has_tools_in_template(dialect: Dialect) -> bool:
+    """Return whether the chat template lists the tools."""
+    return isinstance(dialect, ToolsInTemplate) and dialect.in_template
 
 
 @runtime_checkable
-class ManyCalls(Protocol):
-    """A dialect that may write several calls of tools in one reply."""
+class ParallelCalls(Protocol):
+    """A dialect that may write several tool calls in one reply."""
 
     @property
     def parallel(self) -> bool:
-        """Whether it does."""
+        """True if a reply may hold several calls."""
 
 
-def may_call_often(dialect: Dialect) -> bool:
-    """Whether a reply may hold several calls."""
-    return isinstance(dialect, ManyCalls) and dialect.parallel
+def may_hold_several_calls(dialect: Dialect) -> bool:
+    """Return whether a reply may hold several calls."""
+    return isinstance(dialect, ParallelCalls) and dialect.parallel

@@ -1,4 +1,4 @@
-"""Tagged blocks of a reply: thinking, and what is played; what all dialects of two such tags share."""
+"""Tagged blocks of a reply: thinking and answer; shared by the dialects with two tags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from lit_agentrl.actions import BadCall, ToolSpec, read_call
-from lit_agentrl.text.token_bytes import pieces_of
+from lit_agentrl.text.token_bytes import get_token_pieces
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,35 +22,35 @@ EXAMPLE_CALL = '{"name": "the tool", "arguments": {"an argument": "its value"}}'
 
 @dataclass(frozen=True)
 class Block:
-    """One tagged stretch of a text; positions are indices into it, ends exclusive."""
+    """A tagged part of a text; positions are indices into the text, ends exclusive."""
 
-    kind: Kind  # "answer": what is played, whatever its tag
+    kind: Kind  # "answer" marks the played block, whatever its tag
     start: int  # where its opening tag begins
     body_start: int
     body_end: int
     end: int  # where its closing tag ends
     is_closed: bool
-    has_tags: bool = False  # an answer with a further tag inside
+    has_tags: bool = False  # whether an answer has another tag inside
 
 
 def find_blocks(text: str, tag: str, *, think: bool = True, in_think: bool = False) -> list[Block]:
-    """The think and answer blocks of a text in order; they never overlap.
+    """Return the think and answer blocks of a text, in order and without overlap.
 
     Think blocks do not nest: the first ``</think>`` closes.  A ``</think>`` before any ``<think>`` closes a
     block that began with the text.  Tags are matched in any ASCII case.  Linear in the length of the text.
 
     Args:
-        text: Any text, also a truncated one.
-        tag: Name of the tag around what is played.
-        think: Whether think tags mean anything; if False they are plain text.
+        text: Any text, possibly truncated.
+        tag: Name of the tag around the answer.
+        think: Whether think tags have meaning; if False they are plain text.
         in_think: Whether the text begins inside a think block (its opening tag was forced).
 
     Returns:
-        The blocks.  A think block that is never closed ends where an answer begins, or with the text.
+        The blocks.  An unclosed think block ends where an answer begins, or at the end of the text.
     """
     tags = [
         (match[2].lower(), bool(match[1]), match.start(), match.end())
-        for match in _tags(tag).finditer(text)
+        for match in _match_tags(tag).finditer(text)
         if think or match[2].lower() == tag
     ]
     think_tags = [(i, is_close) for i, (name, is_close, _, _) in enumerate(tags) if name == THINK]
@@ -77,42 +77,44 @@ def find_blocks(text: str, tag: str, *, think: bool = True, in_think: bool = Fal
 
 
 @lru_cache
-def _tags(tag: str) -> re.Pattern[str]:
-    # ASCII: without it IGNORECASE also takes the long s and the Kelvin sign for letters of a tag
+def _match_tags(tag: str) -> re.Pattern[str]:
+    # without ASCII, IGNORECASE would also match the long s and the Kelvin sign as letters of a tag
     return re.compile(rf"<(/?)({THINK}|{re.escape(tag)})>", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the blocks of a reply say before anybody looks inside the answer."""
+class ReplyParts:
+    """The thinking and the answer blocks of a reply, before the answer is read."""
 
     answers: Sequence[Block]
     think: str  # text of the closed think blocks
-    has_think: bool  # one of them stands before the first answer
+    has_think: bool  # whether a closed think block precedes the first answer
 
 
 @dataclass(frozen=True)
 class Tag:
-    """``<think>…</think><tag>…</tag>``: what all dialects of this form share.
+    """The form ``<think>…</think><tag>…</tag>``, shared by several dialects.
 
     Args:
-        name: of the tag around what is played.
-        noun: for what it holds, in the names of problems.
+        name: Name of the tag around the answer.
+        noun: Noun for its content, used in the names of problems.
     """
 
     name: str
     noun: str
 
-    def look(self, text: str, *, think: bool) -> Found:
-        """The answers of a reply and its thinking; ``think`` as of :func:`find_blocks`."""
+    def find_parts(self, text: str, *, think: bool) -> ReplyParts:
+        """Return the answers and the thinking of a reply; ``think`` as in :func:`find_blocks`."""
         blocks = find_blocks(text, self.name, think=think)
         closed = [block for block in blocks if block.kind == "think" and block.is_closed]
         answers = [block for block in blocks if block.kind == "answer"]
         has_think = bool(answers) and any(block.end <= answers[0].start for block in closed)
-        return Found(answers, "\n".join(text[b.body_start : b.body_end].strip() for b in closed), has_think)
+        return ReplyParts(
+            answers, "\n".join(text[b.body_start : b.body_end].strip() for b in closed), has_think
+        )
 
-    def problem(self, answers: Sequence[Block]) -> str:
-        """Why these are not the one closed answer of a reply, such as ``two_answers``; empty if they are."""
+    def find_problem(self, answers: Sequence[Block]) -> str:
+        """Return why these are not one closed answer, such as ``two_answers``; else empty."""
         if not answers:
             return f"no_{self.noun}"
         if len(answers) > 1:
@@ -124,19 +126,23 @@ class Tag:
         return find_blocks(text, self.name, in_think=in_think)
 
     def stop(self, tokenizer: PreTrainedTokenizerBase) -> TagStop:
-        """At the closing tag."""
+        """Return the rule that ends a reply at the closing tag."""
         return TagStop(tokenizer, f"</{self.name}>")
 
     def write(self, bodies: Sequence[str], *, thought: str | None) -> str:
-        """A reply with these between tags, after a think block unless ``thought`` is None."""
+        """Write a reply with tagged bodies, after a think block unless ``thought`` is None."""
         before = "" if thought is None else f"<{THINK}>{thought}</{THINK}>"
         return before + "".join(f"<{self.name}>{body}</{self.name}>" for body in bodies)
 
 
-def read_played(
+def read_calls(
     *bodies: str, tools: Sequence[ToolSpec], key: str = "arguments"
 ) -> tuple[tuple[str, ...], str, str]:
-    """The calls that these texts write, as actions, up to the first that is none; of that, problem and complaint."""
+    """Read the calls in these texts as actions, up to the first invalid one.
+
+    Returns:
+        The actions, and problem and complaint of the invalid call (empty if all are valid).
+    """
     played: list[str] = []
     for number, body in enumerate(bodies, 1):
         call = read_call(body, tools, key=key)
@@ -147,23 +153,23 @@ def read_played(
     return tuple(played), "", ""
 
 
-def think_first(think: bool) -> list[str]:
-    """The line of the instructions about thinking."""
+def write_think_lines(think: bool) -> list[str]:
+    """Return the instruction about thinking as a list of at most one line."""
     return [f"Think inside <{THINK}> </{THINK}> first, then act."] if think else []
 
 
 class NoStop:
-    """A reply ends where the model ends it."""
+    """A rule that never stops: the model ends a reply."""
 
     def update(self, row_state: str, token_id: int) -> tuple[str, bool]:
-        """The state, and False."""
+        """Return the unchanged state and False."""
         return row_state, False
 
 
 class TagStop:
-    """Tells, token by token, when a reply has just completed a closing tag (in any ASCII case).
+    """Stops a reply once it has completed a closing tag (in any ASCII case).
 
-    The state of a row is the part of the tag that its lower-cased text ends in, so there are as many states
+    The state of a row is the longest prefix of the tag that ends its lower-cased text, so there are as many states
     as the tag has bytes.  A row starts with ``""``.
 
     Args:
@@ -172,11 +178,11 @@ class TagStop:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, end: str) -> None:
-        self._piece_of = pieces_of(tokenizer)
+        self._piece_of = get_token_pieces(tokenizer)
         self._end = end
 
     def update(self, row_state: str, token_id: int) -> tuple[str, bool]:
-        """Add one sampled token: the new state, and whether this token completed the tag."""
+        """Add one sampled token; return the new state and whether this token completed the tag."""
         tag, text = self._end, row_state + self._piece_of(token_id).lower().decode("latin-1")
-        begun = next(size for size in range(len(tag) - 1, -1, -1) if text.endswith(tag[:size]))
-        return tag[:begun], tag in text
+        matched = next(size for size in range(len(tag) - 1, -1, -1) if text.endswith(tag[:size]))
+        return tag[:matched], tag in text

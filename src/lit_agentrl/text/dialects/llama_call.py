@@ -1,4 +1,4 @@
-"""``{"name": …, "parameters": {…}}``, as Llama 3.1 and 3.2 write calls; thinking before it."""
+"""The grammar ``{"name": …, "parameters": {…}}`` of Llama 3.1 and 3.2, after optional thinking."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lit_agentrl.text.dialects.bare_calls import BareCalls, NotWritten, is_end, one_json, past_blank
+from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall, find_json_end, is_end, skip_blank
 
-_TAG = "<|python_tag|>"  # which some of them write before
+_TAG = "<|python_tag|>"  # some of these models write it before a call
 
 
 @dataclass(frozen=True)
 class LlamaCalls(BareCalls):
-    """JSON alone, after ``<|python_tag|>`` or nothing; several calls are separated by a semicolon."""
+    """JSON after an optional ``<|python_tag|>``; a semicolon separates several calls."""
 
     key: ClassVar[str] = "parameters"
     form: ClassVar[str] = (
         'Write the call as JSON with the keys "name" and "parameters", and nothing after it.'
     )
 
-    def bodies(self, text: str) -> list[str]:
+    def split_calls(self, text: str) -> list[str]:
         """See `BareCalls`."""
-        at = past_blank(text, 0)
-        at = past_blank(text, at + len(_TAG)) if text.startswith(_TAG, at) else at
-        found: list[str] = []
+        at = skip_blank(text, 0)
+        at = skip_blank(text, at + len(_TAG)) if text.startswith(_TAG, at) else at
+        calls: list[str] = []
         while True:
             if not text.startswith("{", at):
-                raise NotWritten("no call" if not found else "something else than a call after a semicolon")
-            end = one_json(text, at)
-            found.append(text[at:end])
+                raise NotACall("no call" if not calls else "something else than a call after a semicolon")
+            end = find_json_end(text, at)
+            calls.append(text[at:end])
             if is_end(text, end):
-                return found
-            at = past_blank(text, end)
+                return calls
+            at = skip_blank(text, end)
             if not text.startswith(";", at):
-                raise NotWritten("something else after its call")
-            at = past_blank(text, at + 1)
+                raise NotACall("something else after its call")
+            at = skip_blank(text, at + 1)
 
-    def joined(self, actions: Sequence[str]) -> str:
+    def join_calls(self, actions: Sequence[str]) -> str:
         """See `BareCalls`."""
-        # of canonical JSON the first is the key itself: quotes inside a name are escaped
+        # in canonical JSON the first match is the key itself: quotes inside a name are escaped
         return "; ".join(action.replace('"arguments": ', '"parameters": ', 1) for action in actions)

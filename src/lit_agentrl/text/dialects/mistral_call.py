@@ -1,4 +1,4 @@
-"""``[TOOL_CALLS] [{"name": …, "arguments": {…}}]``, as Mistral models write calls; thinking before it."""
+"""The grammar ``[TOOL_CALLS] [{"name": …, "arguments": {…}}]`` of Mistral models, after optional thinking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lit_agentrl.text.dialects.bare_calls import BareCalls, NotWritten, is_end, one_json, past_blank
+from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall, find_json_end, is_end, skip_blank
 
 _MARK, _ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 _NAME = re.compile(r"\s*([^\s\[\]{}]+)\s*")
@@ -16,47 +16,50 @@ _NAME = re.compile(r"\s*([^\s\[\]{}]+)\s*")
 
 @dataclass(frozen=True)
 class MistralCalls(BareCalls):
-    """A list in JSON after ``[TOOL_CALLS]``; or, as newer ones write, ``[TOOL_CALLS]name[ARGS]{…}`` for each call."""
+    """A JSON list after ``[TOOL_CALLS]``, or ``[TOOL_CALLS]name[ARGS]{…}`` for each call.
+
+    Newer Mistral models write the second form.
+    """
 
     form: ClassVar[str] = "Write the call as JSON inside [ ], after [TOOL_CALLS], and nothing after it."
 
-    def bodies(self, text: str) -> list[str]:
+    def split_calls(self, text: str) -> list[str]:
         """See `BareCalls`."""
-        at = past_blank(text, 0)
+        at = skip_blank(text, 0)
         if not text.startswith(_MARK, at):
-            raise NotWritten("no call")
-        at = past_blank(text, at + len(_MARK))
-        return self._listed(text, at) if text.startswith("[", at) else self._named(text, at)
+            raise NotACall("no call")
+        at = skip_blank(text, at + len(_MARK))
+        return self._split_list(text, at) if text.startswith("[", at) else self._split_named(text, at)
 
-    def joined(self, actions: Sequence[str]) -> str:
+    def join_calls(self, actions: Sequence[str]) -> str:
         """See `BareCalls`."""
         return f"{_MARK} [{', '.join(actions)}]"
 
-    def _listed(self, text: str, at: int) -> list[str]:
-        found: list[str] = []
-        at = past_blank(text, at + 1)
+    def _split_list(self, text: str, at: int) -> list[str]:
+        calls: list[str] = []
+        at = skip_blank(text, at + 1)
         while True:
-            end = one_json(text, at)
-            found.append(text[at:end])
-            at = past_blank(text, end)
+            end = find_json_end(text, at)
+            calls.append(text[at:end])
+            at = skip_blank(text, end)
             if text.startswith("]", at) and is_end(text, at + 1):
-                return found
+                return calls
             if not text.startswith(",", at):
-                raise NotWritten("something else than calls in its list, or after it")
-            at = past_blank(text, at + 1)
+                raise NotACall("something else than calls in its list, or after it")
+            at = skip_blank(text, at + 1)
 
-    def _named(self, text: str, at: int) -> list[str]:
-        found: list[str] = []
+    def _split_named(self, text: str, at: int) -> list[str]:
+        calls: list[str] = []
         while True:
             name = _NAME.match(text, at)
             if name is None or not text.startswith(_ARGUMENTS, name.end()):
-                raise NotWritten("no list and no name with [ARGS] after [TOOL_CALLS]")
-            start = past_blank(text, name.end() + len(_ARGUMENTS))
-            end = one_json(text, start)
-            found.append(f'{{"name": {json.dumps(name[1])}, "arguments": {text[start:end]}}}')
+                raise NotACall("no list and no name with [ARGS] after [TOOL_CALLS]")
+            start = skip_blank(text, name.end() + len(_ARGUMENTS))
+            end = find_json_end(text, start)
+            calls.append(f'{{"name": {json.dumps(name[1])}, "arguments": {text[start:end]}}}')
             if is_end(text, end):
-                return found
-            at = past_blank(text, end)
+                return calls
+            at = skip_blank(text, end)
             if not text.startswith(_MARK, at):
-                raise NotWritten("something else after its call")
+                raise NotACall("something else after its call")
             at += len(_MARK)

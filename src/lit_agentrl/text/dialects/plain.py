@@ -1,4 +1,4 @@
-"""The whole reply is the action, after a think block or nothing; for games whose actions are free texts."""
+"""The grammar of free texts: the whole reply, apart from thinking, is the action."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_agentrl.actions import Actions, Format
-from lit_agentrl.text.dialects.bare_calls import THINK_END, parted, think_spans, without_end
+from lit_agentrl.text.dialects.bare_calls import THINK_END, find_thinking, split_thinking, strip_end_marks
 from lit_agentrl.text.dialects.base import Reply, Stop
-from lit_agentrl.text.dialects.blocks import THINK_START, Block, NoStop, think_first
+from lit_agentrl.text.dialects.blocks import THINK_START, Block, NoStop, write_think_lines
 
 
 @dataclass(frozen=True)
 class Plain:
-    """``<think>free text</think>`` or nothing, then one action to the end of the reply.
+    """``<think>free text</think>`` or nothing, then one action up to the end of the reply.
 
-    No tag surrounds the action, so a reply is written as it would be where nobody plays.  A reply that is blank, or
-    that ends in its thinking, plays nothing and is charged once.
+    The action has no tags, so a reply reads as in an ordinary chat.  A reply that is blank, or that ends inside its
+    thinking, plays nothing and is charged once.
     """
 
     formats = frozenset[Format]({"text"})
@@ -24,14 +24,14 @@ class Plain:
 
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
         """See `Dialect`."""
-        return "\n".join([*think_first(think), "Your reply is taken as it stands."])
+        return "\n".join([*write_think_lines(think), "Your reply is taken as it stands."])
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
         """See `Dialect`."""
-        thought, rest, has_think = parted(text, think=think)
+        thought, rest, has_think = split_thinking(text, think=think)
         if think and not has_think and rest.lstrip().startswith(THINK_START):
             return Reply(False, (), "unclosed_think", "", False, False, "its think block was not closed")
-        action = without_end(rest)
+        action = strip_end_marks(rest)
         if not action.strip():
             return Reply(False, (), "empty_reply", thought, has_think, False, "it was empty")
         return Reply(True, (action,), "no_think" if think and not has_think else "", thought, has_think)
@@ -42,10 +42,10 @@ class Plain:
 
     def spans(self, text: str, *, in_think: bool) -> list[Block]:
         """See `Dialect`."""
-        return think_spans(text, in_think=in_think)
+        return find_thinking(text, in_think=in_think)
 
     def stop(self, tokenizer: object) -> Stop:
-        """Nowhere: the model ends a reply."""
+        """Return a rule that never stops: the model ends a reply."""
         return NoStop()
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:

@@ -1,6 +1,7 @@
-"""``[name(key="value"), …]``, calls as Python writes them and Llama 3.2 and 4 were taught; thinking before them.
+"""The grammar ``[name(key="value"), …]``: calls in Python syntax, after optional thinking.
 
-The text is parsed, and nothing of it is ever run: a call names a tool and plain values, and nothing else is a call.
+Llama 3.2 and 4 were taught it.  The text is parsed and never run: a call holds the name of a tool and plain values,
+and nothing else is accepted.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lit_agentrl.actions import Actions
-from lit_agentrl.text.dialects.bare_calls import BareCalls, NotWritten
+from lit_agentrl.text.dialects.bare_calls import BareCalls, NotACall
 
-_MARK = re.compile(r"(?:<\|\w{1,40}\|>|</s>)\Z")  # what a tokenizer writes where a reply ends
+_MARK = re.compile(r"(?:<\|\w{1,40}\|>|</s>)\Z")  # an end-of-reply token as text
 _LONGEST_MARK = 44
 
 
 @dataclass(frozen=True)
 class PythonCalls(BareCalls):
-    """A list of calls, or one call alone; each argument has its name, and a plain value."""
+    """A list of calls, or a single call, whose arguments are named plain values."""
 
     form: ClassVar[str] = (
         "Write the call as Python, with the name of each argument, inside [ ], and nothing after it."
@@ -35,7 +36,7 @@ class PythonCalls(BareCalls):
         """See `Dialect`.
 
         Raises:
-            ValueError: a tool or an argument has a name that Python cannot write.
+            ValueError: If the name of a tool or argument is no Python identifier.
         """
         for tool in actions.tools:
             for name in (tool.name, *tool.schema.get("properties", {})):
@@ -45,57 +46,57 @@ class PythonCalls(BareCalls):
                     )
         return super().instructions(actions, max_actions=max_actions, think=think)
 
-    def bodies(self, text: str) -> list[str]:
+    def split_calls(self, text: str) -> list[str]:
         """See `BareCalls`."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a backslash in a text is no matter of the trainer's
-                written = ast.parse(_without_end(text), mode="eval").body
+                warnings.simplefilter("ignore")  # invalid escapes in the policy's text are harmless
+                expression = ast.parse(_strip_end_marks(text), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise NotWritten("no call in Python's form, or something else beside it") from None
-        calls = written.elts if isinstance(written, ast.List) else [written]
+            raise NotACall("no call in Python's form, or something else beside it") from None
+        calls = expression.elts if isinstance(expression, ast.List) else [expression]
         if not calls:
-            raise NotWritten("no call")
-        return [_json_of(call) for call in calls]
+            raise NotACall("no call")
+        return [_write_json(call) for call in calls]
 
-    def joined(self, actions: Sequence[str]) -> str:
+    def join_calls(self, actions: Sequence[str]) -> str:
         """See `BareCalls`."""
-        return f"[{', '.join(_python_of(**json.loads(action)) for action in actions)}]"
+        return f"[{', '.join(_write_python(**json.loads(action)) for action in actions)}]"
 
 
-def _without_end(text: str) -> str:
+def _strip_end_marks(text: str) -> str:
     text = text.strip()
     while mark := _MARK.search(text[-_LONGEST_MARK:]):
         text = text[: len(text) - len(mark[0])].rstrip()
     return text
 
 
-def _python_of(name: str, arguments: dict[str, Any]) -> str:
+def _write_python(name: str, arguments: dict[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def _json_of(call: ast.expr) -> str:
-    """A call in JSON.
+def _write_json(call: ast.expr) -> str:
+    """Convert a call to JSON.
 
     Raises:
-        NotWritten: it is none, or has something else than plain values by name.
+        NotACall: If the expression is no call, or has arguments other than named plain values.
     """
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise NotWritten("something else than a call of a tool")
+        raise NotACall("something else than a call of a tool")
     names = [argument.arg for argument in call.keywords]
     if call.args or None in names:
-        raise NotWritten("an argument without its name")
+        raise NotACall("an argument without its name")
     if len(set(names)) < len(names):
-        raise NotWritten("an argument twice")
-    arguments = {argument.arg: _value_of(argument.value) for argument in call.keywords}
+        raise NotACall("an argument twice")
+    arguments = {argument.arg: _read_value(argument.value) for argument in call.keywords}
     return json.dumps({"name": call.func.id, "arguments": arguments})
 
 
-def _value_of(node: ast.expr) -> Any:
-    """A plain value: text, number, True, False, None, a list or a dict of them.
+def _read_value(node: ast.expr) -> Any:
+    """Return a plain value: text, number, bool, None, or a list or dict of them.
 
     Raises:
-        NotWritten: it is something else.
+        NotACall: If the expression is anything else.
     """
     match node:
         case ast.Constant(value=str() | int() | None as value):  # also True and False
@@ -107,14 +108,14 @@ def _value_of(node: ast.expr) -> Any:
         ):
             return -value
         case ast.List(elts=elements):
-            return [_value_of(each) for each in elements]
+            return [_read_value(each) for each in elements]
         case ast.Dict(keys=keys, values=values):
-            return dict(zip(_texts(keys), map(_value_of, values), strict=True))
-    raise NotWritten("an argument that is no plain value")
+            return dict(zip(_read_keys(keys), map(_read_value, values), strict=True))
+    raise NotACall("an argument that is no plain value")
 
 
-def _texts(keys: Sequence[ast.expr | None]) -> Iterator[str]:
+def _read_keys(keys: Sequence[ast.expr | None]) -> Iterator[str]:
     for key in keys:
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-            raise NotWritten("a dict with a key that is no text")
+            raise NotACall("a dict with a key that is no text")
         yield key.value

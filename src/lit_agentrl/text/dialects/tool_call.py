@@ -1,8 +1,9 @@
-"""``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, as Hermes and Qwen models write it; thinking before it.
+"""The grammar ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` of Hermes and Qwen models.
 
-A reply is one call, or several.  The JSON is read strictly and checked by the tool's schema.  The first call that is
-malformed, of no known tool or with wrong arguments ends the reply: it and what follows play nothing, it is charged
-once and answered by a message that names the fault.  A missing think block is accepted and recorded.
+Thinking may precede the calls.  A reply holds one call or several.  The JSON is read strictly and checked against the
+tool's schema.  The first call that is malformed, of an unknown tool or with wrong arguments ends the reply: that call
+and the rest are not played, the reply is charged once and answered by a message that names the error.  A missing
+think block is accepted and recorded.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from lit_agentrl.text.dialects.blocks import (
     Block,
     NoStop,
     Tag,
-    read_played,
-    think_first,
+    read_calls,
+    write_think_lines,
 )
 
 if TYPE_CHECKING:
@@ -37,15 +38,15 @@ _NO_CALL = {
 
 @dataclass(frozen=True)
 class ToolCalls:
-    """The grammar of models that were taught to call tools; for games whose actions are tools.
+    """The grammar of models trained to call tools; for games whose actions are tools.
 
     Args:
-        parallel: whether a reply may hold several calls, as many as ``env.max_actions_per_turn``; it then ends where
-            the model ends it, and not at the first call.
-        in_template: whether the tokenizer's chat template tells of the tools and of the form, as the model was taught.
+        parallel: Whether a reply may hold several calls, up to ``env.max_actions_per_turn``.  It then ends where the
+            model ends it, not at the first call.
+        in_template: Whether the tokenizer's chat template lists the tools and the form, as the model was taught.
 
     Raises:
-        ValueError: one of them is neither true nor false.
+        ValueError: If an argument is neither true nor false.
     """
 
     parallel: bool = False
@@ -59,7 +60,7 @@ class ToolCalls:
 
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
         """See `Dialect`."""
-        lines, many = think_first(think), self.parallel and max_actions > 1
+        lines, many = write_think_lines(think), self.parallel and max_actions > 1
         each = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
         if self.in_template:
             return "\n".join([*lines, f"{each} of the tools."])
@@ -75,17 +76,17 @@ class ToolCalls:
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
         """See `Dialect`."""
-        found = TAG.look(text, think=think)
-        looked_at = found.answers[-1:] if self.parallel else found.answers
-        if problem := TAG.problem(looked_at):
-            return Reply(False, (), problem, found.think, found.has_think, False, _NO_CALL[problem])
-        bodies = [text[block.body_start : block.body_end] for block in found.answers]
-        played, problem, complaint = read_played(*bodies, tools=actions.tools)
+        parts = TAG.find_parts(text, think=think)
+        looked_at = parts.answers[-1:] if self.parallel else parts.answers
+        if problem := TAG.find_problem(looked_at):
+            return Reply(False, (), problem, parts.think, parts.has_think, False, _NO_CALL[problem])
+        bodies = [text[block.body_start : block.body_end] for block in parts.answers]
+        played, problem, complaint = read_calls(*bodies, tools=actions.tools)
         if problem:
             is_json = problem != "malformed_call"
-            return Reply(False, played, problem, found.think, found.has_think, is_json, complaint)
-        problem = "no_think" if think and not found.has_think else ""
-        return Reply(True, played, problem, found.think, found.has_think)
+            return Reply(False, played, problem, parts.think, parts.has_think, is_json, complaint)
+        problem = "no_think" if think and not parts.has_think else ""
+        return Reply(True, played, problem, parts.think, parts.has_think)
 
     def rejected(self, action: str) -> tuple[str, str]:
         """See `Dialect`."""
@@ -96,7 +97,7 @@ class ToolCalls:
         return TAG.spans(text, in_think=in_think)
 
     def stop(self, tokenizer: PreTrainedTokenizerBase) -> Stop:
-        """At ``</tool_call>``; with ``parallel`` where the model ends."""
+        """Return the rule that stops at ``</tool_call>``; with ``parallel`` the model ends the reply."""
         return NoStop() if self.parallel else TAG.stop(tokenizer)
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:

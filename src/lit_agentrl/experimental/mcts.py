@@ -173,7 +173,7 @@ class Mcts(Refill):
     played to its end; all its turns become nodes, and its score counts in all of them.  What cannot be expanded any
     more is not visited again, and a group of which nothing can goes on from the opening.  ``rollout.members`` is the
     number of simulations, which is that of leaves.  Groups are refilled as by `Refill`.
-    `lit_agentrl.rollout.siblings` makes step pairs and values of what was played.
+    `lit_agentrl.experimental.siblings` makes step pairs and values of what was played.
 
     Args:
         constant: c of UCT.

@@ -12,13 +12,13 @@ import torch
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.episode import EndReason, Episode, Source
+from lit_agentrl.experimental import replay
+from lit_agentrl.experimental.replay import Replay
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures import replay
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.structures.replay import Replay
 from tests.rollout.test_collector import LOSE, WIN, Player
 
 

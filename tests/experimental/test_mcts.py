@@ -15,11 +15,11 @@ import torch
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.experimental.mcts import Mcts, Node, Search
+from lit_agentrl.experimental.siblings import siblings, step_pairs, turn_values
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import pack, trajectory_id
-from lit_agentrl.rollout.siblings import siblings, step_pairs, turn_values
 from lit_agentrl.rollout.structures.base import SoFar
-from lit_agentrl.rollout.structures.mcts import Mcts, Node, Search
 from lit_agentrl.update.scoring import turn_values as critic_values
 from tests.rollout.test_branching import PLAYED, group, play, told
 
@@ -149,6 +149,7 @@ def test_a_search_whose_values_are_a_critics() -> None:
     assert [child.scores for child in growth._root.children] == [[2.0], [3.0, -8.0]]
 
 
+@pytest.mark.slow
 def test_values_are_those_before_the_first_token_of_each_turn() -> None:
     episode = max(FOUND(), key=lambda each: len(each.turns))
     rows = pack([episode]).tensors()

@@ -12,12 +12,12 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.experimental.experience import Experience
+from lit_agentrl.experimental.lessons import Operation, changed, cleaned, read
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
-from lit_agentrl.rollout.lessons import Operation, changed, cleaned, read
 from lit_agentrl.rollout.questions import Asked, Question, ask
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.experience import Experience
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
@@ -89,7 +89,10 @@ def test_an_item_is_one_line_that_speaks_for_nobody() -> None:
     special = {*chat.tokenizer.all_special_ids, *chat.end_of_turn_ids} - {chat.tokenizer.unk_token_id}
 
     def markers(lessons: str) -> int:
-        return sum(token in special for token in chat.opening(plain.opening(**given, lessons=lessons)).tokens)
+        return sum(
+            token in special
+            for token in chat.render_opening(plain.write_opening(**given, lessons=lessons)).tokens
+        )
 
     assert markers(f"G0: {item}") == markers(HOSTILE) == markers("")
     structure = Experience(max_chars=50)
@@ -177,10 +180,11 @@ def test_an_engine_answers_more_questions_than_it_holds() -> None:
     asked = ask(engine, chat, [Question("hi", k) for k in range(5)], SamplingParams())
     assert [text.split() for text in asked.texts] == [["go", str(k)] for k in range(5)]
     assert asked.num_written > 0 and asked.num_read == 5 * len(
-        chat.opening([{"role": "user", "content": "hi"}]).tokens
+        chat.render_opening([{"role": "user", "content": "hi"}]).tokens
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

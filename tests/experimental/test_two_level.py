@@ -10,13 +10,13 @@ import torch
 from lit_agentrl.batch import LEFT_OUT, StepBatch, TrajectoryBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import EndReason, Segment
+from lit_agentrl.experimental.two_level import TwoLevel
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.structures.two_level import TwoLevel
 from lit_agentrl.text.prompts import Prompt
 from tests.entry.test_structure import built
 from tests.rl.ragged import fresh
@@ -123,6 +123,7 @@ def test_of_recorded_episodes_a_level_is_left_out_as_well() -> None:
     assert rows is not None and torch.equal(recorded.columns[LEFT_OUT], rows.is_plan_BT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["reinforce", "ppo"])
 def test_tokens_that_are_left_out_weigh_nothing(algo: str) -> None:
     """Trajectories of which all is left out are as if they were not there; advantages see them."""
@@ -142,13 +143,14 @@ def test_tokens_that_are_left_out_weigh_nothing(algo: str) -> None:
 
 
 def test_words_for_instruction_tuned_models() -> None:
-    told = Prompt("full").following(
+    told = Prompt("full").write_next(
         observation="P", reward=0.0, complaint="", turns_left=1, actions_left=1, plan=True
     )
     assert told.endswith("this reply is no turn.")
     assert Prompt("full").after_plan(observation="P", turns_left=1, actions_left=1) == "Now follow your plan."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.episode import Source
-from lit_agentrl.rollout.structures.memory import Memory
+from lit_agentrl.experimental.memory import Memory
 from lit_agentrl.rollout.structures.refill import Refill
 from tests.entry.test_structure import built
+from tests.experimental.test_replay import assert_equal, collector, step
 from tests.rollout.test_collector import LOSE, WIN
-from tests.rollout.test_replay import assert_equal, collector, step
 
 
 def played(structure: Refill, iterations: int, first: int = 0) -> list[tuple[object, dict[str, float]]]:
@@ -44,7 +44,7 @@ def test_it_outlasts_a_restart_and_without_rows_is_refill() -> None:
 
 
 def test_every_rank_keeps_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lit_agentrl.rollout.structures import memory
+    from lit_agentrl.experimental import memory
 
     structure = Memory(iterations=1)
     seen: list[object] = []
@@ -54,6 +54,7 @@ def test_every_rank_keeps_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids == [(0, 0), (0, 1)] and len(seen) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

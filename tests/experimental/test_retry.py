@@ -12,13 +12,13 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.experimental.retry import Retry
 from lit_agentrl.rewards.shaping.tries import Tries
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.structures.retry import Retry
 from tests.entry.test_structure import built
 from tests.rollout.conftest import Count, reply
 from tests.rollout.test_collector import WIN, Player
@@ -95,6 +95,7 @@ def test_points_of_tries(answers: tuple[str, ...], success: bool, points: float)
     assert row[:-1] == [0.0] * (len(answers) - 1) and row[-1] == pytest.approx(points, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import foretell
-from lit_agentrl.engines.opponent import OpponentEngine
+from lit_agentrl.experimental.opponent import OpponentEngine
 from lit_agentrl.models.lora import LoRA, adapters_off
 from tests.conftest import tiny_network, tiny_policy
 from tests.engines.test_native import PREFIXES, Never
@@ -129,6 +129,7 @@ def test_the_policy_plays_as_it_would_alone_and_equal_requests_give_equal_bits()
     )
 
 
+@pytest.mark.slow
 def test_with_adapters_the_reference_is_the_base() -> None:
     pytest.importorskip("peft")
     policy = tiny_policy()

@@ -154,17 +154,17 @@ def markers(family: str, tokens: list[int], segments: list[int]) -> list[tuple[i
 def prompts(chat: ChatRenderer, context: Context, texts: list[str], style: str, reply: list[int]) -> list:
     """Every prompt of an episode in which these are what the game says, its name, rules and actions included."""
     opening = partial(
-        Prompt(style).opening, name=f"game {texts[0].replace(chr(10), ' ')}".splitlines()[0], rules=texts[1],
+        Prompt(style).write_opening, name=f"game {texts[0].replace(chr(10), ' ')}".splitlines()[0], rules=texts[1],
         actions=Actions("text"), observation=texts[2], max_turns=9, max_actions=9, max_actions_per_turn=1,
     )  # fmt: skip
-    past = Past(opening, [], [""], [chat.opening(opening())])
+    past = Past(opening, [], [""], [chat.render_opening(opening())])
     found = [context.prompt(past, chat)]
     for text in texts[3:]:
         past.turns = [
             *past.turns, Turn(text, [], [], reply_tokens=reply, reply_text=text, actions=[text], message=text)
         ]  # fmt: skip
         past.messages.append(text)
-        past.pieces.append(chat.following(text, last_reply=reply))
+        past.pieces.append(chat.render_next(text, last_reply=reply))
         found.append(context.prompt(past, chat))
     return found
 
@@ -211,7 +211,7 @@ def test_a_reply_that_is_carried_as_text_holds_none(family: str, text: str) -> N
 )
 def test_what_is_encoded_as_text_reads_the_same(family: str, marker: str) -> None:
     chat = chat_of(family)
-    prefix = chat.following(f"Up {marker} Up", last_reply=[])
+    prefix = chat.render_next(f"Up {marker} Up", last_reply=[])
     assert f"Up {marker} Up" in chat.decode(prefix.tokens) and not prefix.broken
     seen = [t for t, s in zip(prefix.tokens, prefix.segments, strict=True) if s == Segment.OBSERVATION]
     assert f"Up {marker} Up" in chat.decode(seen)
@@ -232,7 +232,10 @@ def test_what_cannot_be_text_is_broken_up_and_counted(
     family: str, text: str, broken: int, shown: str
 ) -> None:
     chat = chat_of(family)
-    for prefix in (chat.opening([{"role": "user", "content": text}]), chat.following(text, last_reply=[])):
+    for prefix in (
+        chat.render_opening([{"role": "user", "content": text}]),
+        chat.render_next(text, last_reply=[]),
+    ):
         assert prefix.broken == broken
         assert shown.replace(" ", "") in chat.decode(prefix.tokens).replace(" ", "")
 
@@ -249,7 +252,7 @@ def test_ordinary_text_has_the_tokens_of_the_rendering(family: str, texts: list[
     chat = chat_of(family)
     messages = [{"role": "system", "content": texts[0]}, {"role": "user", "content": texts[1]}]
     text = chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    prefix = chat.opening(messages)
+    prefix = chat.render_opening(messages)
     assert prefix.tokens == chat.tokenizer(text, add_special_tokens=False)["input_ids"] and not prefix.broken
 
 
@@ -262,7 +265,7 @@ def test_a_marker_in_one_message_leaves_the_other_as_it_is(family: str, text: st
     if family in ("mistral", "plain"):  # a stretch by itself begins with a space; one stretch holds both
         return
     found = [
-        chat.opening([{"role": "system", "content": text}, {"role": "user", "content": user}])
+        chat.render_opening([{"role": "system", "content": text}, {"role": "user", "content": user}])
         for user in ("u", "</s><|im_end|><|end|><｜user｜>")
     ]
     first = [
@@ -279,14 +282,14 @@ def test_tags_that_the_template_writes_stay_tokens() -> None:
     think = chat.tokenizer.convert_tokens_to_ids("<think>")
     assert (
         chat.forced_think
-        and think in chat.opening([{"role": "user", "content": "Think inside <think>"}]).tokens[:-2]
+        and think in chat.render_opening([{"role": "user", "content": "Think inside <think>"}]).tokens[:-2]
     )
     assert think in ChatRenderer(chat.tokenizer, dialect=ToolCalls()).encode("<think>")
 
 
 def test_a_renderer_that_was_sent_to_another_process_still_holds() -> None:
     chat = pickle.loads(pickle.dumps(chat_of("byte_level")))
-    chat.following("<|im_end|>", last_reply=[])
+    chat.render_next("<|im_end|>", last_reply=[])
     again = pickle.loads(pickle.dumps(chat))
     assert again.encode("<|im_end|>") == chat_of("byte_level").encode("<|im_end|>")
     assert len(again.encode("<|im_end|>")) > 1

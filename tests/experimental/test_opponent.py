@@ -16,21 +16,20 @@ from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import ALONE, describe_engine
-from lit_agentrl.engines.opponent import OpponentEngine
 from lit_agentrl.episode import Episode, Source
+from lit_agentrl.experimental.opponent import Opponent, OpponentEngine
 from lit_agentrl.facts import PLAYS_REFERENCE
 from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.structures.opponent import Opponent
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.rollout.workers.inline import Inline
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer
-from tests.engines.test_opponent import two
 from tests.entry.test_structure import built
+from tests.experimental.test_opponent_engine import two
 from tests.rollout.test_collector import LOSE, WIN, collect
 
 PROMPTS = StepBatch(0, seed_P=[7, 8], task_P=[0, 0], group_P=[0, 1])
@@ -73,6 +72,7 @@ def test_further_waves_have_opponents_too() -> None:
     assert batch.num_kept_groups >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -115,6 +115,7 @@ def replies(episodes: list[Episode]) -> dict[int, list[list[int]]]:
     return {e.member: [turn.reply_tokens.tolist() for turn in e.turns] for e in episodes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [None, 1])
 def test_episodes_of_opponents_are_those_of_the_reference_whatever_the_policy_is(share: int | None) -> None:
     policy, reference = two()

@@ -10,21 +10,21 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects, rank
-from lit_agentrl.facts import IN_ORDER, LESSONS
-from lit_agentrl.requirements import Requirement
-from lit_agentrl.rollout import lessons
-from lit_agentrl.rollout.lessons import Operation
-from lit_agentrl.rollout.questions import Question
-from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, by_group
-from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.structures.wording import (
+from lit_agentrl.experimental import lessons
+from lit_agentrl.experimental.lessons import (
+    Operation,
     for_lessons,
     for_one_list,
     for_operations,
     for_summary,
     listed,
 )
+from lit_agentrl.facts import IN_ORDER, LESSONS
+from lit_agentrl.requirements import Requirement
+from lit_agentrl.rollout.questions import Question
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.refill import Refill
 
 _DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "merged", "dropped": "dropped"}
 

@@ -13,18 +13,18 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.structure import check_trained
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Source
+from lit_agentrl.experimental.hint import Hint
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.hints import beginning
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
-from lit_agentrl.rollout.structures.hint import Hint
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.prompts import Prompt
 from tests.entry.test_structure import built
+from tests.experimental.test_replay import assert_equal
 from tests.rollout.conftest import Count
 from tests.rollout.test_collector import LOSE, WIN, Player
-from tests.rollout.test_replay import assert_equal
 
 
 class Solved(Count):
@@ -73,7 +73,7 @@ def test_a_hint_stands_at_the_end_of_the_opening() -> None:
         "max_actions": 8, "max_actions_per_turn": 3,
     }  # fmt: skip
     for style in ("compact", "full"):
-        plain, told = (Prompt(style).opening(**given, hint=hint) for hint in ("", "Up || Up"))  # type: ignore[arg-type]
+        plain, told = (Prompt(style).write_opening(**given, hint=hint) for hint in ("", "Up || Up"))  # type: ignore[arg-type]
         assert told[:-1] == plain[:-1] and told[-1]["content"].startswith(plain[-1]["content"] + "\n")
         assert told[-1]["content"].endswith("Up || Up")
 
@@ -135,6 +135,7 @@ def test_shares_that_do_not_grow(shares: Any) -> None:
         Hint(shares=shares)
 
 
+@pytest.mark.slow
 def test_a_game_that_knows_no_solution_is_refused() -> None:
     games = built().games
     check_trained(Hint(), games)  # the bandit knows its better arm

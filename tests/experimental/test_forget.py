@@ -12,13 +12,13 @@ import torch
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
+from lit_agentrl.experimental.forget import Forget
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Trial
-from lit_agentrl.rollout.structures.forget import Forget
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.update.trial import complement_sum, unlearnt
 from tests.conftest import tiny_network
@@ -107,6 +107,7 @@ def test_the_policy_is_moved_where_the_entropy_of_three_iterations_is_low() -> N
     assert again.state_dict() == structure.state_dict() == {"entropies": pytest.approx([0.2] * 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

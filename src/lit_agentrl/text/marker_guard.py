@@ -1,0 +1,231 @@
+"""Encode external text (games, tools, users, data) as plain text, whatever markers it spells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+STAND_IN = "\ue000"  # a private-use character: templates neither write nor trim it
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Messages that are safe to render: their text cannot be mistaken for template markers.
+
+    Attributes:
+        messages: The messages; if one spells a marker, stand-ins replace the contents of all.
+        contents: The content behind each stand-in.
+        broken: Number of plain-text markers that a space broke up.
+    """
+
+    messages: list[dict[str, str]]
+    contents: dict[str, str] = field(default_factory=dict)
+    broken: int = 0
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids, their start positions in the text, and the number of broken markers."""
+
+    tokens: list[int]
+    starts: list[int]
+    broken: int = 0
+
+
+class MarkerGuard:
+    """Keeps the text of messages apart from the markers of the chat template.
+
+    A message may spell the markers that end it and begin a reply of the policy
+    (``<|im_end|><|im_start|>assistant``).  Such a marker is encoded as plain characters.  If the tokenizer has no
+    other encoding of it (the vocabulary holds it as a word, or the template's markers are plain text), a space breaks
+    it up, and this is counted.  A message without markers gets its usual tokens.
+
+    Markers are the special tokens, other added tokens that the template writes, and plain text that it writes.  A
+    single character, or a word of letters and digits, is never a marker.
+
+    ``sanitize_control_tokens`` of transformers does not give token positions, and refuses what it cannot encode.
+
+    Args:
+        tokenizer: A tokenizer with a `tokenizers` backend.
+        around: The texts that the template writes before, between and after messages.
+        spared: A reply of the dialect.  Instructions quote its tags, so these are not markers even if the template
+            writes them.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, around: Sequence[str], *, spared: str) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder.values()
+        special = {token.content for token in added if token.special} | set(tokenizer.all_special_tokens)
+        written = {
+            token.content
+            for token in added
+            if token.content not in spared
+            and not token.content.isalnum()
+            and any(token.content in text for text in around)
+        }
+        self._tokens = frozenset(token for token in special | written if len(token.strip()) > 1)
+        self._token = _match_any(self._tokens)
+        self._word = _match_any(
+            {word for word in _find_plain_markers(around, self._token) if word not in spared}
+        )
+        self._unknown = tokenizer.unk_token_id  # unknown words get this id as well
+        ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._tokens}
+        self._ids = ids - {None, self._unknown}
+
+    def guard(self, messages: Sequence[Mapping[str, str]]) -> Guarded:
+        """Return messages that are safe to render in place of these."""
+        broken, safe = 0, []
+        for message in messages:
+            content, times = self._break_up_words(message["content"])
+            broken += times
+            safe.append({**message, "content": content})
+            if "tools" in message:  # the template renders tools itself, so no stand-in can replace them
+                tools, times = self._break_up_tools(json.loads(message["tools"]))
+                safe[-1]["tools"] = json.dumps(tools, ensure_ascii=False)
+                broken += times
+        if not any(self._has_marker(message["content"]) for message in safe):
+            return Guarded(safe, broken=broken)
+        contents: dict[str, str] = {}
+        for number, message in enumerate(safe):
+            core, stand_in = message["content"].strip(), chr(ord(STAND_IN) + number)
+            if core:  # white space around it stays, since templates and tokenizers trim
+                contents[stand_in] = core
+                message["content"] = message["content"].replace(core, stand_in, 1)
+        return Guarded(safe, contents, broken)
+
+    def encode(self, text: str, contents: Mapping[str, str]) -> Encoded:
+        """Return the tokens of a rendered text, with contents in place of their stand-ins.
+
+        Token starts are positions in the given text; tokens of a content start at its stand-in.
+        """
+        # call the backend directly: the wrapper of transformers doubles the cost
+        encoding = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        ids, spans = encoding.ids, encoding.offsets
+        if not contents:
+            return Encoded(ids, [start for start, _ in spans])
+        tokens: list[int] = []
+        starts: list[int] = []
+        first = begin = broken = 0
+        # the tokenizer encodes the text between two template markers separately anyhow
+        for k in [*(k for k, token in enumerate(ids) if token in self._ids), len(ids)]:
+            end = spans[k][0] if k < len(ids) else len(text)
+            stretch = text[begin:end]
+            if any(stand_in in stretch for stand_in in contents):
+                found = self._encode_as_text(stretch, contents)
+                tokens += found.tokens
+                starts += [begin + start for start in found.starts]
+                broken += found.broken
+                first = k
+            tokens += ids[first : k + 1]
+            starts += [start for start, _ in spans[first : k + 1]]
+            first, begin = k + 1, spans[k][1] if k < len(ids) else end
+        return Encoded(tokens, starts, broken)
+
+    def _break_up_words(self, content: str) -> tuple[str, int]:
+        """Insert a space into each plain-text marker of a content; return the number too."""
+        if not self._word.search(content):
+            return content, 0
+        # look ahead, since markers may overlap
+        return re.subn(f"(?=(?:{self._word.pattern}))(.)", r"\1 ", content, flags=re.DOTALL)
+
+    def _break_up_tools(self, part: Any) -> tuple[Any, int]:
+        """Insert a space into each marker that tools spell; return the number too."""
+        if isinstance(part, str):
+            text, words = self._break_up_words(part)
+            text, tokens = re.subn(f"(?=(?:{self._token.pattern}))(.)", r"\1 ", text, flags=re.DOTALL)
+            if self._has_marker(text):
+                raise ValueError(f"a tool spells a marker of the template ({part[:40]!r}); rename it")
+            return text, words + tokens
+        if isinstance(part, dict):
+            pairs = [(self._break_up_tools(key), self._break_up_tools(value)) for key, value in part.items()]
+            return {key[0]: value[0] for key, value in pairs}, sum(key[1] + value[1] for key, value in pairs)
+        if isinstance(part, list):
+            found = [self._break_up_tools(each) for each in part]
+            return [each for each, _ in found], sum(times for _, times in found)
+        return part, 0
+
+    def _has_marker(self, content: str) -> bool:
+        if self._token.search(content):
+            return True
+        normalizer = self._tokenizer.backend_tokenizer.normalizer  # may turn look-alikes into a marker
+        return normalizer is not None and bool(self._token.search(normalizer.normalize_str(content)))
+
+    def _encode_as_text(self, stretch: str, contents: Mapping[str, str]) -> Encoded:
+        """Return the tokens of a text without template markers, with contents in place of stand-ins."""
+        parts = [contents.get(char, char) for char in stretch]
+        text = "".join(parts)
+        places = [*(at for at, part in enumerate(parts) for _ in part), len(parts)]
+        backend, unknown = _make_text_only_backend(self._tokenizer, self._tokens), self._tokenizer.unk_token
+        broken = 0
+        for attempt in count():
+            encoding = backend.encode(text, add_special_tokens=False)
+            bad = [
+                (start, end)
+                for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+                if token in self._ids or (token == self._unknown and text[start:end] == unknown)
+            ]
+            if not bad:
+                break
+            broken += len(bad)
+            text, places = _break_up(text, places, bad, is_stubborn=attempt > 0)
+        return Encoded(encoding.ids, [places[start] for start, _ in encoding.offsets], broken)
+
+
+def _break_up(
+    text: str, places: Sequence[int], spans: Sequence[tuple[int, int]], *, is_stubborn: bool
+) -> tuple[str, list[int]]:
+    """Insert a space into each span, or replace a stubborn span by a space.
+
+    Returns:
+        The text, and the position that each of its characters had before.
+    """
+    parts: list[str] = []
+    new_places: list[int] = []
+    done = 0
+    for start, end in spans:
+        cut = start if is_stubborn else (start + end + 1) // 2
+        parts += [text[done:cut], " "]
+        new_places += [*places[done:cut], places[start]]
+        done = end if is_stubborn else cut
+    return "".join([*parts, text[done:]]), [*new_places, *places[done:]]
+
+
+def _find_plain_markers(around: Sequence[str], token: re.Pattern[str]) -> set[str]:
+    """Return the plain-text markers that a template writes."""
+    markers = set()
+    for text in around:
+        parts = token.split(text)
+        for part in parts:
+            word = part.strip()
+            if not any(char.isalnum() for char in word):
+                continue
+            if not word.isalnum():
+                markers.add(word)
+            elif len(parts) == 1 and part[:1].isspace() and part[-1:].isspace():
+                markers.add(part)  # a word with its white space; the word alone is ordinary text
+    return markers
+
+
+def _match_any(texts: Collection[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(texts, key=lambda text: (-len(text), text)))) or "(?!)")
+
+
+@lru_cache(maxsize=8)
+def _make_text_only_backend(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str]) -> Tokenizer:
+    """Return a cached copy of the backend that encodes these tokens as text."""
+    plan = json.loads(tokenizer.backend_tokenizer.to_str())
+    for added in plan["added_tokens"]:
+        added["special"] = added["special"] or added["content"] in tokens
+    copy = Tokenizer.from_str(json.dumps(plan))
+    copy.encode_special_tokens = True
+    return copy

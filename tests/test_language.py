@@ -1,0 +1,210 @@
+"""Check the names and docstrings of the source for plain English.
+
+``python tests/test_language.py src/lit_agentrl/rl`` lists what a file or folder breaks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "lit_agentrl"
+WORDS = yaml.safe_load((ROOT / "tests" / "language.yaml").read_text(encoding="utf-8"))
+VERBS = frozenset(WORDS["verbs"].split())
+MAX_WORDS = 15
+PREFIXES = frozenset(WORDS["prefixes"].split())
+FRAMEWORK = frozenset(WORDS["framework"].split())
+INVERTED = frozenset(WORDS["inverted"].split())
+# the interfaces of docs/extend.md, whose methods code of users names
+CONTRACTS = ("envs/base.py", "text/dialects/base.py", "text/context.py", "engines/base.py")
+# rooms that a reader has not been through yet
+UNREAD: tuple[str, ...] = (
+    "__main__.py",
+    "actions.py",
+    "api.py",
+    "batch.py",
+    "build",
+    "callbacks",
+    "checks.py",
+    "cli",
+    "config",
+    "data",
+    "distributed.py",
+    "engines",
+    "envs",
+    "episode.py",
+    "evaluate",
+    "experimental",
+    "files.py",
+    "judging.py",
+    "loggers",
+    "models",
+    "modules",
+    "monitor",
+    "offline",
+    "paths.py",
+    "renamed.py",
+    "report",
+    "rewards",
+    "rl",
+    "rollout",
+    "runs",
+    "schemas.py",
+    "screen.py",
+    "seeds.py",
+    "strategies",
+    "update",
+)
+
+
+def find_sources(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+
+
+def list_part_names() -> frozenset[str]:
+    """Return the names that configs and the public interfaces give: they are nouns of the field."""
+    targets = set()
+    for file in (ROOT / "conf").rglob("*.yaml"):
+        targets |= set(re.findall(r"lit_agentrl\.[\w.]*\.(\w+)", file.read_text(encoding="utf-8")))
+    for contract in CONTRACTS:
+        tree = ast.parse((SOURCE / contract).read_text(encoding="utf-8"))
+        targets |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return frozenset(targets)
+
+
+PARTS = list_part_names()
+
+
+def split_name(name: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)]
+
+
+def check_first_line(node: ast.AST, is_function: bool) -> Iterator[str]:
+    text = ast.get_docstring(node)  # type: ignore[arg-type]
+    if not text:
+        return
+    line = text.splitlines()[0]
+    words = line.split()
+    first = words[0].strip("`,.:;")
+    if len(words) > MAX_WORDS:
+        yield f"first line has {len(words)} words, at most {MAX_WORDS}: {line!r}"
+    if not line.rstrip().endswith((".", "?", ":")):
+        yield f"first line does not end its sentence: {line!r}"
+    if is_function and first.lower() not in VERBS:
+        yield f"first line does not begin with a verb (Return, Compute, …): {line!r}"
+    elif first in INVERTED:
+        yield f"first line begins with {first!r}: {line!r}"
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("property" in ast.unparse(each) for each in node.decorator_list)
+
+
+def check_function_name(node: ast.FunctionDef | ast.AsyncFunctionDef, is_public_maths: bool) -> Iterator[str]:
+    if node.name.startswith("__") or is_property(node) or node.name in PARTS | FRAMEWORK:
+        return
+    if any(
+        name in ast.unparse(each)
+        for each in node.decorator_list
+        for name in ("overload", "setter", "override")
+    ):
+        return
+    if is_public_maths and not node.name.startswith("_"):
+        return
+    words = split_name(node.name)
+    if words and words[0] not in VERBS | PREFIXES:
+        yield f"function {node.name} does not begin with a verb"
+
+
+def find_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def find_texts(file: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings and comments with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+    with tokenize.open(file) as stream:
+        for token in tokenize.generate_tokens(stream.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+def check_file(file: Path) -> list[str]:
+    """Return one line for each name and sentence that breaks a rule."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    is_maths = (SOURCE / "rl") in file.parents
+    found: list[tuple[int, str]] = [(1, line) for line in check_first_line(tree, is_function=False)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found += [(node.lineno, line) for line in check_first_line(node, is_function=False)]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_noun = is_property(node) or (is_maths and not node.name.startswith("_"))
+            found += [(node.lineno, line) for line in check_first_line(node, is_function=not is_noun)]
+            found += [(node.lineno, line) for line in check_function_name(node, is_maths)]
+    for number, name in find_names(tree):
+        for word in split_name(name):
+            if word in WORDS["banned_in_names"] and name not in PARTS:
+                found.append((number, f"name {name}: instead of {word!r}, {WORDS['banned_in_names'][word]}"))
+    for number, text in find_texts(file, tree):
+        for phrase, plain in WORDS["banned_in_text"].items():
+            if re.search(rf"\b{re.escape(phrase)}\b", text, re.IGNORECASE):
+                found.append((number, f"instead of {phrase!r}, write {plain!r}"))
+    return [f"{file.relative_to(ROOT)}:{number}: {line}" for number, line in sorted(found)]
+
+
+def list_rooms() -> list[str]:
+    return sorted(
+        each.name for each in SOURCE.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()
+    )
+
+
+@pytest.mark.parametrize("room", [room for room in list_rooms() if room not in UNREAD])
+def test_names_and_sentences_are_plain(room: str) -> None:
+    broken = [line for file in find_sources(SOURCE / room) for line in check_file(file)]
+    assert not broken, "\n".join(broken)
+
+
+def test_every_unread_room_exists() -> None:
+    assert set(UNREAD) <= set(list_rooms())
+
+
+def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    file = tmp_path / "odd.py"
+    file.write_text('"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    spread = 1\n')
+    assert [line.split(": ", 1)[1].split(":")[0] for line in check_file(file)] == [
+        "first line begins with 'What'",
+        "first line does not begin with a verb (Return, Compute, …)",
+        "first line does not end its sentence",
+        "function told does not begin with a verb",
+        "instead of 'lest', write 'so that … not'",
+        "name told",
+        "name spread",
+    ]
+
+
+if __name__ == "__main__":
+    lines = [
+        line
+        for place in sys.argv[1:]
+        for file in find_sources(Path(place).resolve())
+        for line in check_file(file)
+    ]
+    print("\n".join(lines))
+    print(f"{len(lines)} in {', '.join(sys.argv[1:])}")
