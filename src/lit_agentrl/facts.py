@@ -56,6 +56,25 @@ READS_OPPONENT = Fact(
     "algo=xpo or algo=nash_md",
     "algo",
 )
+TRAINS_POLICY = Fact(
+    "trains policy", "an algorithm that trains a policy by log-probs", "algo=grpo or algo=sft", "algo"
+)
+TRAINS_SCORES = Fact(
+    "trains scores",
+    "an algorithm that trains a reward model",
+    "algo=bradley_terry or algo=process_reward",
+    "algo",
+)
+READS_STEP_LABELS = Fact(
+    "reads step labels",
+    "an algorithm that reads a label of every turn",
+    "algo=process_reward algo/label=so_far",
+    "algo",
+)
+LEARNS_COSTS = Fact("learns costs", "an algorithm that learns what costs", "algo=cost_model", "algo")
+LEARNS_REFERRED = Fact(
+    "learns referred", "an algorithm that scores an answer beside a reference", "algo=polar", "algo"
+)
 READS_COSTS = Fact(
     "reads costs", "an algorithm that reads costs", "algo=safe_rlhf or algo/cost=lagrange", "algo"
 )
@@ -125,7 +144,25 @@ POLICY_ALONE = Fact(
 HELD_REFERENCE = Fact(
     "held reference", "a reference that is read in every update", "data.cache_reference=false", "data"
 )
+RECORDED = Fact(
+    "recorded", "recorded episodes", "data=pairs data.path=FOLDER, of lit-agentrl collect", "data"
+)
+HELD_OUT = Fact("held out", "recorded episodes that are held out to judge it", "data.held_out=0.2", "data")
+COST_SCORES = Fact("cost scores", "episodes that are ranked by what they cost", "data.score=cost", "data")
+REFERRED = Fact("referred", "answers that are read behind a reference", "data=referred", "data")
+NO_IMITATION = Fact("no imitation", "rows that advantages alone teach", "data=rollouts", "data")
 PLAYED = Fact("played", "episodes that are played in training", "data=rollouts", "data")
+
+# ---------------------------------------------------------------------- env
+STATE_KEYS = Fact(
+    "state keys", "a game that names its states (state_key)", "a game that does, such as env=sokoban", "env"
+)
+COSTS = Fact(
+    "costs",
+    "a game whose steps tell info['cost']",
+    "a game that tells some, such as env=frozen_lake env.game.thin_share=0.3, or reward=cost",
+    "env",
+)
 
 # ---------------------------------------------------------------------- engine
 FORK = Fact("fork", "an engine that can fork episodes", "engine=native", "engine")

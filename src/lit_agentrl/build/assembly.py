@@ -39,6 +39,7 @@ from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.modules.reward import RewardModule
+from lit_agentrl.requirements import Part
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -101,13 +102,14 @@ def build(
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
+    others = match_run(cfg, parts)  # again: a launcher may have started more processes than the options say
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_engine(cfg, parts, policy),
+        engine=_engine(cfg, parts, policy, others),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), needs=parts.algorithm.needs)
+    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=others)
     parts.worker.check(rules)
     found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
     recorded, beside = (None, found) if parts.plays else (found, None)
@@ -162,12 +164,10 @@ def build(
     )  # fmt: skip
 
 
-def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engine]:
+def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]) -> Callable[..., Engine]:
     """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
     require_positions(policy.network, cfg.rollout.max_context_tokens)
     make = engine_of(cfg)
-    # once more: a launcher may have started more processes than the options say
-    others = match_run(cfg, parts)
     reach(make)
     if levels_of(policy.network):
         make = partial(LevelEngine, make)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +14,8 @@ from lit_agentrl.build.critics import describe_critic
 from lit_agentrl.build.making import engine_of
 from lit_agentrl.build.players import describe_players
 from lit_agentrl.engines.needs import foretell
+from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Offer, Part, Requirement, describe_part, match
 from lit_agentrl.rl.policy.filters import Selection, keeps_all, wanted_groups
 from lit_agentrl.rollout.structures.base import WAVES
@@ -33,8 +35,23 @@ def match_run(cfg: DictConfig, parts: Parts) -> list[Part]:
         ValueError: naming what asks, what is missing, and the remedy.
     """
     found, engine = list(describe_run(cfg, parts)), foretell(engine_of(cfg))
-    match([*found, *([engine] if engine else [])], undecided=() if engine else ("engine",))
+    match([*found, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
     return found
+
+
+def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) -> None:
+    """Refuse a game that lacks what the other parts of the run require, as its first episodes show.
+
+    Raises:
+        ValueError: naming what asks, the game, and the remedy.
+    """
+    turns = [turn for episode in played for turn in episode.turns]
+    told = {
+        facts.STATE_KEYS: bool(turns[0].state_key),
+        facts.COSTS: any(turn.cost is not None for turn in turns),
+    }
+    game = describe_part("env", task, name=task.name, provides=[fact for fact in told if told[fact]])
+    match([*others, game], undecided={"engine"})
 
 
 def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
@@ -53,8 +70,6 @@ def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
     yield from _describe_rewards(parts)
     yield from _describe_data(parts)
     yield _describe_model(cfg)
-    for task in parts.games.tasks[: len(parts.games.weights)]:
-        yield describe_part("env", task, name=task.name)
     for key in ("optim", "prompt", "dialect", "worlds"):
         yield describe_part(key, getattr(parts, key))
 
@@ -105,14 +120,15 @@ def _describe_rewards(parts: Parts) -> Iterator[Part]:
     name = f"[{','.join(shaping)}]"
     yield describe_part("reward", name=name, provides=[] if shaping else [facts.UNSHAPED])
     for key, part in shaping.items():
-        played = Requirement(facts.PLAYED, reason="it shapes what is played", remedy="reward=none")
-        yield describe_part(f"reward.{key}", part, requires=[played])
+        yield describe_part(f"reward.{key}", part)
 
 
 def _describe_data(parts: Parts) -> Iterator[Part]:
     kind = parts.data
     if kind is None:
-        yield describe_part("data", name="rollouts", provides=[facts.PLAYED, facts.HELD_REFERENCE])
+        yield describe_part(
+            "data", name="rollouts", provides=[facts.PLAYED, facts.HELD_REFERENCE, facts.NO_IMITATION]
+        )
     else:
         yield describe_part("data", kind, name=type(kind).__name__.lower())
 

@@ -86,7 +86,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     algorithm, structure = build_algorithm(cfg)
     metrics = _tried(algorithm)
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
-    algorithm, kind = build_kind(cfg, algorithm, structure, update)
+    algorithm, kind = build_kind(cfg, algorithm)
     if kind is not None and kind.is_beside:
         metrics = _tried(algorithm)
     select_groups = instantiate(cfg.filter)

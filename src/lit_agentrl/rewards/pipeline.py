@@ -61,11 +61,6 @@ class RewardPipeline:
         """What parts want measured in the state before each turn."""
         return {name: part.probe for name, part in self.parts.items() if part.probe is not None}
 
-    @property
-    def gives_costs(self) -> bool:
-        """Whether a part says what turns cost."""
-        return any(type(part).costs is not RewardPart.costs for part in self.parts.values())
-
     def setup(self, context: RewardContext) -> None:
         """Let the parts make what needs the run; only the first call does anything."""
         for part in () if self._is_set_up else self.parts.values():

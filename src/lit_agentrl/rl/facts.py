@@ -20,6 +20,7 @@ _REQUIRED = {
     "is_plan_BT": (facts.PLANS, "it treats planner and executor differently", _PLAIN),
     "is_opponent_B": (facts.OPPONENT, "the policy is compared with it", ""),
     "value_BT": (facts.VALUES, "", ""),
+    "state_key_BK": (facts.STATE_KEYS, "it compares equal states", _PLAIN),
     "sampler_entropy_BT": (facts.ENTROPIES, "", "algo/tokens=none and no adaptive algo/entropy"),
 }
 _REQUIRED |= {column: (fact, "", "") for column, fact in facts.VALUE_COLUMNS.items()}
@@ -63,6 +64,14 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
         yield Requirement(
             facts.ALL_GROUPS, by=f"algo.cost of {name}", reason="it measures the mean cost of what is played"
         )
+    if objective.needs("cost_BT"):
+        yield Requirement(
+            facts.COSTS,
+            by=f"algo.cost of {name}",
+            reason="it holds costs within a limit",
+            remedy="algo/cost=none",
+        )
+    yield from _list_of_scores(objective)
     if asked.prompt_factor != 1:
         yield Requirement(
             facts.MORE_GROUPS, by=f"algo.rows of {name}",
@@ -93,12 +102,37 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
         )  # fmt: skip
 
 
+def _list_of_scores(objective: Objective) -> Iterator[Requirement]:
+    """List what a reward model learns from and is judged on."""
+    by = f"algo={objective.name}"
+    if not _trains_scores(objective):
+        return
+    if objective.score_kind == "referred":
+        yield Requirement(facts.REFERRED, by=by, reason="it scores an answer beside a reference")
+    learns = "it trains a reward model"
+    yield Requirement(facts.RECORDED, by=by, reason=learns)
+    yield Requirement(facts.HELD_OUT, by=by, reason=learns)
+    if objective.score_kind == "cost":
+        yield Requirement(facts.COST_SCORES, by=by, reason="it learns what costs")
+
+
+def _trains_scores(objective: Objective) -> bool:
+    return "score_BT" in objective.reads
+
+
 def list_provisions(objective: Objective) -> Iterator[Fact]:
     """List what an objective reads of the run, so that what gives it is there for something."""
     yield from (fact for column, fact in _READ.items() if objective.needs(column))
     yield from (fact for column, fact in facts.VALUE_READERS.items() if objective.needs(column))
     if any(objective.needs(column) for column in _TARGETS):
         yield facts.READS_TARGETS
+    if _trains_scores(objective):
+        yield facts.TRAINS_SCORES
+        kinds = {"cost": facts.LEARNS_COSTS, "referred": facts.LEARNS_REFERRED}
+        yield from (fact for kind, fact in kinds.items() if kind == objective.score_kind)
+        yield from [facts.READS_STEP_LABELS] if objective.needs("reward_BT") else []
+    elif objective.trains:
+        yield facts.TRAINS_POLICY
     if objective.requirements.min_members == 1:
         yield facts.SEPARATE_MEMBERS
 

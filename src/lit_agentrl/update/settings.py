@@ -13,7 +13,7 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from lit_agentrl.checks import require, require_number, require_positive, require_whole, shown
-from lit_agentrl.facts import STEPS
+from lit_agentrl.facts import NO_IMITATION, STEPS, TRAINS_POLICY
 from lit_agentrl.requirements import Offer, Requirement
 from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
@@ -82,11 +82,16 @@ class UpdateSettings:
 
     @property
     def requires(self) -> list[Requirement]:
-        """A second step where a limit ends them: the first is always taken."""
-        if self.stop is None:
-            return []
-        by, reason = f"update.stop.bound={self.stop.bound}", "the first is always taken"
-        return [Requirement(STEPS, 2, by=by, reason=reason, remedy="update/stop=none")]
+        """What its limit and its measurement go by."""
+        found = []
+        if self.stop is not None:
+            by, off = f"update.stop.bound={self.stop.bound}", "update/stop=none"
+            found.append(Requirement(TRAINS_POLICY, by=by, reason="it goes by log-probs", remedy=off))
+            found.append(Requirement(STEPS, 2, by=by, reason="the first is always taken", remedy=off))
+        if self.gradients is not None:
+            reason, off = "it measures what advantages teach", "update/gradients=none"
+            found.append(Requirement(NO_IMITATION, by="update.gradients", reason=reason, remedy=off))
+        return found
 
     @property
     def provides(self) -> list[Offer]:
