@@ -123,7 +123,7 @@ def test_rows_of_a_file_are_trained_on_and_bad_ones_named(in_empty_folder: Path)
         ("algo=gvpo data=pears", "unknown option data=pears"),
         ("algo=bradley_terry data=beside", "algo=bradley_terry needs recorded episodes, not given by data=beside"),
         ("algo=grpo data=beside data.coef=0", "data.coef=0 must be finite and > 0"),
-        ("algo=grpo data=beside update/gradients=by_spread", "set update/gradients=none"),
+        ("algo=grpo data=beside update/gradients=by_spread", "or update/gradients=none"),
         ("algo=grpo data=beside data.path=d.jsonl", "d.jsonl is not there"),
         ("algo=gvpo data.batch=2", "data.batch"),
     ]),

@@ -41,7 +41,10 @@ CASES = [
     ("engine=openai engine.url=http://x engine.mode=chat", "engine=openai engine.mode=tokens"),
     ("engine=openai engine.url=http://x engine.concurrency=0", "engine.concurrency=0 must be"),
     ("engine=openai engine.url=http://x engine.weights_folder=no", "engine.weights_folder=no is not a"),
-    ("strategy=fsdp model/lora=default", "strategy=fsdp does not shard adapters"),
+    (
+        "strategy=fsdp model/lora=default",
+        "model/lora=default: it does not shard adapters yet; set model/lora=none, or strategy=ddp",
+    ),
     ("worker=process worker.share=1 worker.count=1000000", "worker.count=1000000 must be"),
     (
         "-m seed=1,2 hydra/launcher=submitit_local hydra.launcher.timeout_min=-1",

@@ -104,11 +104,12 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     @property
     def requires(self) -> list[Fact | Requirement]:
         """A model without adapters, and what stands still to put away."""
+        whole = Requirement(NO_ADAPTERS, reason="it does not shard adapters yet", remedy="strategy=ddp")
         if not self._offload_frozen:
-            return [NO_ADAPTERS]
+            return [whole]
         by, off = "strategy.offload_frozen=true", "strategy.offload_frozen=false"
         still = [Requirement(fact, by=by, remedy=off) for fact in (STILL_REFERENCE, HELD_REFERENCE)]
-        return [NO_ADAPTERS, *still]
+        return [whole, *still]
 
     def shard(self, trained: Sequence[nn.Module], frozen: Sequence[nn.Module]) -> None:
         """Cut these networks up, in place, the first time they are seen; the module calls it in ``configure_model``.
