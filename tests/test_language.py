@@ -80,7 +80,7 @@ def list_part_names() -> frozenset[str]:
     return frozenset(targets)
 
 
-PARTS = list_part_names()
+PARTS = list_part_names() | frozenset(WORDS["columns"].split())
 
 
 def split_name(name: str) -> list[str]:
