@@ -1,4 +1,4 @@
-"""Facts about a run that parts of several modules require and provide, by the option that owns them."""
+"""List the facts that parts of several modules require and provide, by their owner."""
 
 from __future__ import annotations
 

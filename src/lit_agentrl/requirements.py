@@ -1,4 +1,4 @@
-"""Requirements as facts: what each part of a run requires and provides, matched in one place.
+"""Match the facts that the parts of a run require with those that they provide.
 
 A part is any object of a config.  It may have two attributes, or properties that depend on its settings: ``requires``,
 of `Fact` and `Requirement`, and ``provides``, of `Fact` and `Offer`.  No part names another one: `match` compares all
@@ -89,7 +89,7 @@ def describe_part(
     requires: Iterable[Fact | Requirement] = (),
     provides: Iterable[Fact | Offer] = (),
 ) -> Part:
-    """Return what an object declares, and what is declared for it where no class owns it.
+    """Return an object as a part of a run, with its declarations and further ones.
 
     Args:
         key: its option.
@@ -104,11 +104,11 @@ def describe_part(
     label = f"{key}={name or type(part).__name__}"
     wanted = [
         Requirement(entry) if isinstance(entry, Fact) else _check(label, entry, Requirement)
-        for entry in (*_declared(part, "requires"), *requires)
+        for entry in (*_list_declared(part, "requires"), *requires)
     ]
     offered = [
         Offer(entry) if isinstance(entry, Fact) else _check(label, entry, Offer)
-        for entry in (*_declared(part, "provides"), *provides)
+        for entry in (*_list_declared(part, "provides"), *provides)
     ]
     return Part(
         key,
@@ -147,7 +147,7 @@ def _explain(wanted: Requirement, parts: list[Part], offers: list[Offer]) -> str
     return text.replace("{}", f"{wanted.at_least:g}")
 
 
-def _declared(part: object, attribute: str) -> Iterable[Any]:
+def _list_declared(part: object, attribute: str) -> Iterable[Any]:
     found: Iterable[Any] = getattr(part, attribute, ())
     if isinstance(found, set | frozenset):  # whose order changes from process to process
         return sorted(found, key=lambda entry: str(getattr(entry, "fact", entry)))

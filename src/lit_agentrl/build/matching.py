@@ -1,4 +1,4 @@
-"""All parts of a run and what they declare, matched before anything is played."""
+"""Match all parts of a run before anything is played."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def match_run(cfg: DictConfig, parts: Parts) -> list[Part]:
 
 
 def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) -> None:
-    """Refuse a game that lacks what the other parts of the run require, as its first episodes show.
+    """Refuse a game whose first episodes lack what the other parts require.
 
     Raises:
         ValueError: naming what asks, the game, and the remedy.
     """
     turns = [turn for episode in played for turn in episode.turns]
-    told = {
+    is_shown = {
         facts.STATE_KEYS: bool(turns[0].state_key),
         facts.COSTS: any(turn.cost is not None for turn in turns),
     }
-    game = describe_part("env", task, name=task.name, provides=[fact for fact in told if told[fact]])
+    game = describe_part("env", task, name=task.name, provides=[fact for fact in is_shown if is_shown[fact]])
     match([*others, game], undecided={"engine"})
 
 
 def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
-    """Describe each part of a run, in the order in which what they lack is reported."""
+    """Describe each part of a run; what the first ones lack is reported first."""
     algorithm, rollout = parts.algorithm, parts.rollout
     yield describe_part("algo", algorithm, name=algorithm.name)
     yield describe_part("rollout", rollout if parts.plays else None, provides=_list_groups(cfg, parts))
-    yield describe_part("update", parts.update, requires=[_minibatches(parts)])
+    yield describe_part("update", parts.update, requires=[_require_units(parts)])
     is_whole = parts.context.is_append_only
     yield describe_part("context", parts.context, provides=[facts.WHOLE_CONTEXT] if is_whole else [])
     yield describe_part("algo.structure", parts.structure)
@@ -75,7 +75,7 @@ def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
 
 
 def describe_filter(select_groups: Callable[..., Selection]) -> Part:
-    """Describe a rule that selects groups: whether it keeps all of them, or asks for more."""
+    """Describe a rule that selects groups: whether it keeps all, or asks for more."""
     target = wanted_groups(select_groups)
     rule = select_groups.func if isinstance(select_groups, partial) else select_groups
     requires: list[Fact | Requirement] = []
@@ -109,7 +109,7 @@ def _list_groups(cfg: DictConfig, parts: Parts) -> list[Fact | Offer]:
     return [Offer(facts.GROUPS, waves * prompts, by), Offer(facts.UNITS, units, of_units)]
 
 
-def _minibatches(parts: Parts) -> Requirement:
+def _require_units(parts: Parts) -> Requirement:
     number, units = parts.update.minibatches, plural(parts.algorithm.unit or "trajectory_B")
     fact = replace(facts.UNITS, sentence=f"{{}} {units} in an iteration")
     return Requirement(fact, number, by=f"update.minibatches={number}")

@@ -48,7 +48,7 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
 
 
 def _count_processes(cfg: DictConfig, strategy: Strategy | str) -> int:
-    """Count those that train, as far as this machine can tell; one that starts jobs elsewhere may lack devices."""
+    """Count the training processes; 1 where this machine lacks the devices to tell."""
     if not is_parallel(strategy):
         return 1  # what asks for more is refused elsewhere
     try:

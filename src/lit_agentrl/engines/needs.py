@@ -1,4 +1,4 @@
-"""An engine as a part of a run: opened, and matched with what the other parts require, before anything is played."""
+"""Open an engine, and match it with what the other parts of the run require."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALONE = (describe_part("strategy", name="single", provides=[ONE_PROCESS, ONE_VER
 
 
 def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, **given: Any) -> Engine:
-    """Return the engine that ``make`` builds of what it is given, if it can do what the run asks for.
+    """Return the engine that ``make`` builds, if it can do what the run asks for.
 
     Args:
         make: the configured engine.
@@ -33,7 +33,7 @@ def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, *
 
 
 def foretell(make: Callable[..., Engine]) -> Part | None:
-    """Check the options of an engine, and describe it, where its class can tell without a network.
+    """Check and describe an engine whose class can tell its capabilities without a network.
 
     Args:
         make: the configured engine.

@@ -1,4 +1,4 @@
-"""What an objective requires of a run and provides to it, read from the columns that it asks for."""
+"""Derive what an objective requires and provides from the columns that it asks for."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
 def _list_of_scores(objective: Objective) -> Iterator[Requirement]:
     """List what a reward model learns from and is judged on."""
     by = f"algo={objective.name}"
-    if not _trains_scores(objective):
+    if not _has_scores(objective):
         return
     if objective.score_kind == "referred":
         yield Requirement(facts.REFERRED, by=by, reason="it scores an answer beside a reference")
@@ -116,17 +116,17 @@ def _list_of_scores(objective: Objective) -> Iterator[Requirement]:
         yield Requirement(facts.COST_SCORES, by=by, reason="it learns what costs")
 
 
-def _trains_scores(objective: Objective) -> bool:
+def _has_scores(objective: Objective) -> bool:
     return "score_BT" in objective.reads
 
 
 def list_provisions(objective: Objective) -> Iterator[Fact]:
-    """List what an objective reads of the run, so that what gives it is there for something."""
+    """List what an objective reads or trains, which other parts may depend on."""
     yield from (fact for column, fact in _READ.items() if objective.needs(column))
     yield from (fact for column, fact in facts.VALUE_READERS.items() if objective.needs(column))
     if any(objective.needs(column) for column in _TARGETS):
         yield facts.READS_TARGETS
-    if _trains_scores(objective):
+    if _has_scores(objective):
         yield facts.TRAINS_SCORES
         kinds = {"cost": facts.LEARNS_COSTS, "referred": facts.LEARNS_REFERRED}
         yield from (fact for kind, fact in kinds.items() if kind == objective.score_kind)
