@@ -18,7 +18,7 @@ from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.recorded import build_kind
 from lit_agentrl.build.strategy import check_trainer
 from lit_agentrl.build.structure import build_algorithm, check_trained
-from lit_agentrl.checks import named, require_whole, shown
+from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import Policy
@@ -90,7 +90,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     if kind is not None and kind.is_beside:
         metrics = _tried(algorithm)
     select_groups = instantiate(cfg.filter)
-    try_out("filter", select_groups, Selection, TrajectoryBatch.toy().tensors())
+    try_out("filter", select_groups, Selection, TrajectoryBatch.make_toy().to_dict())
     prompt, dialect = made_wording(cfg)
     parts = Parts(
         algorithm=algorithm,
@@ -113,7 +113,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         data=kind,
     )
     match_run(cfg, parts)
-    with named("algo.structure"):
+    with name_errors("algo.structure"):
         structure.branching(rollout.members)
     try_games(parts.games, parts.rewards)
     check_trained(structure, parts.games)
@@ -125,8 +125,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
 
 def _tried(algorithm: Objective) -> list[str]:
     """Names of the metrics of its loss, which is tried on a toy batch."""
-    toy = TrajectoryBatch.toy().tensors()
-    with named("algo"):
+    toy = TrajectoryBatch.make_toy().to_dict()
+    with name_errors("algo"):
         algorithm.try_out(toy)
         return try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
 
@@ -141,10 +141,10 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
     for name, entry in section.items():
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(
-                f"reward.{name!s}={shown(entry)} must have a _target_; ~reward.{name!s} leaves it out"
+                f"reward.{name!s}={format_value(entry)} must have a _target_; ~reward.{name!s} leaves it out"
             )
         parts[str(name)] = instantiate(entry)
-    with named("reward"):
+    with name_errors("reward"):
         return RewardPipeline(parts)
 
 
@@ -154,5 +154,5 @@ def eval_params(settings: RolloutSettings, temperature: float, split: str) -> Sa
     Raises:
         ValueError: a negative temperature, or none.
     """
-    with named(split):
+    with name_errors(split):
         return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)

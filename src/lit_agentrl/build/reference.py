@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.screen import note
 from lit_agentrl.update.kept import KeptReference
@@ -22,7 +22,7 @@ def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> 
         return None
     if is_given:
         raise ValueError(
-            f"data.cache_reference={shown(where)} has no effect: the recorded log-probs are those of the "
+            f"data.cache_reference={format_value(where)} has no effect: the recorded log-probs are those of the "
             "reference; set it to false"
         )
     folder = Path(cfg.run_dir) / "reference" if where is True else Path(where).expanduser()

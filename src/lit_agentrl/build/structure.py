@@ -9,7 +9,7 @@ from omegaconf import DictConfig, open_dict
 
 from lit_agentrl.build.games import Games
 from lit_agentrl.build.making import made
-from lit_agentrl.checks import blamed
+from lit_agentrl.checks import blame
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
@@ -37,7 +37,7 @@ def check_trained(structure: Structure, games: Games) -> None:
         ValueError: naming structure, game and remedy.
     """
     for task in games.tasks[: len(games.weights)]:
-        with blamed("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
+        with blame("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
             structure.check_game(task)
 
 

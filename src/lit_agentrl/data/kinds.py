@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require, require_local, require_number, require_one_of, require_whole, shown
+from lit_agentrl.checks import (
+    format_value,
+    require,
+    require_local,
+    require_number,
+    require_one_of,
+    require_whole,
+)
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.facts import (
@@ -101,7 +108,10 @@ class Kind:
         """An algorithm that reads what its episodes say, and a reference that stands still where it is kept."""
         found: list[Fact | Requirement] = []
         if self.cache_reference:
-            by, off = f"data.cache_reference={shown(self.cache_reference)}", "data.cache_reference=false"
+            by, off = (
+                f"data.cache_reference={format_value(self.cache_reference)}",
+                "data.cache_reference=false",
+            )
             found += [Requirement(fact, by=by, remedy=off) for fact in (READS_REFERENCE, STILL_REFERENCE)]
         if self.held_out:
             by = f"data.held_out={self.held_out:g}"
@@ -190,7 +200,7 @@ def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:
 
 def side_of(prompt: str, held_out: float) -> str:
     """On which side a prompt is, ``train``, ``val`` or ``test``: the same one in every run."""
-    drawn = seeds.uniform(0, f"held out|{prompt}") if held_out else 1.0
+    drawn = seeds.draw_uniform(0, f"held out|{prompt}") if held_out else 1.0
     return "val" if drawn < held_out / 2 else "test" if drawn < held_out else "train"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.engines.base import Capabilities, Engine, Foretelling, ServedEngine
 from lit_agentrl.facts import ONE_PROCESS, ONE_VERSION
 from lit_agentrl.requirements import Part, describe_part, match
@@ -26,7 +26,7 @@ def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, *
     Raises:
         ValueError: it cannot; names the engine, what it lacks and the remedy.
     """
-    with named("engine"):
+    with name_errors("engine"):
         engine = make(**given)
     match([*parts, describe_engine(type(engine).__name__, engine.capabilities)])
     return engine
@@ -43,7 +43,7 @@ def foretell(make: Callable[..., Engine]) -> Part | None:
     """
     if not (isinstance(make, partial) and isinstance(make.func, Foretelling)):
         return None
-    with named("engine"):
+    with name_errors("engine"):
         promised = make.func.foretold(**make.keywords)
     return describe_engine(make.func.__name__, promised)
 
