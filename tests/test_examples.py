@@ -20,7 +20,7 @@ from examples.own_reward.progress import Progress
 from examples.own_tools.vault import Vault
 from examples.own_worker.second_copy import SecondCopy
 from lit_agentrl.actions import ToolCall
-from lit_agentrl.build.prompts import check_prompts
+from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.callbacks.markup import reply_parts
 from lit_agentrl.cli.train import main as main_train

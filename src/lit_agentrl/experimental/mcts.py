@@ -12,7 +12,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.facts import BRANCHES, FORK, PLAYED, PLAYED_HERE, VALUES
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import SoFar, Values
+from lit_agentrl.rollout.structures.base import SoFar, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -221,8 +221,13 @@ class Mcts(Refill):
             self.requires |= {Requirement(VALUES, remedy=alone), Requirement(PLAYED_HERE, remedy=alone)}
         super().__init__(max_waves)
 
-    def take_critic(self, values: Values) -> None:
-        self._rule = replace(self._rule, values=values)
+    def setup(self, training: Training) -> None:
+        if self.asks_critic and training.is_sharded:
+            raise ValueError(
+                "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
+                "strategy=single or ddp, or algo.structure.critic_share=0"
+            )
+        self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:
         # all would begin at the opening: nothing is to be waited for
