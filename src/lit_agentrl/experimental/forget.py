@@ -35,7 +35,6 @@ class Forget(Structure):
     """
 
     curves = ("forgotten_share", "first_half_entropy")
-    takes_trials = True
     requires = frozenset(
         {READS_OLD_LOG_PROBS, PLAYED, Requirement(IN_ORDER, reason="it moves the weights between two waves")}
     )

@@ -65,7 +65,7 @@ class Search:
         score = self.score_of(episode)
         if not self.critic_share:
             return [score] * (turns + 1)
-        assert self.values is not None, "asks_critic says that they are given"
+        assert self.values is not None, "setup() gives them before anything is played"
         points, found = 0.0, []
         for turn, value in zip(episode.turns[:turns], self.values(episode), strict=True):
             found.append((1 - self.critic_share) * score + self.critic_share * (points + value))
