@@ -32,7 +32,6 @@ CONTRACTS = (
 UNREAD: tuple[str, ...] = (
     "build",
     "callbacks",
-    "cli",
     "config",
     "data",
     "engines",
@@ -41,7 +40,6 @@ UNREAD: tuple[str, ...] = (
     "loggers",
     "models",
     "modules",
-    "monitor",
     "offline",
     "report",
     "rl",
