@@ -67,6 +67,7 @@ class Opponent(Refill):
             facts.READS_REFERENCE,
             facts.PLAYS_REFERENCE,
             facts.PLAYED_HERE,
+            Requirement(facts.WHOLE_WEIGHTS, reason="it plays with the reference"),
             facts.PLAYED,
         }
     )
@@ -95,10 +96,6 @@ class Opponent(Refill):
         return None
 
     def setup(self, training: Training) -> Any:
-        if training.is_sharded and training.reference is not None:
-            raise ValueError(
-                "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
-            )
         return training.reference
 
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:

@@ -46,12 +46,10 @@ class Training:
     """The training that a structure plays for.
 
     Attributes:
-        is_sharded: whether each process holds a part of the weights alone.
         values: the critic's values of the states of an episode, with the weights of now.
         reference: the network of the reference; None without one.
     """
 
-    is_sharded: bool
     values: Values
     reference: Any = None
 
