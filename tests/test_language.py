@@ -38,7 +38,6 @@ UNREAD: tuple[str, ...] = (
     "config",
     "data",
     "distributed.py",
-    "engines",
     "envs",
     "episode.py",
     "evaluate",

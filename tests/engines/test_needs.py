@@ -10,7 +10,7 @@ import pytest
 
 from lit_agentrl.engines.base import Capabilities
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.needs import open_engine, require_promised
+from lit_agentrl.engines.needs import open_engine, require_capabilities
 from lit_agentrl.engines.scripted import ScriptedEngine
 
 scripted = partial(ScriptedEngine, lambda episode, turn: "", encode=list)
@@ -55,7 +55,7 @@ def test_one_server_has_the_weights_of_one_version(needs: dict[str, Any], messag
     promised = Capabilities(exact_log_probs=True, fork=True, weights="given", is_server=True)
     refusal = pytest.raises(ValueError, match=message) if message else nullcontext()
     with refusal:
-        require_promised("Server", promised, trusts_log_probs=True, **needs)
+        require_capabilities("Server", promised, trusts_log_probs=True, **needs)
 
 
 @pytest.mark.parametrize(

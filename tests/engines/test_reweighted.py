@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native import engine as native
-from lit_agentrl.engines.needs import require_promised
+from lit_agentrl.engines.needs import require_capabilities
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.models.heads import TokensAndState
 from lit_agentrl.rl.credit import value_loss
@@ -124,12 +124,12 @@ def test_a_critic_refuses(options: dict[str, Any], message: str) -> None:
 
 def test_engines_that_do_not_run_the_critic_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     promised = Capabilities(exact_log_probs=True, fork=True, weights="given")
-    require_promised("Other", promised, trusts_log_probs=True)
+    require_capabilities("Other", promised, trusts_log_probs=True)
     with pytest.raises(
         ValueError, match=r"engine=Other computes without the critic, .*beta=2 .*engine=native"
     ):
-        require_promised("Other", promised, trusts_log_probs=True, beta=2.0)
-    monkeypatch.setattr(native, "why_not", lambda *_: "is odd")
+        require_capabilities("Other", promised, trusts_log_probs=True, beta=2.0)
+    monkeypatch.setattr(native, "find_obstacle", lambda *_: "is odd")
     assert engine(tiny_network()).num_pending == 0, "the policy alone has a slower way"
     with pytest.raises(
         ValueError, match=r"critic.beta=2 reads slots, and the model is odd; set critic.beta=0"

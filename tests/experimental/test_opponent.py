@@ -15,7 +15,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyDoors
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.needs import require_promised
+from lit_agentrl.engines.needs import require_capabilities
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.experimental.opponent import Opponent, OpponentEngine
 from lit_agentrl.rl.policy import filters
@@ -103,7 +103,7 @@ def test_an_engine_of_one_network_has_no_opponent() -> None:
     for given in ({"weights": "given", "is_alone": True}, {"weights": "given", "is_server": True}):
         promised = Capabilities(exact_log_probs=True, fork=True, **given)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="engine=E cannot play with the reference, .* use engine=native"):
-            require_promised("E", promised, structure=Opponent.needs, trusts_log_probs=False)
+            require_capabilities("E", promised, structure=Opponent.needs, trusts_log_probs=False)
 
 
 def replies(episodes: list[Episode]) -> dict[int, list[list[int]]]:

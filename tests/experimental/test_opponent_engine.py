@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.needs import foretell
+from lit_agentrl.engines.needs import check_engine_options
 from lit_agentrl.experimental.opponent import OpponentEngine
 from lit_agentrl.models.lora import LoRA, adapters_off
 from tests.conftest import tiny_network, tiny_policy
@@ -181,4 +181,4 @@ def test_what_cannot_be() -> None:
         OpponentEngine(MAKE, policy, mix=0.5, reference=windowed, **OPTIONS)
     with pytest.raises(ValueError, match="slots cannot hold the state of the model"):
         OpponentEngine(MAKE, windowed, mix=0.5, reference=reference, **OPTIONS)
-    foretell(MAKE, {"structure": {"opponent"}, "trusts_log_probs": False})
+    check_engine_options(MAKE, {"structure": {"opponent"}, "trusts_log_probs": False})

@@ -33,7 +33,7 @@ from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.support import require_positions
-from lit_agentrl.engines.needs import open_engine, reach
+from lit_agentrl.engines.needs import check_server, open_engine
 from lit_agentrl.loggers.files import with_table
 from lit_agentrl.models.lora import levels_of
 from lit_agentrl.models.onednn import bound_caches
@@ -171,7 +171,7 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     make = engine_of(cfg)
     # once more: a launcher may have started more processes than the options say
     asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
-    reach(make)
+    check_server(make)
     if levels_of(policy.network):
         if asked["beta"]:
             raise ValueError(

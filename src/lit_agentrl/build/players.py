@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from lit_agentrl.build.critics import beta_of
 from lit_agentrl.build.making import engine_of
 from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
-from lit_agentrl.engines.needs import foretell
+from lit_agentrl.engines.needs import check_engine_options
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
@@ -22,7 +22,7 @@ def check_players(
     """Refuse an engine or a worker that cannot do what the run asks for, as far as their options tell.
 
     Returns:
-        what the run asks of its engine, as `require_promised` takes it.
+        what the run asks of its engine, as `require_capabilities` takes it.
 
     Raises:
         ValueError: naming what cannot be had together, and the remedy.
@@ -40,7 +40,7 @@ def check_players(
         "is_ahead": cfg.rollout.overlap,
         "beta": beta_of(cfg),
     }
-    foretell(engine_of(cfg), asked)
+    check_engine_options(engine_of(cfg), asked)
     return asked
 
 

@@ -1,4 +1,4 @@
-"""What a run needs of its engine, held against what the engine promises before anything is played."""
+"""Match the needs of a run with the capabilities of its engine before play."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from functools import partial
 from typing import Any
 
 from lit_agentrl.checks import named
-from lit_agentrl.engines.base import Capabilities, Engine, Foretelling, ServedEngine
+from lit_agentrl.engines.base import Capabilities, CheckedEngine, Engine, ServedEngine
 
 
 def open_engine(make: Callable[..., Engine], *, asked: Mapping[str, Any], **given: Any) -> Engine:
-    """The engine that ``make`` builds of what it is given, if it can do what the run asks for.
+    """Build the engine and check that it can do what the run needs.
 
     Args:
-        make: the configured engine.
-        asked: by the run, as of `require_promised`.
-        given: handed to ``make``.
+        make: The configured engine.
+        asked: The needs of the run, as arguments of `require_capabilities`.
+        given: Arguments of ``make``.
 
     Raises:
-        ValueError: it cannot; names the engine, what it lacks and the remedy.
+        ValueError: If it cannot; names the engine, the missing capability and the remedy.
     """
     with named("engine"):
         engine = make(**given)
-    require_promised(type(engine).__name__, engine.capabilities, **asked)
+    require_capabilities(type(engine).__name__, engine.capabilities, **asked)
     return engine
 
 
-def foretell(make: Callable[..., Engine], asked: Mapping[str, Any]) -> None:
-    """Check the options of an engine, and what it will promise, where its class can tell without a network.
+def check_engine_options(make: Callable[..., Engine], asked: Mapping[str, Any]) -> None:
+    """Check the options and capabilities of an engine if its class allows it.
 
     Args:
-        make: the configured engine.
-        asked: as of `require_promised`.
+        make: The configured engine.
+        asked: The needs of the run, as in `require_capabilities`.
 
     Raises:
-        ValueError: an option makes no sense, or the engine will lack something.
+        ValueError: If an option is invalid, or the engine will lack a capability.
     """
-    if isinstance(make, partial) and isinstance(make.func, Foretelling):
+    if isinstance(make, partial) and isinstance(make.func, CheckedEngine):
         with named("engine"):
-            promised = make.func.foretold(**make.keywords)
-        require_promised(make.func.__name__, promised, **asked)
+            promised = make.func.check_options(**make.keywords)
+        require_capabilities(make.func.__name__, promised, **asked)
 
 
-def reach(make: Callable[..., Engine]) -> None:
-    """Ask the server of an engine that has one whether it is there.
+def check_server(make: Callable[..., Engine]) -> None:
+    """Check that the server of an engine answers, if it has one.
 
     Raises:
-        ValueError: it is not.
+        ValueError: If it does not.
     """
     if isinstance(make, partial) and isinstance(make.func, ServedEngine):
-        make.func.reach(**make.keywords)
+        make.func.check_server(**make.keywords)
 
 
-def require_promised(
+def require_capabilities(
     name: str,
     promised: Capabilities,
     *,
@@ -66,22 +66,22 @@ def require_promised(
     is_ahead: bool = False,
     beta: float = 0.0,
 ) -> None:
-    """Refuse an engine that lacks what the run asks for.
+    """Refuse an engine that lacks a capability that the run needs.
 
     Args:
-        name: of its class.
-        promised: by it.
-        structure: what the rollout structure needs, such as ``fork``.
-        trains: what it writes is trained on.
-        trusts_log_probs: the update takes recorded log-probs for those of the trainer's own weights.
-        reads_entropies: a part of the algorithm reads the recorded entropies.
-        processes: that train.
-        has_workers: others play training episodes, for each of these processes.
-        is_ahead: they play while it trains.
-        beta: by which the values of a critic reweigh what evaluations play.
+        name: Name of the engine's class.
+        promised: Its capabilities.
+        structure: Capabilities that the rollout structure needs, such as ``fork``.
+        trains: Whether the replies are trained on.
+        trusts_log_probs: Whether the update takes recorded log-probs as those of the trainer's own weights.
+        reads_entropies: Whether a part of the algorithm reads the recorded entropies.
+        processes: Number of training processes.
+        has_workers: Whether each of these processes has workers that play training episodes.
+        is_ahead: Whether episodes are played during training.
+        beta: Coefficient with which critic values reweight the policy in evaluations.
 
     Raises:
-        ValueError: naming the engine, what it lacks and the remedy.
+        ValueError: If a capability is missing; names the engine, the capability and the remedy.
     """
     if trains and not promised.token_ids:
         raise ValueError(

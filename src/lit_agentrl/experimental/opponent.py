@@ -19,7 +19,7 @@ from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
 from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.engines.native.support import why_not
+from lit_agentrl.engines.native.support import find_obstacle
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.models.lora import adapter_layers, adapters_off
 from lit_agentrl.rollout.branching import Branching
@@ -137,9 +137,9 @@ class Mixture:
                 stack.enter_context(inference())
             yield
 
-    def cache(self, num_slots: int, max_length: int) -> _Caches:
+    def make_cache(self, num_slots: int, max_length: int) -> _Caches:
         """See `Reader`."""
-        return _Caches(inference.cache(num_slots, max_length) for inference, _, _ in self._players)
+        return _Caches(inference.make_cache(num_slots, max_length) for inference, _, _ in self._players)
 
     def read(self, cache: _Caches, packed: Packed) -> Tensor:
         """See `Inference.read`."""
@@ -199,7 +199,7 @@ class OpponentEngine:
         self._engines = [make(**given)]
         if reference is not None:
             reader: Reader = Mixture(network, reference, mix)
-            if reason := why_not(reference, given["max_context_tokens"], forward_context):
+            if reason := find_obstacle(reference, given["max_context_tokens"], forward_context):
                 raise ValueError(
                     f"slots cannot hold the state of the reference ({reason}); use another reference"
                 )
