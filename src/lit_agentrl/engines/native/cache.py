@@ -34,7 +34,7 @@ class SlotCache(Cache):
         reading = self.reading
         assert reading is not None, "a reading is set before the forward"
         while len(self._buffers) <= layer_idx:
-            self._buffers.append((self._make_buffer(key_states), self._new(value_states)))
+            self._buffers.append((self._make_buffer(key_states), self._make_buffer(value_states)))
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
             places = reading.compute_places(states.shape[1], self.max_length)
             buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1).to(buffer.dtype))

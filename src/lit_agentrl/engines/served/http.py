@@ -93,7 +93,7 @@ class Server:
                 )
             if not all("!" <= character <= "~" for character in self._key):
                 raise ValueError(
-                    f"key_variable={key_variable} holds no valid key: a header cannot hold spaces, line breaks or other "
+                    f"key_variable={key_variable} holds no valid key: a header holds no spaces, line breaks or "
                     "special characters"
                 )
         import httpx
