@@ -9,7 +9,7 @@ from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from tests.conftest import tiny_network
 
 
@@ -209,7 +209,7 @@ def test_loaded_weights_are_written_with_and_episodes_are_forgotten(slower, monk
     network, other = tiny_network(), tiny_network(seed=1)
     eng = engine(network)
     replies = []
-    for weights in (None, named_weights(other), None):
+    for weights in (None, get_named_weights(other), None):
         eng.load(weights, len(replies))
         eng.submit(TurnRequest(0, [6, 9], 1, params))
         [reply] = eng.poll()

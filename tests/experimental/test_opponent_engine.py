@@ -14,7 +14,7 @@ from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import check_engine_options
 from lit_agentrl.experimental.opponent import OpponentEngine
-from lit_agentrl.models.lora import LoRA, adapters_off
+from lit_agentrl.models.lora import LoRA, disable_adapters
 from tests.conftest import tiny_network, tiny_policy
 from tests.engines.test_native import PREFIXES, Never
 
@@ -144,7 +144,7 @@ def test_with_adapters_the_reference_is_the_base() -> None:
         OpponentEngine(MAKE, network, mix=1.0, reference=network, **OPTIONS),
         [*turns(True), *turns(False, first=10)],
     )
-    with adapters_off(network):
+    with disable_adapters(network):
         base = ask(MAKE(network, **OPTIONS), turns(False))
     assert [found[e].tokens for e in range(4)] == [result.tokens for result in base.values()]
     own = ask(MAKE(network, **OPTIONS), turns(False, first=10))

@@ -35,7 +35,7 @@ from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.support import require_positions
 from lit_agentrl.engines.needs import check_server, open_engine
 from lit_agentrl.loggers.files import with_table
-from lit_agentrl.models.lora import levels_of
+from lit_agentrl.models.lora import get_levels
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
@@ -102,7 +102,7 @@ def build(
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
-    if levels_of(policy.network):
+    if get_levels(policy.network):
         check_levels(parts.structure, processes=math.prod(processes_of(cfg)))
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
@@ -172,7 +172,7 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engi
     # once more: a launcher may have started more processes than the options say
     asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
     check_server(make)
-    if levels_of(policy.network):
+    if get_levels(policy.network):
         if asked["beta"]:
             raise ValueError(
                 f"critic.beta={asked['beta']:g} reweighs the tokens of one adapter, and model/lora=levels has two; set "

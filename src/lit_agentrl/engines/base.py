@@ -165,7 +165,7 @@ class Engine(Protocol):
         """Set the weights for later replies, and their version; all episodes are forgotten.
 
         Args:
-            weights: Weights by name, as in `list_named_weights`; None if the engine has them already.
+            weights: Weights by name, as in `get_named_weights`; None if the engine has them already.
             version: Number of optimizer steps of these weights.
         """
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
 from lit_agentrl.episode import FinishReason
-from lit_agentrl.models.lora import LEVELS, level_in_use
+from lit_agentrl.models.lora import LEVELS, use_level
 
 
 class LevelEngine:
@@ -109,5 +109,5 @@ class LevelEngine:
 def _of_level(
     network: PreTrainedModel, name: str, forward_context: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    with level_in_use(network, name), forward_context():
+    with use_level(network, name), forward_context():
         yield

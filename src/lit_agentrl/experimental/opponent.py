@@ -21,7 +21,7 @@ from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.support import find_obstacle
 from lit_agentrl.episode import Episode, Source
-from lit_agentrl.models.lora import adapter_layers, adapters_off
+from lit_agentrl.models.lora import disable_adapters, find_adapter_layers
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar, by_group
@@ -119,10 +119,10 @@ class Mixture:
     def __init__(self, network: PreTrainedModel, reference: PreTrainedModel, mix: float) -> None:
         require(0 <= mix <= 1, "mix", mix, "from 0, the policy, to 1, the reference")
         off: Around = nullcontext
-        if adapter_layers(reference):  # which would be looked for at every token
+        if find_adapter_layers(reference):  # which would be looked for at every token
 
             def off() -> AbstractContextManager[object]:
-                return adapters_off(reference)
+                return disable_adapters(reference)
 
         shared = ((network, nullcontext, 1 - mix), (reference, off, mix))
         self._players = [

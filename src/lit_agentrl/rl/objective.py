@@ -16,7 +16,7 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # what a policy gives a loss, with gradient
 SCORES = ("score_BT",)  # what the head of a reward model gives
-ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.About
+ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
 ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # that every `Objective.prepare` is given
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SlotCache
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.models.onednn import quick_linears
+from lit_agentrl.models.onednn import use_onednn_linears
 
 
 class Reader(Protocol):
@@ -57,7 +57,7 @@ class Inference:
                 module.__dict__["training"] = False
             for config in self._configs:
                 config._attn_implementation_internal = self._attention
-            with torch.inference_mode(), quick_linears(self._modules):
+            with torch.inference_mode(), use_onednn_linears(self._modules):
                 yield
         finally:
             for config, name in zip(self._configs, names, strict=True):

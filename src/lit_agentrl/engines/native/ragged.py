@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_agentrl.engines.native.attention import Chunk, Reading, Visible
 from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.rows import Rows
-from lit_agentrl.models.onednn import padding_for
+from lit_agentrl.models.onednn import compute_padding
 
 _SLACK = 1.3  # maximum ratio of a chunk's padded work to its real work
 
@@ -38,7 +38,7 @@ def pack_unread(
     """
     last_A = rows.total_S[slots_A] - 1
     num_real = int((rows.total_S[slots_A] - rows.cached_S[slots_A]).sum())
-    start = num_padding = padding_for(num_real) if device.type == "cpu" else 0
+    start = num_padding = compute_padding(num_real) if device.type == "cpu" else 0
     tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
     slots, chunks = [np.full(num_padding, rows.num_slots)], []
     for group in _group_by_length(slots_A[last_A > rows.cached_S[slots_A]], rows):
