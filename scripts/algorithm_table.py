@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config, list_options
 
 BASES = {
     "_base": ("Of rollouts", "Each token gets an advantage and a loss."),
@@ -29,14 +29,14 @@ def choices(file: Path) -> dict[str, str]:
             [(key, option)] = entry.items()
             chosen[re.sub(r"override |/\w+@_global_\.", "", key)] = option
         elif entry != "_self_":  # the files it starts from
-            chosen = choices(file.with_name(f"{entry}.yaml")) | chosen
+            chosen = choices(find_config(f"algo/{entry}.yaml")) | chosen
     return chosen | {"filter": chosen.get("filter", "top_std"), "reward": chosen.get("reward", "none")}
 
 
 def numbers(axis: str, option: str) -> str:
     """List what an option that starts from another one changes of it."""
-    group = CONFIG_DIR / axis if axis in ("filter", "reward") else CONFIG_DIR / "algo" / axis
-    given = yaml.safe_load((group / f"{option}.yaml").read_text())
+    group = axis if axis in ("filter", "reward") else f"algo/{axis}"
+    given = yaml.safe_load(find_config(f"{group}/{option}.yaml").read_text())
     if "defaults" not in given:
         return ""
     return " " + ", ".join(f"{name} {value}".lower() for name, value in given.items() if name != "defaults")
@@ -59,19 +59,18 @@ def base_of(file: Path) -> str:
     """The base that an algorithm's axes are of, through the algorithms that it starts from."""
     for entry in yaml.safe_load(file.read_text())["defaults"]:
         if isinstance(entry, str) and entry != "_self_":
-            return entry if entry.startswith("_") else base_of(file.with_name(f"{entry}.yaml"))
+            return entry if entry.startswith("_") else base_of(find_config(f"algo/{entry}.yaml"))
     return "_base"
 
 
 def table(base: str) -> str:
     """The whole table of the algorithms that start from a base."""
-    folder = CONFIG_DIR / "algo"
-    files = [file for file in sorted(folder.glob("[!_]*.yaml")) if base_of(file) == base]
+    files = [file for file in list_options("algo") if base_of(file) == base]
     beside = () if base == "_base" else ("filter", "reward")
     # axes that no named algorithm uses would be empty columns
     axes = [
         axis
-        for axis in choices(folder / f"{base}.yaml")
+        for axis in choices(find_config(f"algo/{base}.yaml"))
         if axis not in beside and any(choices(file).get(axis, "none") not in IDLE for file in files)
     ]
     head = f"| `algo=` | {' | '.join(axes)} | paper |\n|{'---|' * (len(axes) + 2)}\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 import griffe
 import yaml
 
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "lit_agentrl"
@@ -99,7 +99,7 @@ def read(file: Path) -> Choice:
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     head = [line.removeprefix("#").strip() for line in lines[:first]]
-    group = "/".join(file.relative_to(CONFIG_DIR).parent.parts)
+    group = name_config(file).rpartition("/")[0]
     place = next((h.split()[1] for h in head if h.startswith("@package")), group.replace("/", "."))
     place = "" if place == "_global_" or not group else place
     root = yaml.compose(text)
@@ -170,8 +170,7 @@ def header(lines: list[str]) -> str:
 def choices() -> tuple[Choice, ...]:
     """All config files."""
     help_texts = CONFIG_DIR / "hydra" / "help"
-    files = [file for file in CONFIG_DIR.rglob("*.yaml") if file.parent != help_texts]
-    return tuple(read(file) for file in sorted(files, key=lambda file: file.relative_to(CONFIG_DIR)))
+    return tuple(read(file) for file in list_configs() if file.parent != help_texts)
 
 
 def groups() -> dict[str, list[Choice]]:

@@ -20,7 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, find_config
 
 # the same examples every time, however slow the machine is today
 settings.register_profile(
@@ -74,7 +74,7 @@ def load_script(name: str) -> Any:
 
 def load_option(group: str, name: str) -> DictConfig:
     """An option of ``conf``, with what it starts from."""
-    file = ROOT / "conf" / group / f"{name}.yaml"
+    file = find_config(f"{group}/{name}.yaml")
     own = cast(DictConfig, OmegaConf.load(file))
     bases = [each for each in own.pop("defaults", ()) if isinstance(each, str) and each != "_self_"]
     return cast(DictConfig, OmegaConf.merge(*(load_option(group, each) for each in bases), own))

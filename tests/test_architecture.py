@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, EXPERIMENTAL_DIR, list_configs, list_options, name_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
@@ -44,7 +45,7 @@ FORBIDDEN = {
     "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},
     "update": {"lightning"},
 }
-ALGORITHMS = {file.stem for file in (CONFIG_DIR / "algo").glob("[!_]*.yaml")}
+ALGORITHMS = {file.stem for file in list_options("algo")}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 80
 MAX_YAML_LINES, MAX_ROOT_YAML_LINES = 40, 70
 REASON = "# long: "  # above a function that must be longer, or below a module's docstring, with the reason
@@ -232,3 +233,55 @@ def test_private_api_is_seen() -> None:
     assert list(private_api(source + "    return torch.z._hidden, self._inherited, self._own")) == [
         "_x", "_x", "_hidden", "_inherited",
     ]  # fmt: skip
+
+
+# a method leaves the experimental tier when its own bar was met on five seeds or more (docs/experimental.md)
+EXPERIMENTAL = {
+    "archer", "arpo", "arpo_replay", "cql", "eepo", "ghpo", "hrl_tar", "ilql", "iql", "mcts_ppo", "nash_md", "spin",
+    "svpo", "training_free_grpo", "ufo", "xpo",
+}  # fmt: skip
+
+
+def names_of(node: object) -> Iterator[str]:
+    """Yield every text in a YAML file, keys of its defaults list included."""
+    if isinstance(node, dict):
+        for key, child in node.items():
+            yield str(key)
+            yield from names_of(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from names_of(child)
+    else:
+        yield str(node)
+
+
+def options_chosen(file: Path) -> Iterator[str]:
+    """Yield the options that a config file starts from or chooses, as ``group/name.yaml``."""
+    group = name_config(file).rpartition("/")[0]
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for entry in content.get("defaults", []) if isinstance(content, dict) else []:
+        for key, chosen in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            place = key.removeprefix("override ").removeprefix("optional ").partition("@")[0]
+            place = place[1:] if place.startswith("/") else f"{group}/{place}".strip("/")
+            for name in chosen if isinstance(chosen, list) else [chosen]:
+                yield f"{place}/{name}.yaml".lstrip("/")
+
+
+def test_the_core_chooses_nothing_experimental() -> None:
+    core = [file for file in list_configs() if not file.is_relative_to(EXPERIMENTAL_DIR)]
+    listed = {file.stem for file in (EXPERIMENTAL_DIR / "algo").glob("*.yaml")}
+    assert listed == EXPERIMENTAL
+    shadowed = [name for file in core if (EXPERIMENTAL_DIR / (name := name_config(file))).exists()]
+    assert not shadowed, "an option is in one root alone"
+    chosen = {(name_config(file), name) for file in core for name in options_chosen(file)}
+    assert ("train.yaml", "algo/grpo.yaml") in chosen and len(chosen) > 200
+    assert not [pair for pair in chosen if (EXPERIMENTAL_DIR / pair[1]).is_file()]
+    for file in core:
+        texts = names_of(yaml.safe_load(file.read_text(encoding="utf-8")))
+        assert not [text for text in texts if text.startswith("lit_agentrl.experimental")], file
+
+
+def test_the_core_imports_nothing_experimental() -> None:
+    for file in FILES:
+        if file.relative_to(PACKAGE).parts[0] != "experimental":
+            assert "lit_agentrl.experimental" not in file.read_text(encoding="utf-8"), file

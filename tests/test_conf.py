@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
@@ -23,14 +24,21 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.build.assembly import build_dict, build_trainer
 from lit_agentrl.build.games import build_games, try_games
 from lit_agentrl.build.parts import build_parts, build_rewards
-from lit_agentrl.config.composition import check_sections, compose_job, task_loader
+from lit_agentrl.config.composition import check_sections, compose_job, hydra_ready, task_loader
 from lit_agentrl.config.overrides import as_names
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.config.trust import belongs, leaves
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.models.remote import RemotePolicy
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import (
+    CONFIG_DIR,
+    EXPERIMENTAL_DIR,
+    find_config,
+    list_configs,
+    list_options,
+    name_config,
+)
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.credit.tree_steps import Ranking
@@ -65,15 +73,15 @@ def one_point() -> float:
 
 def find_options() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for file in sorted(CONFIG_DIR.rglob("*.yaml")):
-        group = file.parent.relative_to(CONFIG_DIR).as_posix()
-        if group != "." and not file.stem.startswith("_") and not group.startswith(("hydra", "experiment/")):
+    for file in list_configs():
+        group = name_config(file).rpartition("/")[0]
+        if group and not file.stem.startswith("_") and not group.startswith(("hydra", "experiment/")):
             found.setdefault(group, []).append(file.stem)
     return found
 
 
 OPTIONS = find_options()
-PAPERS = sorted(file.stem for file in (CONFIG_DIR / "experiment" / "paper").glob("*.yaml"))
+PAPERS = [file.stem for file in list_options("experiment/paper")]
 
 
 def host(group: str) -> str:
@@ -157,7 +165,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append("reward.judge.engine.url=http://localhost:1")
     if choices.get("reward") == "judge_local":
         overrides.append(f"reward.judge.model.name={tiny}")
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         return compose(config_name="train", overrides=as_names([*overrides, "trainer.accelerator=cpu"]))
 
 
@@ -358,7 +366,7 @@ def test_a_table_of_a_part_that_is_empty_takes_entries(given: str, options: dict
 
 @pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))
 def test_the_settings_of_a_paper(name: str) -> None:
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
     cfg.run_dir = "."
     check_sections(cfg, "train")
@@ -373,7 +381,7 @@ def test_the_settings_of_a_paper(name: str) -> None:
 
 def runs_told(name: str) -> dict[str, list[str]]:
     """The table in the header of an algorithm: groups, epochs, minibatches, gradient norm, KL stop of each run."""
-    lines = (CONFIG_DIR / "algo" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = find_config(f"algo/{name}.yaml").read_text(encoding="utf-8").splitlines()
     cells = [
         [cell.strip() for cell in line.strip("# |").split(" | ")] for line in lines if line.startswith("# | ")
     ]
@@ -384,7 +392,7 @@ def runs_told(name: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", OPTIONS["algo"])
 def test_every_algorithm_says_how_it_is_run(name: str) -> None:
     told, train = runs_told(name), OmegaConf.load(CONFIG_DIR / "train.yaml").rollout
-    chosen = OmegaConf.load(CONFIG_DIR / "algo" / f"{name}.yaml").defaults
+    chosen = OmegaConf.load(find_config(f"algo/{name}.yaml")).defaults
     choice = next((c["override /update@_global_.update"] for c in chosen if "update" in str(c)), "default")
     files = [OmegaConf.load(CONFIG_DIR / "update" / f"{option}.yaml") for option in ("default", choice)]
     update = OmegaConf.merge(*files)
@@ -426,16 +434,21 @@ def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         main_train(["--help"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    for group, names in OPTIONS.items():
-        (line,) = [line for line in printed.splitlines() if line.strip().startswith(f"{group}: ")]
-        assert set(names) <= set(line.partition(": ")[2].split(", "))
+    shown = dict.fromkeys(OPTIONS, "")
+    for tier, text in zip(("core", "experimental"), printed.split("\nExperimental: "), strict=True):
+        for group, listed in re.findall(r"^([\w/]+): (.+)$", text, flags=re.MULTILINE):
+            for name in listed.split(", "):
+                is_experimental = find_config(f"{group}/{name}.yaml").is_relative_to(EXPERIMENTAL_DIR)
+                assert is_experimental == (tier == "experimental"), name
+            shown[group] = f"{shown.get(group, '')}, {listed}"
+    assert all(set(names) <= set(shown[group].split(", ")) for group, names in OPTIONS.items())
     assert printed.count("  lit-agentrl train ") >= 5
     main_evaluate(["--help"])
     assert "pass_k: []" in capsys.readouterr().out
 
 
 def test_run_folders() -> None:
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         cfg: Any = compose(config_name="train", return_hydra_config=True)
         assert OmegaConf.is_missing(cfg.hydra.runtime, "output_dir")
         date, time = str(cfg.hydra.run.dir).removeprefix("outputs/").split("/")

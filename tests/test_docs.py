@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from safetensors import safe_open
@@ -21,12 +21,12 @@ from lit_agentrl.__main__ import subcommands
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.prompts import check_prompts
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
 from lit_agentrl.config.overrides import FLAGS
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, list_configs, list_options, name_config
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.policy.filters import Selection
@@ -91,7 +91,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
         (folder / name).write_text(text, encoding="utf-8")
     configs = {}
     search = f"hydra.searchpath=[file://{folder}/my_conf]"
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         for command in COMMANDS:
             overrides = shlex.split(command.removeprefix("--config-dir my_conf "))
             configs[overrides[-1].split("=")[0]] = compose("train", overrides=[*overrides, search])
@@ -173,21 +173,18 @@ def test_every_reward_part_is_on_its_page() -> None:
     page = (
         (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8").split("\n## Parts\n")[1].split("\n## ")[0]
     )
-    options = {file.stem for file in (CONFIG_DIR / "reward").glob("*.yaml")} - {"none"}
+    options = {file.stem for file in list_options("reward")} - {"none"}
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
 def test_every_option_of_a_group_is_on_the_site() -> None:
     pages = load_script("docs_conf").pages()
-    groups = {file.parent for file in CONFIG_DIR.rglob("[!_]*.yaml")} - {
-        CONFIG_DIR,
-        CONFIG_DIR / "hydra" / "help",
-    }
+    groups = {name_config(file).rpartition("/")[0] for file in list_configs() if file.stem[0] != "_"}
+    groups -= {"", "hydra/help"}
     assert len(groups) > 30
-    for group in groups:
-        name = group.relative_to(CONFIG_DIR).as_posix()
+    for name in groups:
         page = pages[f"reference/conf/{name.replace('/', '-')}.md"]
-        lacking = {file.stem for file in group.glob("[!_]*.yaml") if f"\n## {file.stem}\n" not in page}
+        lacking = {file.stem for file in list_options(name) if f"\n## {file.stem}\n" not in page}
         assert not lacking, (name, lacking)
 
 

@@ -50,6 +50,7 @@ def test_options_are_read_with_their_comments_or_docstrings(
     script = load_script("docs_conf")
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script, "CONFIG_DIR", tmp_path)
+    monkeypatch.setattr("lit_agentrl.paths.CONFIG_DIR", tmp_path)
     for file, text in {
         "reward/long.yaml": YAML,
         "train.yaml": "defaults: [{reward: long}]",

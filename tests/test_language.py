@@ -46,7 +46,6 @@ UNREAD: tuple[str, ...] = (
     "judging.py",
     "loggers",
     "models",
-    "modules",
     "monitor",
     "offline",
     "paths.py",
@@ -79,7 +78,7 @@ def list_part_names() -> frozenset[str]:
     return frozenset(targets)
 
 
-PARTS = list_part_names()
+PARTS = list_part_names() | frozenset(WORDS["columns"].split())
 
 
 def split_name(name: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.episode import PLANNER
+from lit_agentrl.paths import list_options
 from tests.conftest import ROOT, load_script
 from tests.experimental.test_mcts import over
 
@@ -21,7 +22,7 @@ def test_branches_stand_below_their_parents() -> None:
     ]  # fmt: skip
     drawn = made.svg("tree", lines)
     own = [e.turns - e.begin for e in lines]
-    group[1].turns[0].is_plan = True
+    group[1].turns[0].player = PLANNER
     assert made.svg("two_level", made.grown(group)).count("-7 7z") == 1  # a diamond
     assert drawn.count("<circle") == sum(own) + 1 and "algo/structure=tree" in drawn  # and the legend's
 
@@ -31,7 +32,7 @@ def test_the_docs_show_each_that_is_drawn() -> None:
     page = "".join(page.read_text(encoding="utf-8") for page in pages)
     shown = set(re.findall(r"images/structure_(\w+)\.svg", page))
     assert shown == set(load_script("structure_pictures").RUNS)
-    structures = list((CONFIG_DIR / "algo/structure").glob("*.yaml"))
+    structures = list_options("algo/structure")
     variants = {path.stem for path in structures if "\ndefaults:" in path.read_text(encoding="utf-8")}
     assert variants == {"mcts_critic", "opponent_mixture"}  # the same pictures with other numbers
     assert {path.stem for path in structures} - variants <= shown

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
+from lit_agentrl.config.composition import hydra_ready
 from lit_agentrl.loggers.files import CSVLog, with_table
-from lit_agentrl.paths import CONFIG_DIR
 
 
 def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+    with hydra_ready():
         config = compose("train", overrides=[f"{group}={option}", "run_dir=run", *overrides])
         return {name: instantiate(part) for name, part in config[group].items()}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from omegaconf import DictConfig
 
@@ -16,9 +16,8 @@ from lit_agentrl.build.overlap import add_correction
 from lit_agentrl.build.parts import build_parts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.cli.train import main as main_train
-from lit_agentrl.config.composition import task_loader
+from lit_agentrl.config.composition import hydra_ready, task_loader
 from lit_agentrl.models.policy import NANO_FOLDER
-from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.rl.policy.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
@@ -31,7 +30,7 @@ from tests.rl.test_algo_configs import ALGORITHMS
 
 @pytest.fixture(autouse=True)
 def hydra() -> Iterator[None]:
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         yield
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.config.composition import task_loader
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.config.composition import hydra_ready, task_loader
 from tests.conftest import thinned
 
 INDEPENDENT = "algo/structure=independent"
 
 
 def built(*overrides: str) -> Parts:
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         cfg = compose("train", overrides=["env=bandit", *overrides])
         cfg.run_dir = "."
         return build_parts(cfg, task_loader())

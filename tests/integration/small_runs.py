@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import list_options
 from tests.integration.taught import TAUGHT
 
 BASE = {
@@ -58,7 +58,7 @@ ACT = {  # what has a structure act in every iteration: trees, a filled buffer, 
 }
 EACH = {  # every structure there is, one that is not named above as well
     path.stem: ACT.get(path.stem, f"{LAKE} algo/structure={path.stem}")
-    for path in sorted((CONFIG_DIR / "algo/structure").glob("*.yaml"))
+    for path in list_options("algo/structure")
 }
 assert ACT.keys() <= EACH.keys()
 VARIANTS = {

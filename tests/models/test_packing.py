@@ -101,7 +101,9 @@ def test_what_is_alike_goes_through_the_layers_once() -> None:
     for layer in network.model.layers:
         layer.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
     score_tokens(network, **given_rows, packing=packing)
-    assert seen[0] == packing.drop_last_tokens().num_tokens == 19 - 3  # the last tokens of rows predict nothing
+    assert (
+        seen[0] == packing.drop_last_tokens().num_tokens == 19 - 3
+    )  # the last tokens of rows predict nothing
 
 
 def test_rows_that_others_continue_are_not_read_by_attention() -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from torch import Tensor
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.composition import hydra_ready
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
 from lit_agentrl.modules.reward import RewardModule
 from lit_agentrl.paths import CONFIG_DIR
@@ -35,7 +36,7 @@ class BareReward(RewardModule, BareModule):
 
 
 def objective(name: str) -> Any:
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+    with hydra_ready():
         section = compose("train", overrides=[f"algo={name}"]).algo
     del section.structure
     return instantiate(section)

@@ -15,10 +15,10 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.synonyms import REMOVED
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, CONFIG_ROOTS, find_config, list_options
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rl.policy.algorithm import Algorithm
@@ -26,14 +26,15 @@ from lit_agentrl.rl.policy.ratios import sequence
 from tests.conftest import load_option, thinned
 
 ROOT = Path(__file__).parents[2]
-NAMED = sorted(f.stem for f in (CONFIG_DIR / "algo").glob("[!_]*.yaml"))
+NAMED = [f.stem for f in list_options("algo")]
 UNTRAINED = ("training_free_grpo",)  # those without a loss
 # those that learn from recorded episodes alone: tests/modules/test_reward.py
 REWARD_MODELS = ("bradley_terry", "cost_model", "plackett_luce", "polar", "process_reward")
 ALGORITHMS = [name for name in NAMED if name not in REWARD_MODELS]
 # structures are not of the loss: they have their own tests, in tests/rollout
 AXES = sorted(f.name for f in (CONFIG_DIR / "algo").iterdir() if f.is_dir() and f.name != "structure")
-OPTIONS = sorted(f"{axis}={f.stem}" for axis in AXES for f in (CONFIG_DIR / "algo" / axis).glob("*.yaml"))
+OPTIONS = sorted(f"{axis}={f.stem}" for axis in AXES for f in list_options(f"algo/{axis}"))
+ROOTS = ",".join(f"file://{root}" for root in CONFIG_ROOTS)
 BASES = {
     "_base": "grpo",
     "_preference": "dpo",
@@ -60,7 +61,7 @@ def composed(*overrides: str) -> DictConfig:
 @cache  # composing takes long
 def _composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(Path(__file__).parent / "conf"), version_base="1.3"):
-        config = compose("train_test", overrides=[f"hydra.searchpath=[file://{CONFIG_DIR}]", *overrides])
+        config = compose("train_test", overrides=[f"hydra.searchpath=[{ROOTS}]", *overrides])
     del config.algo.structure
     return config
 
@@ -77,8 +78,8 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
 def test_named_algorithms(name):
     algorithm, _ = built(f"algo={name}")
     assert algorithm.name == name and algorithm.trains == (name not in UNTRAINED)
-    text = (CONFIG_DIR / "algo" / f"{name}.yaml").read_text()
-    file = OmegaConf.load(CONFIG_DIR / "algo" / f"{name}.yaml")
+    text = find_config(f"algo/{name}.yaml").read_text()
+    file = OmegaConf.load(find_config(f"algo/{name}.yaml"))
     bases = [
         OmegaConf.load(CONFIG_DIR / "algo" / f"{each}.yaml") for each in file.defaults if str(each) in BASES
     ]
@@ -190,7 +191,7 @@ def test_an_option_that_an_experiment_chooses_is_as_its_own_file_has_it(tmp_path
     )
     (tmp_path / "experiment" / "mine.yaml").write_text(chosen, encoding="utf-8")
     search = f"hydra.searchpath=[file://{tmp_path}]"
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
+    with hydra_ready():
         clip = compose("train", overrides=[search, "experiment=mine"]).algo.clip
     assert (clip.low, clip.high) == (0.2, 0.28)
 
@@ -215,7 +216,7 @@ def test_constants_as_of_earlier_versions_are_refused(tmp_path):
 def test_removed_options_have_a_new_spelling(old, new):
     """Read off the files, since composing takes long: options that are there, and constants that they have."""
     group, _, name = old.partition("=")
-    assert not (CONFIG_DIR / group / f"{name}.yaml").exists()
+    assert not find_config(f"{group}/{name}.yaml").exists()
     chosen = {}
     for key, value in (text.split("=") for text in new.split()):
         place, _, constant = key.rpartition(".")
@@ -268,7 +269,7 @@ def test_the_page_lists_nothing_that_is_not_there():
         axis = first or axis
         listed.add(f"{axis}={stem}")
     assert len(listed) > 50
-    assert listed <= {*OPTIONS, *(f"filter={file.stem}" for file in (CONFIG_DIR / "filter").glob("*.yaml"))}
+    assert listed <= {*OPTIONS, *(f"filter={file.stem}" for file in list_options("filter"))}
 
 
 def test_every_algorithm_is_in_the_table_of_the_site():

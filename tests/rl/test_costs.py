@@ -151,9 +151,9 @@ def test_constants_out_of_range(constants, message):
     [
         (
             ("sft", "cost=lagrange"),
-            "never acts, since this algo/advantage weighs no rewards: use algo/cost=none",
+            "has no effect, because this algo/advantage uses no rewards: use algo/cost=none",
         ),
-        (("cql", "cost=lagrange"), "takes q_BT, which tells of rewards: use algo/cost=none"),
+        (("cql", "cost=lagrange"), "takes q_BT, which describes rewards: use algo/cost=none"),
     ],
 )
 def test_an_advantage_that_means_nothing_of_costs(options, message):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.credit import critic_advantages
 from lit_agentrl.rl.credit.advantages import Advantage, mc_return
@@ -314,7 +314,7 @@ def test_nothing_carries_gradient_and_the_dtype_is_that_of_the_reward(valued, fn
 @pytest.mark.parametrize("fn", FNS)
 def test_the_yaml_says_what_the_function_defaults_to(fn):
     name = fn.__name__
-    text = (CONFIG_DIR / f"algo/advantage/{name}.yaml").read_text()
+    text = find_config(f"algo/advantage/{name}.yaml").read_text()
     part = instantiate(OmegaConf.create(text))
     assert part.func is getattr(critic_advantages, name)
     assert part.keywords == {

@@ -274,7 +274,7 @@ def test_runs_on_the_toy_batch(fn):
         (gigpo, {"episode_stats": "turn"}, r"episode_stats=turn must be trajectory or row"),
         (tree, {"eps": -1.0}, r"eps=-1\.0 must be in \[0, 1\]"),
         (branch_hard, {"eps": -1.0}, r"eps=-1\.0 must be in \[0, 1\]"),
-        (indicator, {"min_return": float("inf")}, r"min_return=inf must be a number of points, which"),
+        (indicator, {"min_return": float("inf")}, r"min_return=inf must be a number that returns can exceed"),
         (indicator, {"min_return": float("nan")}, r"min_return=nan must be a number"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_reply_of_one_token_has_the_value_of_its_state_alone():
     assert bind(tree_steps.tree, tensors).return_BT[3, 3].item() == pytest.approx(OPENING)
     made = step_loss(ranking=tree_steps.Ranking(coef=1.0, width=0.1))
     pairs, values = bind(made.pairing, tensors), torch.zeros(5, 8)
-    assert len(pairs.chosen_P) == 2 and len(made.ranking.apart(pairs, values)) == 1
+    assert len(pairs.chosen_P) == 2 and len(made.ranking.value_differences(pairs, values)) == 1
 
 
 def sides(rule, tensors):
@@ -202,7 +202,7 @@ def test_no_row_and_no_pair():
 
 def test_an_objective_whose_value_loss_fails_is_named_before_anything_is_played():
     class Wrong(tree_steps.Ranking):
-        def losses(self, apart_P):
+        def losses(self, difference_P):
             raise KeyError("gap")
 
     toy = with_computed(TrajectoryBatch.toy().tensors())

@@ -18,7 +18,7 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.update.moving import Moving
@@ -72,7 +72,7 @@ def batch_of(name: str, groups: Sequence[int]) -> TrajectoryBatch | None:
 def module_of(name: str) -> PolicyModule:
     config, kind = parts_of(name)
     algorithm = instantiate(config.algo)
-    critic = OmegaConf.load(CONFIG_DIR / f"critic/{kind}.yaml") if algorithm.needs("value_BT") else None
+    critic = OmegaConf.load(find_config(f"critic/{kind}.yaml")) if algorithm.needs("value_BT") else None
     module = PolicyModule(
         Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm,  # type: ignore[arg-type]
         update=UpdateSettings(grad_clip=1e9, max_logp_gap=1e9, tokens_per_microbatch=100),

@@ -22,7 +22,7 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config
 from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.reference import Reference
@@ -89,7 +89,7 @@ def build(
         critic = next((name for column, name in beside.items() if algorithm.needs(column)), "separate")
     if algorithm.needs("value_BT"):
         if isinstance(critic, str):
-            critic = OmegaConf.load(CONFIG_DIR / "critic" / f"{critic}.yaml")
+            critic = OmegaConf.load(find_config(f"critic/{critic}.yaml"))
             critic.grad_clip = 1e9
         make_critic = instantiate(critic)
     module = BareModule(

@@ -17,16 +17,17 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.config.composition import hydra_ready
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import list_options
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rl.policy import filters
@@ -37,8 +38,8 @@ from tests.update.bare import build, float64, off_policy, step
 
 pytestmark = [pytest.mark.slow, pytest.mark.sweep]
 
-FILTERS = sorted(file.stem for file in (CONFIG_DIR / "filter").glob("*.yaml"))
-CRITICS = sorted(file.stem for file in (CONFIG_DIR / "critic").glob("*.yaml") if file.stem != "none")
+FILTERS = [file.stem for file in list_options("filter")]
+CRITICS = [file.stem for file in list_options("critic") if file.stem != "none"]
 # constants under which an option acts on these batches, where its own do not
 SCALES = {
     # a target above the entropy of the batch, so that the bonus acts, and steps that reach max_coef
@@ -260,7 +261,7 @@ def test_every_filter(name):
 # ---------------------------------------------------------------------- the critic
 @pytest.mark.parametrize("name", CRITICS)
 def test_every_option_of_a_critic(name):
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+    with hydra_ready():
         config = OmegaConf.create({"critic": compose("train", overrides=[f"critic={name}"]).critic})
 
     @cache

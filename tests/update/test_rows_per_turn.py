@@ -10,15 +10,13 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import list_options
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.policy import aggregation, clipping, kl, ratios, row_selection
 from lit_agentrl.rl.policy.penalties import shape_rewards
 from lit_agentrl.rollout.pack import pack
 from tests.conftest import load_option
 from tests.update.conftest import algorithm, recorded, step
-
-FOLDER = CONFIG_DIR / "algo"
 
 
 def load(file: Path):
@@ -97,7 +95,7 @@ def test_the_cut_batch_holds_the_same_in_more_rows():
     torch.testing.assert_close(by_row, whole.return_B)
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("advantage/*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", list_options("algo/advantage"), ids=lambda file: file.stem)
 def test_advantages(file: Path):
     estimator = load(file)
     results = pair(lambda tensors: bind(estimator, tensors))
@@ -108,7 +106,7 @@ def test_advantages(file: Path):
         torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("aggregate/*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", list_options("algo/aggregate"), ids=lambda file: file.stem)
 def test_weights(file: Path):
     rule = load(file)
     before, after = at_actions(lambda tensors: bind(rule, tensors).weight_BT)
@@ -117,7 +115,7 @@ def test_weights(file: Path):
     assert whole == rows and (whole is None or whole > 0)
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("rows/*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", list_options("algo/rows"), ids=lambda file: file.stem)
 def test_row_selection_keeps_the_same_trajectories(file: Path):
     rule = load(file)
     kept = [

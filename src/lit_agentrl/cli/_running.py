@@ -15,7 +15,7 @@ from lit_agentrl import __version__
 from lit_agentrl.config.errors import UserError, explain, report, was_interrupted
 from lit_agentrl.config.overrides import program, split_arguments
 from lit_agentrl.config.run_options import options_of
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config
 from lit_agentrl.runs import ranks, threads
 from lit_agentrl.runs.jobs import Interrupted
 from lit_agentrl.runs.variables import check_environment
@@ -98,7 +98,7 @@ def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | N
     ranks.require_one_process(f"{name} plays on one device")
     flags, overrides = split_arguments(argv)
     if "--help" in flags or "-h" in flags:
-        text = (CONFIG_DIR / f"{name}.yaml").read_text(encoding="utf-8")
+        text = find_config(f"{name}.yaml").read_text(encoding="utf-8")
         print(text.replace(f"python {name}.py", program(name)))
         return None
     if flags:

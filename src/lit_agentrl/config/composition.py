@@ -18,6 +18,7 @@ from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadab
 from lit_agentrl.config.groups import options_of
 from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import as_names, parse, table_of
+from lit_agentrl.config.search_path import PROVIDERS, register
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.renamed import current_name
 
@@ -43,6 +44,7 @@ def hydra_ready() -> Iterator[None]:
     if GlobalHydra.instance().is_initialized():
         yield
     else:
+        register()
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
             yield
 
@@ -62,7 +64,7 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
 
 def own_folders(sources: Iterable[Any]) -> list[str]:
     """Those of the folders of configs that Hydra records which are the user's, and not of this package."""
-    return [source.path for source in sources if source.schema == "file" and source.provider != "main"]
+    return [source.path for source in sources if source.schema == "file" and source.provider not in PROVIDERS]
 
 
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+
+from lit_agentrl.paths import EXPERIMENTAL_DIR, list_configs, name_config
 
 FOLDERS = ("experiment",)  # groups with options in folders, such as experiment=paper/dapo
 
@@ -31,9 +34,33 @@ def _all_groups(search: tuple[str, ...]) -> tuple[str, ...]:
 
 def _groups_in(parent: str, search: Sequence[str]) -> Iterator[str]:
     for child in _entries(parent, ObjectType.GROUP, search):
+        if not parent and child == EXPERIMENTAL_DIR.name:  # a root of configs of its own, and no group
+            continue
         group = f"{parent}/{child}" if parent else child
         yield group
         yield from _groups_in(group, search)
+
+
+def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
+    """Return the options of all groups, a line each, and those of the methods in ``conf/experimental``.
+
+    Args:
+        folders: further ones with options, of the user.
+    """
+    shipped = [(name_config(file), file.is_relative_to(EXPERIMENTAL_DIR)) for file in list_configs()]
+    own = [
+        (file.relative_to(root).as_posix(), False) for root in folders for file in Path(root).rglob("*.yaml")
+    ]
+    listed: dict[bool, dict[str, set[str]]] = {False: {}, True: {}}
+    for name, is_experimental in [*shipped, *own]:
+        group, _, option = name.removesuffix(".yaml").rpartition("/")
+        if group and not group.startswith("hydra") and not option.startswith("_"):
+            listed[is_experimental].setdefault(group, set()).add(option)
+    core, experimental = (
+        "\n".join(f"{group}: {', '.join(sorted(options))}" for group, options in sorted(groups.items()))
+        for groups in (listed[False], listed[True])
+    )
+    return core, experimental
 
 
 def _entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:

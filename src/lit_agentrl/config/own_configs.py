@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import list_configs, name_config
 
 
 def check_folders(folders: Sequence[str | Path]) -> None:
@@ -21,10 +21,10 @@ def check_folders(folders: Sequence[str | Path]) -> None:
             f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
         )
     for folder in map(Path, folders):
-        for shipped in sorted(CONFIG_DIR.rglob("*.yaml")):
-            name = shipped.relative_to(CONFIG_DIR)
+        for shipped in list_configs():
+            name = name_config(shipped)
             if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
                 raise UserError(
-                    f"--config-dir {folder}: {name.as_posix()} is also the name of a shipped file, which would be "
+                    f"--config-dir {folder}: {name} is also the name of a shipped file, which would be "
                     "taken; give yours another name"
                 )

@@ -12,7 +12,7 @@ from lit_agentrl.config.errors import UserError, did_you_mean, nearest
 from lit_agentrl.config.overrides import check_overrides, parse, take_variant
 from lit_agentrl.config.saved import run_folder_of, saved_config
 from lit_agentrl.config.trust import TRUST_RUN, is_trusted
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config
 
 # sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
 _OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
@@ -25,7 +25,7 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     Raises:
         UserError: an unknown option, or no run.
     """
-    cfg = OmegaConf.load(CONFIG_DIR / f"{name}.yaml")
+    cfg = OmegaConf.load(find_config(f"{name}.yaml"))
     assert isinstance(cfg, DictConfig)
     keys = [str(key) for key in cfg]
     for override in parse(overrides):

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import reads_as_number, shown
 from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import list_options
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
@@ -144,7 +144,7 @@ def _require(option: str, annotation: Any, value: Any) -> None:
 def _by_group(option: str) -> str:
     """How options are chosen where a name stands in their place."""
     group = option.replace(".", "/")
-    names = sorted(file.stem for file in (CONFIG_DIR / group).glob("[!_]*.yaml"))
+    names = [file.stem for file in list_options(group)]
     return f"; {group}=NAME chooses them, with the NAME {' or '.join(names)}" if names else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import find_config
 
 TRUST_RUN = "trust_run"  # the option that lets a run folder run code of others
 # Lightning's callbacks that log, print or end the run early: they write no files, change no weights, call nothing given
@@ -157,9 +157,9 @@ def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) 
         UntrustedError: naming the option and its folder.
     """
     for group, name in options:
-        file = Path(group) / f"{name}.yaml"
+        file = f"{group}/{name}.yaml"
         own = next((folder for folder in folders if (Path(folder) / file).is_file()), None)
-        if own is not None and not (CONFIG_DIR / file).is_file():
+        if own is not None and not find_config(file).is_file():
             raise _refusal(f"{group}={name}", f"is an option of the run's own config folder {own}")
 
 

@@ -60,9 +60,8 @@ class TurnRequest:
         params: Sampling parameters.
         messages: The whole dialogue of the prompt; only for engines without ``token_ids``.
         tools: The tools that the reply may call, in chat API format; only for engines without ``token_ids``.
-        is_plan: Whether the reply is a plan of `two_level`, whose levels may have separate adapters.
-        found: The solution that the game was asked for before this reply; sampling engines ignore it.
-        is_opponent: Whether the opponent writes the reply, see `OpponentEngine`.
+        player: Who writes the reply, as in `Turn.player`; for engines with several players.
+        note: The game's answer to `Rules.asks`; sampling engines ignore it.
     """
 
     episode: int
@@ -71,9 +70,8 @@ class TurnRequest:
     params: SamplingParams
     messages: Sequence[Message] = ()
     tools: Sequence[Mapping[str, Any]] = ()
-    is_plan: bool = False
-    found: str | None = None
-    is_opponent: bool = False
+    player: str = ""
+    note: str | None = None
 
 
 @dataclass

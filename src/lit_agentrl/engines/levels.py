@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
-from lit_agentrl.episode import FinishReason
+from lit_agentrl.episode import PLANNER, FinishReason
 from lit_agentrl.models.lora import LEVELS, use_level
 
 
@@ -68,7 +68,7 @@ class LevelEngine:
         return sum(engine.num_pending for engine in self._engines.values())
 
     def submit(self, request: TurnRequest) -> None:
-        name, tokens = LEVELS[request.is_plan], self._tokens.setdefault(request.episode, [])
+        name, tokens = LEVELS[request.player == PLANNER], self._tokens.setdefault(request.episode, [])
         tokens.extend(request.prefix)
         num_read = self._num_read.get((request.episode, name), 0)
         self._engines[name].submit(replace(request, prefix=tokens[num_read:]))

@@ -133,7 +133,7 @@ class Layout:
         return cls((rows, width), Segments.of(packing.drop_last_tokens(), width - 1, tokens_BT.device))
 
     def flatten(self, x_BTK: Tensor) -> Tensor:
-        """Return (N, K) from (B, at least T, K), in the order of the network's tokens."""
+        """Return (N, K) from (B, at least T, K), in the order of tokens read."""
         x_NK = x_BTK[:, : self.shape[1] - 1].flatten(0, 1)
         return x_NK if self.segments is None else x_NK[self.segments.token_N]
 

@@ -1,7 +1,8 @@
-"""Reading from signatures which tensors a part of an algorithm needs, and calling it with exactly those.
+"""Call the parts of an algorithm with exactly the tensors that their signatures name.
 
-Parameters that end in ``_BT``, ``_B`` or ``_BK``, or in ``_P`` of pairs and ``_S`` of trajectories, are tensors of one
-closed vocabulary; all others are constants, set by YAML.  Signatures are read through ``functools.partial``.
+A parameter whose name ends in a shape suffix is a tensor of one closed vocabulary: ``_BT`` (rows, tokens), ``_B``
+(rows), ``_BK``, ``_P`` (pairs) or ``_S`` (trajectories).  All others are constants, which YAML sets.  Signatures are
+read through ``functools.partial``.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from lit_agentrl.checks import named, shown
 _SUFFIXES = ("_BT", "_B", "_BK", "_P", "_S")
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature:
-    # A module's __call__ takes anything; what it needs is written at forward.
+def _get_signature(fn: Callable[..., Any]) -> inspect.Signature:
+    # The __call__ of a module takes any arguments; only `forward` names its tensors.
     return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
 
 
 def bare(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the constants that are set."""
+    """Return the function inside nested ``functools.partial`` objects."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn
 
 
-def _name(fn: Callable[..., Any]) -> str:
+def _get_name(fn: Callable[..., Any]) -> str:
     fn = bare(fn)
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
 def tensor_names(fn: Callable[..., Any]) -> dict[str, bool]:
-    """The tensors ``fn`` takes, each with whether it must be given.
+    """Return the tensors that ``fn`` takes; True for each one without a default.
 
     >>> from functools import partial
     >>> def f(*, return_B, value_BT=None, eps): ...
@@ -47,82 +48,87 @@ def tensor_names(fn: Callable[..., Any]) -> dict[str, bool]:
     """
     return {
         name: parameter.default is inspect.Parameter.empty
-        for name, parameter in _signature(fn).parameters.items()
+        for name, parameter in _get_signature(fn).parameters.items()
         if name.endswith(_SUFFIXES)
     }
 
 
 def constants(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The constants ``fn`` takes with their values; ``inspect.Parameter.empty`` for one that is not set."""
+    """Return the constants that ``fn`` takes and their values.
+
+    The value is ``inspect.Parameter.empty`` for a constant that is not set.
+    """
     return {
         name: parameter.default
-        for name, parameter in _signature(fn).parameters.items()
+        for name, parameter in _get_signature(fn).parameters.items()
         if not name.endswith(_SUFFIXES)
     }
 
 
 def bind(fn: Callable[..., Any], tensors: Mapping[str, Tensor]) -> Any:
-    """Calls ``fn`` with exactly the tensors its signature names.
+    """Call ``fn`` with exactly the tensors that its signature names.
 
     Raises:
-        ValueError: naming the part and the tensor, if a required one is missing.
+        ValueError: a required tensor is missing; the message names the part and the tensor.
     """
     arguments = {}
     for name, is_required in tensor_names(fn).items():
         if name in tensors:
             arguments[name] = tensors[name]
         elif is_required:
-            raise ValueError(f"{_name(fn)} needs {name}, which this run does not provide")
+            raise ValueError(f"{_get_name(fn)} needs {name}, which this run does not provide")
     return fn(**arguments)
 
 
 def try_out(
     option: str, fn: Callable[..., Any], result: type, rows: Mapping[str, Tensor], shape: str | None = None
 ) -> None:
-    """Calls ``fn`` once on a few small rows, so that a wrong constant fails at start-up, not after a rollout.
+    """Call ``fn`` on a toy batch, so that wrong constants fail at start-up.
 
     Args:
-        option: where the part stands, such as ``clip``; messages begin with it.
-        fn: the part, its constants set.
-        result: the type it must return.
-        rows: the columns of a batch, and so the closed vocabulary of tensors, with those of
-            :func:`with_computed`.
-        shape: of a tensor that it returns: ``BT``, ``B``, or empty for a scalar; None: any.
+        option: config option of the part, such as ``clip``; error messages begin with it.
+        fn: the part, with its constants bound.
+        result: the type that it must return.
+        rows: the columns of a batch.  Together with those of :func:`with_computed` they are all tensors that a part
+            may ask for.
+        shape: shape suffix of a returned tensor: ``BT``, ``B``, or empty for a scalar; None accepts any shape.
 
     Raises:
-        ValueError: from ``fn`` itself, or if it asks for an unknown tensor, lacks or does not accept a
-            constant, or returns another type, shape, or numbers that are not finite.
+        ValueError: ``fn`` raises it, asks for an unknown tensor, lacks or does not accept a constant, or returns
+            another type, another shape or numbers that are not finite.
     """
     toy = with_computed(rows)
     try:
-        given = constants(fn)
+        values = constants(fn)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{option}: {_name(fn)} does not take these constants ({error})") from error
-    if missing := [name for name, value in given.items() if value is inspect.Parameter.empty]:
-        raise ValueError(f"{option}.{missing[0]} is not set; {_name(fn)} needs a value")
+        raise ValueError(f"{option}: {_get_name(fn)} does not take these constants ({error})") from error
+    if missing := [name for name, value in values.items() if value is inspect.Parameter.empty]:
+        raise ValueError(f"{option}.{missing[0]} is not set; {_get_name(fn)} needs a value")
     if unknown := sorted(tensor_names(fn).keys() - toy.keys()):
-        raise ValueError(f"{option}: {_name(fn)} asks for {unknown[0]}; tensors are {', '.join(sorted(toy))}")
+        raise ValueError(
+            f"{option}: {_get_name(fn)} asks for {unknown[0]}; tensors are {', '.join(sorted(toy))}"
+        )
     try:
         with torch.no_grad(), named(option):
             returned = bind(fn, toy)
     except TypeError as error:
-        stated = ", ".join(f"{name}={shown(value)}" for name, value in given.items()) or "its inputs"
-        raise ValueError(f"{option}: {_name(fn)} does not accept {stated}: {error}") from error
+        stated = ", ".join(f"{name}={shown(value)}" for name, value in values.items()) or "its inputs"
+        raise ValueError(f"{option}: {_get_name(fn)} does not accept {stated}: {error}") from error
     if not isinstance(returned, result):
         got, expected = type(returned).__name__, result.__name__
-        raise ValueError(f"{option}: {_name(fn)} returned {got}, expected {expected}")
-    given_back = (
+        raise ValueError(f"{option}: {_get_name(fn)} returned {got}, expected {expected}")
+    returned_tensors = (
         vars(returned)
         if dataclasses.is_dataclass(returned)
         else {"result" if shape is None else f"result_{shape}": returned}
     )
-    for name, tensor in given_back.items():
+    for name, tensor in returned_tensors.items():
         if isinstance(tensor, Tensor):
-            _check_returned(f"{option}: {_name(fn)}", name, tensor, toy["is_action_BT"])
+            _check_returned(f"{option}: {_get_name(fn)}", name, tensor, toy["is_action_BT"])
 
 
 def _check_returned(who: str, name: str, tensor: Tensor, is_action_BT: Tensor) -> None:
-    """Refuse what would be broadcast, or spread as NaN, without a word."""
+    """Refuse shapes that would broadcast silently, and numbers that are not finite."""
     shapes = {"BT": is_action_BT.shape, "B": is_action_BT.shape[:1], "": torch.Size()}
     axes = name.rpartition("_")[2]
     if axes in shapes and tensor.shape != shapes[axes]:
@@ -136,7 +142,7 @@ def _check_returned(who: str, name: str, tensor: Tensor, is_action_BT: Tensor) -
 
 
 def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Small rows, and beside them a valid value of each tensor that an update computes from its rows."""
+    """Return the toy rows with valid values of all tensors that an update computes."""
     is_action_BT, return_B = rows["is_action_BT"], rows["return_B"]
     like_BT = torch.ones(is_action_BT.shape)
     logps = {name: -like_BT for name in ("logp_BT", "old_logp_BT", "ref_logp_BT")}

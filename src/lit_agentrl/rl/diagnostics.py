@@ -1,8 +1,9 @@
-"""Whether thoughts depend on what is seen: mutual information of observations X and thoughts Z, by likelihoods.
+"""Mutual information of observations X and thoughts Z: do thoughts depend on the observation?
 
-All rest on one matrix L_ij = log p(z_i | x_j), nats, teacher-forced: thought i after observation j.  N thoughts, P
-observations; ``own_N`` names the observation that each thought was written for.  No input carries a gradient.
-RAGEN v2, arXiv:2604.06268; its paper and its code differ, and both forms are here (`per_token_means`).
+All estimates use one matrix L_ij = log p(z_i | x_j) in nats: thought i, teacher-forced, after observation j.  There are
+N thoughts and P observations; ``own_N`` holds the observation that each thought was written for.  No input carries
+gradient.  RAGEN v2, arXiv:2604.06268.  Its paper and its code differ; both forms are here (`per_token_paper` and
+`per_token_code`).
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EPS = 1e-3  # of the denominator of z-scores
+EPS = 1e-3  # added to the denominator of z-scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Information:
-    """What a matrix of likelihoods says, in the unit of the matrix.
+    """Information estimates from a matrix of log-likelihoods, in its unit.
 
     Attributes:
-        mutual: I(X; Z), mean of matched − marginal: 0 where thoughts ignore what is seen, log P where they copy it.
+        mutual: I(X; Z), the mean of matched − marginal: 0 where thoughts ignore the observation, log P where each
+            thought identifies it.
         conditional_entropy: H(Z | X) = −mean matched.
         entropy: H(Z) = −mean marginal.
-        z_score: mutual over the standard deviation of the marginals.
-        retrieval: share of thoughts of which the own observation is the likeliest; of a tie, the equal part.
-        chance: that share for thoughts which ignore what is seen.
+        z_score: mutual divided by the standard deviation of the marginals.
+        retrieval: share of thoughts that are likeliest under their own observation; ties count 1 / (number tied).
+        chance: the retrieval share of thoughts that ignore the observation, 1 / P.
     """
 
     mutual: float
@@ -38,16 +40,17 @@ class Information:
 
 
 def information(*, logp_NP: Tensor, own_N: Tensor) -> Information:
-    """The estimates of a matrix: matched_i = L_i,own(i);  marginal_i = logsumexp_j L_ij − log P.
+    """Estimate mutual information from log-likelihoods.
 
-    With sums over the tokens of a thought this is the paper's form (nats a thought).
+    matched_i = L_i,own(i);  marginal_i = logsumexp_j L_ij − log P.  If L sums over the tokens of a thought, this is the
+    form of the paper (nats per thought).
 
     Args:
         logp_NP: log-likelihoods of thoughts under observations, finite.
         own_N: column of each thought's own observation.
 
     Raises:
-        ValueError: shapes that do not fit, or a column that is not there.
+        ValueError: the shapes disagree, or ``own_N`` names a column that does not exist.
     """
     if logp_NP.ndim != 2 or own_N.shape != logp_NP.shape[:1] or not logp_NP.numel():
         raise ValueError(
@@ -62,15 +65,17 @@ def information(*, logp_NP: Tensor, own_N: Tensor) -> Information:
     mutual = float((matched_N - marginal_N).mean())
     is_likeliest_NP = logp_NP == logp_NP.max(dim=1, keepdim=True).values
     hit_N = is_likeliest_NP.gather(1, own_N[:, None])[:, 0] / is_likeliest_NP.sum(dim=1)
-    spread = float(marginal_N.std(correction=0))
+    std = float(marginal_N.std(correction=0))
     return Information(
         mutual=mutual, conditional_entropy=float(-matched_N.mean()), entropy=float(-marginal_N.mean()),
-        z_score=mutual / (spread + EPS), retrieval=float(hit_N.mean()), chance=1 / num_observations,
+        z_score=mutual / (std + EPS), retrieval=float(hit_N.mean()), chance=1 / num_observations,
     )  # fmt: skip
 
 
 def per_token_paper(*, logp_NP: Tensor, own_N: Tensor, tokens_N: Tensor) -> float:
-    """I(X; Z) a token as the paper has it: of whole thoughts, divided by their length afterwards (equation 1).
+    """Return I(X; Z) per token, nats: whole thoughts divided by their length.
+
+    This is equation 1 of the paper.
 
     Args:
         logp_NP: summed over the tokens of each thought.
@@ -83,9 +88,10 @@ def per_token_paper(*, logp_NP: Tensor, own_N: Tensor, tokens_N: Tensor) -> floa
 
 
 def per_token_code(*, logp_NP: Tensor, own_N: Tensor, tokens_N: Tensor) -> Information:
-    """The estimates as the code of the paper has them: of means over the tokens, before they are compared.
+    """Estimate from log-likelihoods averaged over tokens, as the code of the paper does.
 
-    A mean over tokens is no likelihood, so this is a score and not a mutual information: it is smaller.
+    The exponential of a mean over tokens is not a likelihood.  The result is therefore a score, smaller than the mutual
+    information.
 
     Args:
         logp_NP: summed over the tokens of each thought.
@@ -96,12 +102,12 @@ def per_token_code(*, logp_NP: Tensor, own_N: Tensor, tokens_N: Tensor) -> Infor
 
 
 def merged(*, logp_NP: Tensor, own_N: Tensor, same_P: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrix and own columns where equal observations are one.
+    """Merge the columns of equal observations; returns the matrix and ``own_N``.
 
     Args:
         logp_NP: log-likelihoods.
         own_N: column of each thought's own observation.
-        same_P: a number for each observation, equal for equal ones.
+        same_P: one number per observation; equal observations have equal numbers.
     """
     kinds, kind_P = torch.unique(same_P, return_inverse=True)
     first = [int((kind_P == kind).nonzero()[0]) for kind in range(len(kinds))]

@@ -1,4 +1,4 @@
-"""Reductions that only see what a mask selects, and statistics over trajectories and groups.
+"""Masked reductions, and statistics over trajectories and groups.
 
 Positions outside a mask may hold anything, NaN included: values are selected with ``torch.where``, never by
 multiplying with a mask.  Shape suffixes: ``B`` rows, ``T`` tokens, ``S`` trajectories, ``N`` any entries.
@@ -15,12 +15,13 @@ from lit_agentrl.checks import require
 
 
 def check_shapes(**tensors: Tensor) -> None:
-    """Checks that tensors named by shape suffix agree: all ``_BT`` are (B, T), all ``_B`` are (B,).
+    """Check tensors against the shape suffixes of their names.
 
-    Names that start with ``is_`` must be boolean.
+    All ``_BT`` must be (B, T) and all ``_B`` must be (B,) with the same B and T.  Tensors whose names start with
+    ``is_`` must be boolean.
 
     Raises:
-        ValueError: naming the first tensor that does not fit.
+        ValueError: a tensor does not fit; the message names the first one.
     """
     reference: dict[str, tuple[str, int]] = {}
     for name, tensor in tensors.items():
@@ -36,19 +37,26 @@ def check_shapes(**tensors: Tensor) -> None:
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum of ``x`` where ``mask`` is True; a scalar.  Gradient flows through the selected entries."""
+    """Return the sum of ``x`` where ``mask`` is True, a scalar.
+
+    Gradient flows through the selected entries only.
+    """
     return torch.where(mask, x, torch.zeros_like(x)).sum()
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of ``x`` where ``mask`` is True; 0 when nothing is selected.  Scalar; gradient as `masked_sum`."""
+    """Return the mean of ``x`` where ``mask`` is True, a scalar.
+
+    It is 0 when nothing is selected.  Gradient flows through the selected entries only.
+    """
     return masked_sum(x, mask) / mask.sum().clamp(min=1)
 
 
 def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
-    """``(x - mean) / sqrt(var + eps)`` with mean and variance (ddof 1) over the selected entries.
+    """Standardise the selected entries: ``(x - mean) / sqrt(var + eps)``.
 
-    Entries outside the mask become 0.  With fewer than two selected entries the result is only centred.
+    Mean and variance (ddof 1) are those of the selected entries.  Entries outside the mask become 0.  With fewer than
+    two selected entries the result is only centred.
     """
     centred = torch.where(mask, x - masked_mean(x, mask), torch.zeros_like(x))
     count = int(mask.sum())
@@ -58,25 +66,25 @@ def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
 
 
 def segment_sum(x_N: Tensor, segment_N: Tensor, num_segments: int) -> Tensor:
-    """Sums of the entries of each segment, shape (num_segments,)."""
+    """Return the sum of the entries of each segment, (num_segments,)."""
     return x_N.new_zeros(num_segments).index_add_(0, segment_N, x_N)
 
 
 def trajectory_index(trajectory_B: Tensor) -> tuple[Tensor, int]:
-    """Numbers the trajectories 0..S-1; returns each row's number and S."""
+    """Number the trajectories 0..S-1; return each row's number and S."""
     ids, index_B = torch.unique(trajectory_B, return_inverse=True)
     return index_B, len(ids)
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """The S scored trajectories among B rows, each once however many rows it has.
+    """The S scored trajectories among B rows; each counts once.
 
     Attributes:
-        return_S: float64, points; never NaN.
+        return_S: float64, in reward units; never NaN.
         group_S: int64, group number 0..P-1.
         num_groups: P.
-        index_B: int64, each row's trajectory; -1 where the return is NaN ("unscorable").
+        index_B: int64, the trajectory of each row; -1 where the return is NaN ("unscorable").
     """
 
     return_S: Tensor
@@ -85,16 +93,18 @@ class Trajectories:
     index_B: Tensor
 
     def to_rows(self, value_S: Tensor, like: Tensor) -> Tensor:
-        """(S,) -> (B,) in the dtype of ``like``; 0 for rows of unscorable trajectories."""
+        """Expand (S,) to (B,) in the dtype of ``like``; 0 for unscorable trajectories."""
         value_B = torch.where(self.index_B >= 0, torch.cat([value_S, value_S.new_zeros(1)])[self.index_B], 0)
         return value_B.to(like.dtype)
 
 
 def find_trajectories(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> Trajectories:
-    """De-duplicates rows by ``(group_B, trajectory_B)`` and drops trajectories whose return is NaN.
+    """Find the trajectories among the rows; those with a NaN return are dropped.
+
+    Rows with the same ``(group_B, trajectory_B)`` belong to one trajectory.
 
     Raises:
-        ValueError: if two rows of one trajectory state different returns.
+        ValueError: two rows of one trajectory have different returns.
     """
     check_shapes(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     is_scored_B = ~return_B.isnan()
@@ -113,7 +123,7 @@ def find_trajectories(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor
 
 @dataclass(frozen=True)
 class Moments:
-    """Each entry against its own group: distance from the mean, the group's std, the group's size."""
+    """Distance of each entry from its group mean, the group's std and its size."""
 
     centred_N: Tensor
     std_N: Tensor
@@ -121,10 +131,10 @@ class Moments:
 
 
 def group_moments(value_N: Tensor, group_N: Tensor, num_groups: int, *, ddof: int = 1) -> Moments:
-    """Mean-centred values, standard deviations and sizes per group, each of shape (N,).
+    """Return mean-centred values, standard deviations and sizes per group, each (N,).
 
-    The mean is taken of the distances from the group's minimum, so that a group of equal values is centred
-    to exactly 0 and has a std of exactly 0.  A group with ``ddof`` entries or fewer has a std of 0.
+    Means are computed over distances from the group minimum, so that a group of equal values is centred to exactly 0
+    and has a std of exactly 0.  A group with ``ddof`` entries or fewer has a std of 0.
     """
     require(ddof in (0, 1), "ddof", ddof, "0 or 1")
     count = segment_sum(torch.ones_like(value_N), group_N, num_groups)
@@ -137,10 +147,12 @@ def group_moments(value_N: Tensor, group_N: Tensor, num_groups: int, *, ddof: in
 
 
 def require_whole_rows(*, trajectory_B: Tensor, is_action_BT: Tensor, option: str, alternative: str) -> None:
-    """Refuses trajectories whose sampled tokens lie in several rows; rows without any are filling.
+    """Refuse trajectories whose sampled tokens lie in several rows.
+
+    Rows without a sampled token are padding and are ignored.
 
     Raises:
-        ValueError: naming ``option`` and the ``alternative`` that works on any rows.
+        ValueError: names ``option`` and the ``alternative`` that works on any rows.
     """
     ids = trajectory_B[is_action_BT.any(1)]
     if len(torch.unique(ids)) < len(ids):

@@ -1,7 +1,7 @@
-"""What a policy is trained to do: the loss of some rows, what it needs of a run, and its coefficients that move.
+"""The interface of training objectives: loss, requirements, and adaptive coefficients.
 
-`Algorithm`, a mix of rules per token, and `GroupLoss`, an error of whole groups, are two objectives; an own one is a
-class that inherits `Objective` and says what differs from the defaults, named by ``algo._target_``.
+`Algorithm` (a sum over tokens) and `GroupLoss` (an error per group) are two objectives.  To write your own, inherit
+from `Objective`, override what differs from the defaults, and name the class in ``algo._target_``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,28 @@ import torch
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
-LOGPS = ("logp_BT", "entropy_BT")  # what a policy gives a loss, with gradient
-SCORES = ("score_BT",)  # what the head of a reward model gives
+LOGPS = ("logp_BT", "entropy_BT")  # outputs of a policy that carry gradient
+SCORES = ("score_BT",)  # output of the head of a reward model
 ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
-ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")  # that every `Objective.prepare` is given
+ALWAYS = (
+    "is_action_BT",
+    "return_B",
+    "group_B",
+    "trajectory_B",
+)  # columns that every `Objective.prepare` receives
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What an objective asks of the run around it, apart from tensors; the defaults ask nothing.
+    """Requirements of an objective on the run, apart from tensors; by default none.
 
     Attributes:
-        min_members: episodes of a prompt below which it learns nothing.
-        min_steps: optimizer steps of an iteration below which one of its parts never acts.
-        prompt_factor: prompts to roll out for each one whose episodes fit the update.
-        whole_trajectories: axes whose parts need each row to hold its whole trajectory (the full context).
-        reference_dtype: precision of the frozen reference; None is the policy's.
-        all_groups: it measures what is played, which a filter must not choose from.
+        min_members: smallest group size (episodes per prompt) with which it learns anything.
+        min_steps: smallest number of optimizer steps per iteration with which all of its parts act.
+        prompt_factor: prompts to roll out per prompt of the update.
+        whole_trajectories: axes whose parts need the whole trajectory in one row (``context=full``).
+        reference_dtype: precision of the frozen reference; None uses that of the policy.
+        all_groups: it averages over all episodes, so no filter may drop groups.
     """
 
     min_members: int = 1
@@ -43,15 +48,18 @@ class Requirements:
 
 @runtime_checkable
 class Term(Protocol):
-    """A coefficient that moves once an iteration; its value is all its state, and lies in checkpoints.
+    """A coefficient that is updated once per iteration.
+
+    The value of ``coef`` is its only state; checkpoints contain it.
 
     Attributes:
-        place: axis whose coefficient it is, such as ``kl``; its key in checkpoints.
-        measure: what it goes by: the mean per token of the update's metric of this name, or of `measured_by`.
-        measured_by: gives (B, T) from columns and, after the update, the policy's ``logp_BT``; its mean over sampled
-            tokens is what is measured.  None: a metric of the update; with ``is_before``, a scalar of `prepare`.
-        is_before: told before the first step of an iteration, of columns alone, instead of after the last.
-        coef: the coefficient as it is now.
+        place: axis of the coefficient, such as ``kl``; its key in checkpoints.
+        measure: name of the measured value that drives it: a metric of the update (mean per token), or `measured_by`.
+        measured_by: computes (B, T) from columns and, after the update, the policy's ``logp_BT``; the measured value is
+            its mean over sampled tokens.  None: a metric of the update or, with ``is_before``, a scalar of `prepare`.
+        is_before: update the coefficient before the first step of an iteration, from columns alone, instead of after
+            the last step.
+        coef: current value of the coefficient.
     """
 
     @property
@@ -66,16 +74,16 @@ class Term(Protocol):
     coef: float
 
     def update(self, measured: float, num_tokens: int) -> dict[str, float]:
-        """Moves ``coef`` by what ``num_tokens`` sampled tokens showed; returns metrics to log."""
+        """Update ``coef`` from the value measured on ``num_tokens`` tokens; return metrics."""
         ...
 
 
 @runtime_checkable
 class Held(Protocol):
-    """A `Term` that can say whether its coefficient stands still, so that others may set it.
+    """A `Term` whose coefficient may be constant, so that others may set it.
 
     Attributes:
-        is_held: nothing of its own moves it.
+        is_held: the term does not change its coefficient itself.
     """
 
     @property
@@ -83,20 +91,21 @@ class Held(Protocol):
 
 
 class Objective(Protocol):
-    """A loss, and what goes before it.  Everything but ``name`` and `loss` has a default.
+    """A loss and the columns that it is computed from.
 
-    Columns are those of `TrajectoryBatch`, and ``old_logp_BT``: the sampler's log-probs (nats), or those of the policy
-    before the first step where `needs` asks for ``sampler_logp_BT`` too.
+    Everything but ``name`` and `loss` has a default.  Columns are those of `TrajectoryBatch`, and ``old_logp_BT``: the
+    log-probs of the sampler (nats) or, where `needs` asks for ``sampler_logp_BT`` too, those of the policy before the
+    first step.
 
     Attributes:
-        name: for messages and logs.
-        unit: column whose equal numbers mark rows that `loss` must see together, such as ``group_B``; neither
-            minibatches, micro-batches nor ranks part them.  None: a sum over rows, whose minibatches are of whole
+        name: name in messages and logs.
+        unit: column such as ``group_B``; `loss` must see rows with equal numbers together, so neither minibatches,
+            micro-batches nor ranks split them.  None: the loss is a sum over rows, and minibatches consist of whole
             trajectories.
-        reads: columns of a network that `loss` is given, which carry gradient: `LOGPS` of a policy, `SCORES` of a
-            reward model, whose head reads the tokens that ``is_scored_BT`` of `prepare` names (``score_BTH`` where it
-            has several `heads`).
-        trains: False: nothing is trained, `loss` is never called, and no optimizer is made.
+        reads: outputs of the network that `loss` receives with gradient: `LOGPS` of a policy, or `SCORES` of a reward
+            model.  The head of a reward model reads the tokens that ``is_scored_BT`` of `prepare` marks; with several
+            `heads` it gives ``score_BTH``.
+        trains: if False, nothing is trained: `loss` is never called and no optimizer is made.
     """
 
     name: str
@@ -106,133 +115,144 @@ class Objective(Protocol):
 
     @property
     def score_kind(self) -> ScoreKind:
-        """Of a reward model: what its scores mean."""
+        """Meaning of the scores of a reward model."""
         return "score"
 
     @property
     def heads(self) -> Sequence[str]:
-        """Of a reward model with several: their names.  Empty: it has one, without a name."""
+        """Names of the heads of a reward model; empty for one head without a name."""
         return ()
 
     @property
     def requirements(self) -> Requirements:
-        """What the run must offer; refused at start where it does not."""
+        """Requirements that are checked when the run starts."""
         return Requirements()
 
     def needs(self, tensor: str) -> bool:
-        """Whether a column is asked for.
+        """Return True if the objective needs the column.
 
-        ``ref_logp_BT`` asks for a frozen reference, ``value_BT`` for a critic, ``entropy_BT`` for entropies with
-        gradient, ``baseline_B`` for each prompt's greedy episode; any other for being given to `prepare`.
+        ``ref_logp_BT`` requests a frozen reference, ``value_BT`` a critic, ``entropy_BT`` entropies with gradient,
+        ``baseline_B`` a greedy episode per prompt; `prepare` receives any other column that is needed.
         """
         return False
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """Called at start with a toy batch, so that wrong constants fail before anything is played.
+        """Run on a toy batch at start-up, so that wrong constants fail before rollouts.
 
         Raises:
-            ValueError: an option that makes no sense.
+            ValueError: an option is invalid.
         """
         return None
 
     def ratio_bounds(self, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """Options, such as ``clip.epsilon``, of bounds that act on no ratio of 1, so not in an iteration's first step.
+        """Return options, such as ``clip.epsilon``, of bounds that never act at ratio 1.
+
+        In the first step of an iteration all ratios are 1, so there these options have no effect.
 
         Args:
-            rows: a toy batch, as of `try_out`.
+            rows: a toy batch, as for `try_out`.
         """
         return ()
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Columns made or replaced once an iteration from the rows of all ranks, without gradient.
+        """Compute columns once per iteration from the rows of all ranks, without gradient.
 
-        Columns with a meaning of their own: ``keep_B``, the rows to train on; ``is_kept_BT``, tokens that count;
-        ``return_BT`` and ``is_value_target_BT``, what a critic learns.  A scalar is a metric, logged below ``train/``.
+        Some columns have a fixed meaning: ``keep_B``, the rows to train on; ``is_kept_BT``, the tokens that count;
+        ``return_BT`` and ``is_value_target_BT``, the targets of a critic.  A scalar is a metric, logged as
+        ``train/<name>``.
 
         Args:
-            tensors: what `needs` names, ``is_action_BT``, ``return_B``, ``group_B`` and ``trajectory_B``.
+            tensors: the columns for which `needs` is True, ``is_action_BT``, ``return_B``, ``group_B`` and
+                ``trajectory_B``.
         """
         return {}
 
     def count(self, tensors: Tensors) -> Tensors:
-        """What divides and weighs the loss, counted over a minibatch before it is cut up.
+        """Compute denominators and weights of the loss over a whole minibatch.
+
+        It is called before the minibatch is cut into micro-batches.
 
         Args:
-            tensors: this rank's rows of it.
+            tensors: the rows of the minibatch on this rank.
 
         Returns:
-            Scalars, which are added up over ranks, and columns of these rows; `loss` is given both.
+            Scalars, which are summed over ranks, and columns of these rows; `loss` receives both.
         """
         return {}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """A micro-batch's share of the minibatch's loss, and metrics for `add_metrics`, detached.
+        """Return a micro-batch's share of the minibatch loss, and detached metrics.
 
-        Shares add up over micro-batches and ranks.  Units without sampled tokens, whose ``return_B`` is NaN, may be
-        among them, also on their own: their share must be 0 and finite.
+        Shares are summed over micro-batches and ranks; metrics are merged by `add_metrics`.  A micro-batch may contain,
+        or consist of, units without sampled tokens whose ``return_B`` is NaN: their share must be 0 and finite.
 
         Args:
-            tensors: all columns of whole units, what `count` gave, and those that `reads` names, which carry gradient:
-                ``logp_BT`` and ``entropy_BT`` (nats) of a policy, or ``score_BT``.
+            tensors: all columns of whole units, the result of `count`, and the columns that `reads` names.  Those carry
+                gradient: ``logp_BT`` and ``entropy_BT`` (nats) of a policy, or ``score_BT``.
         """
         ...
 
     def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
-        """What a critic learns of a micro-batch beside ``return_BT``, and metrics, as of `loss`; None: nothing.
+        """Return an additional critic loss of a micro-batch and metrics, or None.
 
-        It is added to the loss of `prepare`'s targets, before the weight of a critic on the policy's trunk.
+        It is added to the loss on the targets of `prepare`, before the weight of a critic that shares the trunk of the
+        policy is applied.
 
         Args:
-            tensors: as of `loss`, and the columns of the critic, such as ``value_BT`` (points), which carry gradient.
+            tensors: as for `loss`, and the columns of the critic, such as ``value_BT`` (in reward units), which carry
+                gradient.
         """
         return None
 
     def terms(self) -> Sequence[Term]:
-        """Its coefficients that move."""
+        """Return the adaptive coefficients."""
         return ()
 
     def measured(self, tensors: Tensors) -> Tensors:
-        """The rows as its terms, and the limits of an update, measure them: all, with all of their tokens."""
+        """Return the rows on which terms and update limits are measured.
+
+        The default is all rows with all of their tokens.
+        """
         return tensors
 
 
 def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
-    """Runs `Objective.prepare`, `Objective.count` and `Objective.loss` once on small rows, before anything is played.
+    """Run `prepare`, `count` and `loss` of an objective once on a toy batch.
 
     Args:
-        objective: to be tried.
-        rows: small ones, each column under its name, and what an update computes from them, as `binding.with_computed`.
+        objective: the objective to try.
+        rows: columns of the toy batch and the tensors that an update computes; see `binding.with_computed`.
 
     Returns:
-        The names of the metrics that the loss gives.
+        The names of the metrics that the loss returns.
 
     Raises:
-        ValueError: one of them raises, or gives what an update cannot use; names the method.
+        ValueError: a method raises or returns something that an update cannot use; the message names the method.
     """
     if objective.unit is not None and objective.unit not in rows:
         raise ValueError(f"unit={objective.unit} must be a column, such as group_B")
-    asked = (
+    optional = (
         "ref_logp_BT", "value_BT", "target_value_BT", "q_BT", "spread_BT", "old_value_BT", "cost_value_BT",
         "old_cost_value_BT", "implicit_q_BT", "old_implicit_q_BT", "target_implicit_q_BT",
-    )  # fmt: skip  # made for those that ask for them
-    tensors = {name: t for name, t in rows.items() if name not in asked or objective.needs(name)}
-    made = (
+    )  # fmt: skip  # only for objectives that need them
+    tensors = {name: t for name, t in rows.items() if name not in optional or objective.needs(name)}
+    computed = (
         "logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "cost_return_BT", "is_value_target_BT",
     )  # fmt: skip
-    tensors = {name: t for name, t in tensors.items() if name not in made}
+    tensors = {name: t for name, t in tensors.items() if name not in computed}
     with torch.no_grad():
-        given = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}
-        found = _tried("prepare", objective.prepare, given)
-        tensors |= {name: t for name, t in found.items() if name != "keep_B" and t.dim()}
-        tensors |= _tried("count", objective.count, tensors)
+        needed = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}
+        columns = _call_method("prepare", objective.prepare, needed)
+        tensors |= {name: t for name, t in columns.items() if name != "keep_B" and t.dim()}
+        tensors |= _call_method("count", objective.count, tensors)
     like = rows["logp_BT"]
     scores = {name: rows.get(name, 0 * like).clone().requires_grad_() for name in objective.reads}
     with torch.enable_grad():
-        result = _tried("loss", objective.loss, tensors | scores)
+        result = _call_method("loss", objective.loss, tensors | scores)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
         raise ValueError(f"loss must return a scalar and its metrics, and returned a {type(result).__name__}")
     if objective.needs("value_BT"):
-        _tried("value_loss", objective.value_loss, tensors)
+        _call_method("value_loss", objective.value_loss, tensors)
     loss, metrics = result
     if loss.dim() or not bool(torch.isfinite(loss)) or not loss.requires_grad:
         raise ValueError(
@@ -244,32 +264,35 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     return list(metrics)
 
 
-def _tried(method: str, call: Callable[[Tensors], Any], tensors: Tensors) -> Any:
+def _call_method(method: str, call: Callable[[Tensors], Any], tensors: Tensors) -> Any:
     try:
         return call(dict(tensors))
-    except Exception as error:  # the code of whoever wrote the objective
+    except Exception as error:  # an objective may be user code and raise anything
         raise ValueError(f"{method} failed on small rows: {type(error).__name__}: {error}") from error
 
 
 def coefficients(objective: Objective) -> dict[str, float]:
-    """Those that move, by place, for checkpoints."""
+    """Return the adaptive coefficients by their place, for checkpoints."""
     return {term.place: term.coef for term in objective.terms()}
 
 
 def set_coefficients(objective: Objective, saved: Mapping[str, float]) -> None:
-    """The inverse of `coefficients`; what is not saved stays as configured."""
+    """Set the coefficients that `coefficients` returned; others stay as configured."""
     for term in objective.terms():
         term.coef = saved.get(term.place, term.coef)
 
 
 def token_mean_metric(value_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-    """A metric's ``[sum, count]`` over sampled tokens, detached."""
+    """Return ``[sum, count]`` of a metric over sampled tokens, detached."""
     chosen_BT = torch.where(is_action_BT, value_BT.detach(), torch.zeros_like(value_BT))
     return torch.stack([chosen_BT.sum(), is_action_BT.sum().to(value_BT.dtype)])
 
 
 def add_metrics(total: Mapping[str, Tensor], part: Mapping[str, Tensor]) -> Tensors:
-    """Merges metrics of two micro-batches or ranks; ``[sum, weight]`` pairs add, ``*_max`` the larger."""
+    """Merge the metrics of two micro-batches or ranks.
+
+    ``[sum, weight]`` pairs are added; of ``*_max`` the larger value is taken.
+    """
     merged = dict(total)
     for name, value in part.items():
         if name not in merged:
@@ -282,7 +305,7 @@ def add_metrics(total: Mapping[str, Tensor], part: Mapping[str, Tensor]) -> Tens
 
 
 def metric_values(total: Mapping[str, Tensor]) -> dict[str, float]:
-    """Means (or maxima) as numbers; a mean over no token is 0."""
+    """Return means (or maxima) as numbers; a mean over no token is 0."""
     return {
         name: float(value if name.endswith("_max") else value[0] / value[1].clamp(min=1))
         for name, value in total.items()

@@ -1,8 +1,8 @@
 """Sums of rewards along trajectories and turns.
 
-Rows of one trajectory are chained in the order of ``first_turn_B``: after the last sampled token of a row
-comes the first of the next row that has any.  Values at tokens that were not sampled are ignored.  Nothing
-here carries gradient; all raise ValueError when shapes disagree.
+Rows of one trajectory are chained in the order of ``first_turn_B``: the last sampled token of a row is followed by the
+first sampled token of the next row that has one.  Values at tokens that were not sampled are ignored.  No result
+carries gradient.  All functions raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ def return_to_go(
     first_turn_B: Tensor,
     discount: float | Tensor,
 ) -> Tensor:
-    """``G_t = r_t + discount * G_t'`` at sampled tokens, t' the next one; 0 elsewhere.  (B, T).
+    """Return the discounted return-to-go of each sampled token, (B, T).
 
-    A ``discount`` of shape (B, T) is read at token t; 0 there cuts the sum off behind t.
+    ``G_t = r_t + discount * G_t'`` where t' is the next sampled token; 0 at tokens that were not sampled.  A
+    ``discount`` of shape (B, T) is read at token t; 0 there ends the sum after t.
     """
     check_shapes(
         reward_BT=reward_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B
     )
     reward_BT = reward_BT.detach()
     discount_BT = torch.as_tensor(discount).to(reward_BT).expand_as(reward_BT)
-    next_row_B = _next_rows(trajectory_B, first_turn_B)
+    next_row_B = _find_next_rows(trajectory_B, first_turn_B)
     out_BT = torch.zeros_like(reward_BT)
-    start_B = reward_BT.new_zeros(len(reward_BT) + 1)  # the extra entry is what follows a last row: nothing
+    start_B = reward_BT.new_zeros(len(reward_BT) + 1)  # the extra 0 follows the last row of a trajectory
     rows = (next_row_B == -1).nonzero().squeeze(1)
     while len(rows):  # last rows first, then the rows before them
         running = start_B[next_row_B[rows]]
@@ -46,9 +47,12 @@ def return_to_go(
 
 
 def next_sampled(*, x_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
-    """``x_t'`` at sampled tokens, t' the next of the trajectory; 0 at its last one and elsewhere.  (B, T)."""
+    """Return ``x`` of the next sampled token at each sampled token, (B, T).
+
+    It is 0 at the last sampled token of a trajectory and at tokens that were not sampled.
+    """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B)
-    order_B, index_B = _row_order(trajectory_B, first_turn_B)
+    order_B, index_B = _order_rows(trajectory_B, first_turn_B)
     position_N, t_N = is_action_BT[order_B].nonzero(as_tuple=True)
     row_N = order_B[position_N]
     x_N, index_N = x_BT.detach()[row_N, t_N], index_B[row_N]
@@ -60,12 +64,12 @@ def next_sampled(*, x_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, fi
 
 
 def turn_index(*, is_action_BT: Tensor, is_turn_end_BT: Tensor) -> Tensor:
-    """Numbers the turns of each row from 0 by their explicit ends; (B, T) int64, in [0, T).
+    """Number the turns of each row from 0; (B, T) int64, in [0, T).
 
-    Entries at tokens that were not sampled mean nothing.
+    ``is_turn_end_BT`` marks the last token of each turn.  Entries at tokens that were not sampled have no meaning.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+        ValueError: also if a row ends in sampled tokens after its last turn end.
     """
     check_shapes(is_action_BT=is_action_BT, is_turn_end_BT=is_turn_end_BT)
     is_end_BT = (is_action_BT & is_turn_end_BT).long()
@@ -76,23 +80,30 @@ def turn_index(*, is_action_BT: Tensor, is_turn_end_BT: Tensor) -> Tensor:
 
 
 def sum_over_turn(*, x_BT: Tensor, is_action_BT: Tensor, turn_BT: Tensor) -> Tensor:
-    """At each sampled token the sum of x over the sampled tokens of its turn in that row; 0 elsewhere."""
+    """Sum ``x`` over the sampled tokens of each turn, at each of its tokens.
+
+    The sum covers the part of the turn in that row; it is 0 at tokens that were not sampled.  (B, T).
+    """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, turn_BT=turn_BT)
     x_BT = torch.where(is_action_BT, x_BT.detach(), torch.zeros_like(x_BT))
     sum_BT = torch.zeros_like(x_BT).scatter_add_(1, turn_BT, x_BT).gather(1, turn_BT)
     return torch.where(is_action_BT, sum_BT, torch.zeros_like(sum_BT))
 
 
-def _row_order(trajectory_B: Tensor, first_turn_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows sorted by trajectory, then ``first_turn_B``, and each row's trajectory number; (B,) int64 both."""
+def _order_rows(trajectory_B: Tensor, first_turn_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort rows by trajectory, then by ``first_turn_B``.
+
+    Returns:
+        The order, and the trajectory number of each row; both (B,) int64.
+    """
     index_B, _ = trajectory_index(trajectory_B)
     order_B = torch.argsort(first_turn_B, stable=True)
     return order_B[torch.argsort(index_B[order_B], stable=True)], index_B
 
 
-def _next_rows(trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
-    """The row that continues each row's trajectory, -1 for its last row; (B,) int64."""
-    order_B, index_B = _row_order(trajectory_B, first_turn_B)
+def _find_next_rows(trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
+    """Find the row that continues each row's trajectory, -1 for none; (B,) int64."""
+    order_B, index_B = _order_rows(trajectory_B, first_turn_B)
     continues = index_B[order_B[:-1]] == index_B[order_B[1:]]
     next_row_B = torch.full_like(index_B, -1)
     next_row_B[order_B[:-1][continues]] = order_B[1:][continues]

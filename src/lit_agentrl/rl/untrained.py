@@ -1,4 +1,4 @@
-"""An objective without a loss: the policy plays and stays as it is, and a structure learns in its place."""
+"""An objective without a loss: the policy stays fixed while a structure learns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Untrained(Objective):
-    """Nothing is trained: no optimizer is made, no step is taken, and no row is read.
+    """An objective that trains nothing: no optimizer, no step, no row is read.
 
     Args:
-        name: for messages.
+        name: name in messages.
     """
 
     trains: ClassVar[bool] = False
@@ -23,7 +23,7 @@ class Untrained(Objective):
 
     @property
     def requirements(self) -> Requirements:
-        return Requirements(min_members=2)  # what is learnt comes from the differences within a group
+        return Requirements(min_members=2)  # structures learn from differences within a group
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
         raise NotImplementedError("nothing is trained")

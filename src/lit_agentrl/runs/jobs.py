@@ -20,15 +20,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import screen
-from lit_agentrl.config import composition, libraries
+from lit_agentrl.config import composition, groups, libraries
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names, program
 from lit_agentrl.config.resuming import resumed_config
 from lit_agentrl.config.saved import trust_note
+from lit_agentrl.config.search_path import register
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ownership, ranks, run_folder
-from lit_agentrl.runs.checking import Checked, check, check_config, parts_of
+from lit_agentrl.runs.checking import Checked, check, check_config, own_folders, parts_of
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
@@ -107,9 +108,19 @@ def call_hydra(
     flags: Sequence[str], overrides: Sequence[str], task: Callable[[DictConfig], float | None]
 ) -> None:
     """Have Hydra print, or call ``task`` with the config of each run, as the arguments say."""
-    named = [f"hydra.help.app_name='{program('train')}'"] if only_prints(flags) else []
+    named = _name_help(flags) if only_prints(flags) else []
     with _command_line([*flags, *overrides, *named]):
+        register()
         hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="train")(task)()
+
+
+def _name_help(flags: Sequence[str]) -> list[str]:
+    """Return the overrides that fill in what ``--help`` prints."""
+    name = f"hydra.help.app_name='{program('train')}'"
+    if not {"--help", "-h"} & set(flags):
+        return [name]
+    shipped, experimental = groups.describe_options(own_folders(flags)[0])
+    return [name, f"hydra.help.header='{shipped}'", f"hydra.help.footer='{experimental}'"]
 
 
 def names_of_hydra() -> set[str | None]:

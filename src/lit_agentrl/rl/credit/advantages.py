@@ -1,10 +1,9 @@
 """Advantage estimators that need no critic.
 
-Each returns one number per sampled token, 0 elsewhere; none carries gradient.  Notation: ``R_i`` is the
-return of trajectory i in environment points, ``mean_g`` and ``std_g`` are over the trajectories of its
-group, ``N`` is their number, ``T_i`` its sampled tokens.  Statistics count each trajectory once, however
-many rows it has.  A NaN return means "unscorable": the trajectory is left out of every statistic and its
-advantage is 0.
+Each returns one number per sampled token, 0 elsewhere; none carries gradient.  Notation: ``R_i`` is the return of
+trajectory i in reward units, ``mean_g`` and ``std_g`` are over the trajectories of its group, ``N`` is their number,
+``T_i`` is the number of its sampled tokens.  Statistics count each trajectory once, however many rows it has.  A NaN
+return means "unscorable": the trajectory is left out of every statistic and its advantage is 0.
 
 Shapes: ``return_B``, ``group_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``is_action_BT``,
 ``is_turn_end_BT``, ``reward_BT`` (B, T).  All raise ValueError when shapes disagree.
@@ -31,9 +30,12 @@ from lit_agentrl.rl.returns import return_to_go
 
 @dataclass(frozen=True)
 class Advantage:
-    """``advantage_BT`` in points or standard deviations; ``return_BT``: a critic's target, else None.
+    """Advantages, in reward units or standard deviations, and the targets of a critic.
 
-    ``is_value_target_BT`` marks the tokens whose value is to be ``return_BT``; None is every sampled token.
+    Attributes:
+        advantage_BT: advantage of each sampled token, 0 elsewhere.
+        return_BT: target of the critic; None without one.
+        is_value_target_BT: the tokens with a target; None means every sampled token.
     """
 
     advantage_BT: Tensor
@@ -42,7 +44,7 @@ class Advantage:
 
 
 def broadcast_to_actions(value_B: Tensor, is_action_BT: Tensor) -> Tensor:
-    """One value per row -> the same value at every sampled token of the row, 0 elsewhere."""
+    """Copy one value per row to every sampled token of the row; 0 elsewhere."""
     check_shapes(value_B=value_B, is_action_BT=is_action_BT)
     return torch.where(is_action_BT, value_B[:, None], torch.zeros_like(value_B)[:, None])
 
@@ -50,7 +52,7 @@ def broadcast_to_actions(value_B: Tensor, is_action_BT: Tensor) -> Tensor:
 def greedy(*, return_B: Tensor, baseline_B: Tensor, is_action_BT: Tensor) -> Advantage:
     """``R_i - R(greedy episode of the prompt)``: ReMax, arXiv 2310.10505.
 
-    ``baseline_B`` is that greedy return, in points; where it or the return is NaN the advantage is 0.
+    ``baseline_B`` is the greedy return, in reward units; where it or the return is NaN the advantage is 0.
     """
     check_shapes(return_B=return_B, baseline_B=baseline_B, is_action_BT=is_action_BT)
     value_B = return_B.detach() - baseline_B.detach()
@@ -69,46 +71,50 @@ def group_mean_std(
 ) -> Advantage:
     """``(R_i - mean_g) / (std_g + eps)``: GRPO, arXiv 2402.03300, section 4.1.2.
 
-    ``singleton`` says what a group with one scored trajectory gets: ``zero``, or its ``raw`` return.
+    ``singleton`` sets the advantage of a group with one scored trajectory: ``zero``, or its ``raw`` return.
     """
     require(singleton in ("zero", "raw"), "singleton", singleton, "zero or raw")
     require(0 <= eps <= 1, "eps", eps, "in [0, 1]: it is added to a standard deviation")
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    moments = group_moments(found.return_S, found.group_S, found.num_groups, ddof=ddof)
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups, ddof=ddof)
     value_S = _divide(moments.centred_N, moments.std_N, eps)
     if singleton == "raw":
-        value_S = torch.where(moments.count_N == 1, found.return_S, value_S)
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+        value_S = torch.where(moments.count_N == 1, trajectories.return_S, value_S)
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def group_mean(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
     """``R_i - mean_g``: Dr. GRPO, arXiv 2503.20783, section 3."""
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    moments = group_moments(found.return_S, found.group_S, found.num_groups)
-    return Advantage(broadcast_to_actions(found.to_rows(moments.centred_N, return_B), is_action_BT))
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups)
+    return Advantage(broadcast_to_actions(trajectories.to_rows(moments.centred_N, return_B), is_action_BT))
 
 
 def loo(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """``R_i - mean of the others = N / (N - 1) (R_i - mean_g)``: RLOO, arXiv 2402.14740, section 2; LOOP.
+    """Return minus the mean return of the others (leave-one-out): RLOO, arXiv 2402.14740.
 
-    A group with one scored trajectory has no others and gets 0.
+    ``R_i - mean of the others = N / (N - 1) (R_i - mean_g)``, section 2; also used by LOOP.  A group with one scored
+    trajectory gets 0.
     """
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    moments = group_moments(found.return_S, found.group_S, found.num_groups)
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups)
     value_S = moments.centred_N * moments.count_N / (moments.count_N - 1).clamp(min=1)
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def group_mean_batch_std(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor, eps: float = 1e-6
 ) -> Advantage:
-    """``(R_i - mean_g) / (std of all returns of the batch + eps)``, std with ddof 1."""
+    """Return minus group mean, divided by the std of the whole batch.
+
+    ``(R_i - mean_g) / (std of all returns of the batch + eps)``, with ddof 1.
+    """
     require(0 <= eps <= 1, "eps", eps, "in [0, 1]: it is added to a standard deviation")
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    moments = group_moments(found.return_S, found.group_S, found.num_groups)
-    batch = group_moments(found.return_S, torch.zeros_like(found.group_S), 1)
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    moments = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups)
+    batch = group_moments(trajectories.return_S, torch.zeros_like(trajectories.group_S), 1)
     value_S = _divide(moments.centred_N, batch.std_N, eps)
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def group_mean_whiten(
@@ -116,7 +122,7 @@ def group_mean_whiten(
 ) -> Advantage:
     """``whiten(R_i - mean_g)`` over sampled tokens: REINFORCE++-baseline, arXiv 2501.03262.
 
-    Long trajectories weigh more in the whitening, since it counts tokens.
+    Whitening is over tokens, so long trajectories have more weight.
     """
     advantage_BT = group_mean(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT
@@ -127,17 +133,19 @@ def group_mean_whiten(
 def opo(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
     """``R_i - sum_j T_j R_j / sum_j T_j`` over the group: OPO, arXiv 2505.23585."""
     check_shapes(return_B=return_B, is_action_BT=is_action_BT)
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_scored_B = found.index_B >= 0
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_scored_B = trajectories.index_B >= 0
     length_S = segment_sum(
-        is_action_BT.sum(1)[is_scored_B].double(), found.index_B[is_scored_B], len(found.return_S)
+        is_action_BT.sum(1)[is_scored_B].double(),
+        trajectories.index_B[is_scored_B],
+        len(trajectories.return_S),
     )
-    # Centred first: equal returns then give exactly 0, as for the other estimators.
-    centred_S = group_moments(found.return_S, found.group_S, found.num_groups).centred_N
-    weighted = segment_sum(length_S * centred_S, found.group_S, found.num_groups)
-    baseline = weighted / segment_sum(length_S, found.group_S, found.num_groups).clamp(min=1)
-    value_S = centred_S - baseline[found.group_S]
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    # Centre first, so that equal returns give exactly 0, as in the other estimators.
+    centred_S = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups).centred_N
+    weighted = segment_sum(length_S * centred_S, trajectories.group_S, trajectories.num_groups)
+    baseline = weighted / segment_sum(length_S, trajectories.group_S, trajectories.num_groups).clamp(min=1)
+    value_S = centred_S - baseline[trajectories.group_S]
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def mc_return(
@@ -151,8 +159,8 @@ def mc_return(
 ) -> Advantage:
     """``G_t = r_t + discount * G_t'``, t' the next sampled token: REINFORCE, Williams 1992.
 
-    Observation tokens cost no discount step.  Where a trajectory has several rows, returns flow back over
-    them in the order of ``first_turn_B``.
+    Observation tokens do not count as discount steps.  If a trajectory has several rows, returns are propagated back
+    through them in the order of ``first_turn_B``.
     """
     require(0 <= discount <= 1, "discount", discount, "in [0, 1]")
     check_shapes(return_B=return_B, is_action_BT=is_action_BT, reward_BT=reward_BT)
@@ -202,11 +210,11 @@ def process_group(
 ) -> Advantage:
     """Sum of the normalised rewards of this and later turns: GRPO with process supervision.
 
-    arXiv 2402.03300, section 4.1.3.  A turn's reward is the sum of ``reward_BT`` over its sampled tokens; all
-    turn rewards of the group are pooled for mean and std (ddof 1).
+    arXiv 2402.03300, section 4.1.3.  The reward of a turn is the sum of ``reward_BT`` over its sampled tokens; mean and
+    std (ddof 1) are over all turns of the group.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+        ValueError: also if a row ends in sampled tokens after its last turn end.
     """
     require(0 <= eps <= 1, "eps", eps, "in [0, 1]: it is added to a standard deviation")
     check_shapes(
@@ -240,5 +248,5 @@ def process_group(
 
 
 def _divide(centred: Tensor, std: Tensor, eps: float) -> Tensor:
-    """``centred / (std + eps)``, and 0 where both are 0 even if eps is 0."""
+    """Divide ``centred`` by ``std + eps``; 0 where the divisor is 0."""
     return torch.where(std + eps > 0, centred / (std + eps), torch.zeros_like(centred))

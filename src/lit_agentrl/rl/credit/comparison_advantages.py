@@ -1,4 +1,7 @@
-"""Advantages from comparisons within a group, and the weights of imitation; shapes as in ``advantages.py``."""
+"""Advantages from comparisons within a group, and weights of imitation.
+
+Notation and shapes are those of ``advantages.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from lit_agentrl.rl.masked import Trajectories, find_trajectories, segment_sum
 def win_rate(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor, baseline: float = 0.5
 ) -> Advantage:
-    """``1/(N - 1) sum_(j != i) P(i > j) - baseline``: SPO, arXiv 2401.04056; a tie counts a half.
+    """Share of the other trajectories that a trajectory beats: SPO, arXiv 2401.04056.
 
-    The mean over a group is ``1/2 - baseline``.  A group of one gets 0.  ``baseline`` is in [0, 1].
+    ``1/(N - 1) sum_(j != i) P(i > j) - baseline``; a tie counts as one half.  The mean over a group is ``1/2 -
+    baseline``.  A group of size 1 gets 0.  ``baseline`` is in [0, 1].
     """
     require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    below_S, equal_S, size_S = _compared(found)
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    below_S, equal_S, size_S = _count_compared(trajectories)
     rate_S = (below_S + 0.5 * (equal_S - 1)) / (size_S - 1).clamp(min=1)
     value_S = torch.where(size_S > 1, rate_S - baseline, torch.zeros_like(rate_S))
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def against_opponent(
@@ -36,55 +40,62 @@ def against_opponent(
     is_opponent_B: Tensor,
     baseline: float = 0.5,
 ) -> Advantage:
-    """``1/M sum_j P(i > j) - baseline`` over the M opponents j of the group: Nash-MD, arXiv 2312.00886.
+    """Share of the group's opponents that a trajectory beats: Nash-MD, arXiv 2312.00886.
 
-    A tie counts a half.  Opponents (``is_opponent_B``) and groups without one get 0.  ``baseline`` is in [0, 1].
+    ``1/M sum_j P(i > j) - baseline`` over the M opponents j; a tie counts as one half.  Opponents (``is_opponent_B``)
+    and groups without one get 0.  ``baseline`` is in [0, 1].
     """
     require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_opponent_S = torch.zeros_like(found.return_S)
-    is_scored_B = found.index_B >= 0
-    is_opponent_S[found.index_B[is_scored_B]] = is_opponent_B[is_scored_B].to(is_opponent_S)
-    below_S, equal_S, size_S = _compared(found, is_opponent_S)
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_opponent_S = torch.zeros_like(trajectories.return_S)
+    is_scored_B = trajectories.index_B >= 0
+    is_opponent_S[trajectories.index_B[is_scored_B]] = is_opponent_B[is_scored_B].to(is_opponent_S)
+    below_S, equal_S, size_S = _count_compared(trajectories, is_opponent_S)
     rate_S = (below_S + 0.5 * equal_S) / size_S.clamp(min=1)
     value_S = torch.where((size_S > 0) & (is_opponent_S == 0), rate_S - baseline, torch.zeros_like(rate_S))
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def quantile(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """``1/N sum_j 1[R_j <= R_i]``, itself included: the quantile reward of QRPO, arXiv 2507.08068."""
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    below_S, equal_S, size_S = _compared(found)
+    """``1/N sum_j 1[R_j <= R_i]``, including j = i: QRPO's quantile reward, arXiv 2507.08068."""
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    below_S, equal_S, size_S = _count_compared(trajectories)
     value_S = (below_S + equal_S) / size_S.clamp(min=1)
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def demonstration(*, return_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """1 for every trajectory whose return is a number: all of them are imitated, whatever it is."""
+    """1 for every trajectory with a return: imitate all of them, whatever it is."""
     return Advantage(broadcast_to_actions((~return_B.isnan()).to(return_B.dtype), is_action_BT))
 
 
 def none(*, return_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """0 at every sampled token: the terms beside the policy's loss, such as a KL term, train alone."""
+    """0 at every sampled token; only other terms, such as a KL term, train."""
     return Advantage(broadcast_to_actions(torch.zeros_like(return_B), is_action_BT))
 
 
 def above(*, return_B: Tensor, is_action_BT: Tensor, threshold: float = 0.0) -> Advantage:
-    """``1[R_i > threshold]``: rejection sampling, arXiv 2308.01825.  ``threshold`` is finite, in points."""
+    """``1[R_i > threshold]``: rejection sampling, arXiv 2308.01825.
+
+    ``threshold`` is finite, in reward units.
+    """
     require(math.isfinite(threshold), "threshold", threshold, "finite")
     return Advantage(broadcast_to_actions((return_B > threshold).to(return_B.dtype), is_action_BT))
 
 
-def _compared(found: Trajectories, counted_S: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """For each trajectory: those of its group that earned less, as much (itself included), and all; float64.
+def _count_compared(
+    trajectories: Trajectories, counted_S: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Count the trajectories of the group with a lower and an equal return, and all.
 
-    Those with a 1 in ``counted_S`` are counted, and the others not; None: all are.
+    Each trajectory counts itself as equal.  All three are (S,), float64.  Only trajectories with a 1 in ``counted_S``
+    are counted; None counts all.
     """
-    counted_S = torch.ones_like(found.return_S) if counted_S is None else counted_S
-    key = torch.stack([found.group_S.double(), found.return_S], dim=1)
+    counted_S = torch.ones_like(trajectories.return_S) if counted_S is None else counted_S
+    key = torch.stack([trajectories.group_S.double(), trajectories.return_S], dim=1)
     ids, place_S = torch.unique(key, dim=0, return_inverse=True)
     equal = segment_sum(counted_S, place_S, len(ids))
-    size = segment_sum(counted_S, found.group_S, found.num_groups)
+    size = segment_sum(counted_S, trajectories.group_S, trajectories.num_groups)
     before = size.cumsum(0) - size  # of the groups before
     below = (equal.cumsum(0) - equal) - before[ids[:, 0].long()]
-    return below[place_S], equal[place_S], size[found.group_S]
+    return below[place_S], equal[place_S], size[trajectories.group_S]

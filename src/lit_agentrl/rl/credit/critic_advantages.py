@@ -1,16 +1,16 @@
-"""Advantage estimators that need a critic: generalised advantage estimation, arXiv 1506.02438, and n-step returns.
+"""Advantage estimators with a critic: GAE, arXiv 1506.02438, and n-step returns.
 
-``V_t`` is ``value_BT`` at token t: what the critic expects, in environment points, from the state in which
-token t is sampled.  Only sampled tokens count: t' is the next sampled token (or turn end) of the trajectory,
-over the rows it may have, and ``V_t' = 0`` after the last.  Turn ends are read from ``is_turn_end_BT``, never
-inferred from rewards, so that turns with reward 0 count.  ``return_BT = A + V`` before whitening is what the
-critic should have said, in points, at ``is_value_target_BT``; 0 elsewhere.
+``V_t`` is ``value_BT`` at token t: the return, in reward units, that the critic predicts from the state in which token
+t is sampled.  Only sampled tokens count: t' is the next sampled token (or turn end) of the trajectory, across its rows,
+and ``V_t' = 0`` after the last.  Turn ends come from ``is_turn_end_BT``, not from rewards, so that turns with reward 0
+count.  The target of the critic is ``return_BT = A + V`` before whitening, in reward units, at ``is_value_target_BT``;
+0 elsewhere.
 
-A trajectory whose ``return_B`` is NaN ("unscorable") is left out: no advantage, no target, no part in the
-whitening.  Nothing carries gradient.
+A trajectory whose ``return_B`` is NaN ("unscorable") is left out: it has no advantage and no target, and whitening
+ignores it.  Nothing carries gradient.
 
 Shapes: ``return_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``value_BT``, ``reward_BT``, ``is_action_BT``,
-``is_turn_end_BT`` (B, T).  All raise ValueError when shapes disagree or a constant makes no sense.
+``is_turn_end_BT`` (B, T).  All raise ValueError when shapes disagree or a constant is invalid.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ def gae_token(
     gae_lambda: float = 0.95,
     whiten: bool = True,
 ) -> Advantage:
-    """``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``: PPO, arXiv 1707.06347, equation 11.
+    """Generalised advantage estimation per token: PPO, arXiv 1707.06347, equation 11.
 
-    Observation tokens cost no discount step.  ``whiten``: the advantages over all sampled tokens.
+    ``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``.  Observation tokens do not count as discount steps.
+    ``whiten`` whitens the advantages over all sampled tokens.
     """
     _check_constants(whiten, discount=discount, gae_lambda=gae_lambda)
-    steps = _steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
-    error_BT = steps.td_error(steps.reward_BT, steps.is_counted_BT, discount)
+    steps = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
+    error_BT = steps.compute_td_error(steps.reward_BT, steps.is_counted_BT, discount)
     advantage_BT = steps.accumulate(error_BT, steps.is_counted_BT, discount * gae_lambda)
-    return steps.advantage(advantage_BT, whiten)
+    return steps.make_advantage(advantage_BT, whiten)
 
 
 def gae_turn(
@@ -62,21 +63,22 @@ def gae_turn(
     gae_lambda: float = 0.95,
     whiten: bool = True,
 ) -> Advantage:
-    """``A_k = r_k + turn_discount V_e(k+1) - V_e(k) + turn_discount gae_lambda A_k+1``, for all of turn k.
+    """Generalised advantage estimation per turn.
 
-    All tokens of the turn get ``A_k``; ``e(k)`` is its last one and ``r_k`` the sum of ``reward_BT`` over its
-    sampled tokens.  The critic is taught at turn ends only, and ``whiten`` counts each turn once.
+    ``A_k = r_k + turn_discount V_e(k+1) - V_e(k) + turn_discount gae_lambda A_k+1`` at all tokens of turn k, where
+    ``e(k)`` is the last token of turn k and ``r_k`` is the sum of ``reward_BT`` over its sampled tokens.  The critic
+    has targets at turn ends only, and ``whiten`` counts each turn once.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+        ValueError: also if a row ends in sampled tokens after its last turn end.
     """
     _check_constants(whiten, turn_discount=turn_discount, gae_lambda=gae_lambda)
-    steps = _steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
+    steps = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
     is_counted_BT = steps.is_counted_BT
     turn_BT = turn_index(is_action_BT=is_counted_BT, is_turn_end_BT=is_turn_end_BT)
     is_end_BT = is_counted_BT & is_turn_end_BT
     reward_BT = sum_over_turn(x_BT=steps.reward_BT, is_action_BT=is_counted_BT, turn_BT=turn_BT)
-    error_BT = steps.td_error(reward_BT, is_end_BT, turn_discount)
+    error_BT = steps.compute_td_error(reward_BT, is_end_BT, turn_discount)
     end_BT = steps.accumulate(error_BT, is_end_BT, turn_discount * gae_lambda)
     target_BT = torch.where(is_end_BT, end_BT + steps.value_BT, torch.zeros_like(end_BT))
     if whiten:
@@ -99,26 +101,28 @@ def gae_bilevel(
     gae_lambda: float = 1.0,
     whiten: bool = True,
 ) -> Advantage:
-    """Credit first between turns, then inside each: bi-level GAE of VAGEN, arXiv 2510.16907 (TRICO).
+    """Bi-level GAE, first between turns, then within each: VAGEN, arXiv 2510.16907.
 
-    At turn ends as `gae_turn`, with the reward at that token as ``r_k``; from there to the start of the turn
-    ``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``.  A reward inside a turn (a KL penalty,
-    say) thus reaches that token and the earlier ones of its turn, no others.  ``whiten``: the advantages over
-    all sampled tokens.
+    At turn ends it is `gae_turn` with the reward at that token as ``r_k``; from there back to the start of the turn
+    ``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``.  A reward within a turn (such as a KL penalty)
+    therefore affects that token and the earlier ones of its turn only.  ``whiten`` whitens the advantages over all
+    sampled tokens.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+        ValueError: also if a row ends in sampled tokens after its last turn end.
     """
     _check_constants(whiten, discount=discount, turn_discount=turn_discount, gae_lambda=gae_lambda)
-    steps = _steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
-    turn_index(is_action_BT=steps.is_counted_BT, is_turn_end_BT=is_turn_end_BT)  # every turn is closed
+    steps = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
+    turn_index(
+        is_action_BT=steps.is_counted_BT, is_turn_end_BT=is_turn_end_BT
+    )  # checks that every turn has an end
     is_end_BT = steps.is_counted_BT & is_turn_end_BT
-    turn_error_BT = steps.td_error(steps.reward_BT, is_end_BT, turn_discount)
+    turn_error_BT = steps.compute_td_error(steps.reward_BT, is_end_BT, turn_discount)
     turn_BT = steps.accumulate(turn_error_BT, is_end_BT, turn_discount * gae_lambda)
-    token_error_BT = steps.td_error(steps.reward_BT, steps.is_counted_BT, discount)
-    decay_BT = (~is_end_BT).to(turn_BT.dtype) * (discount * gae_lambda)  # 0: an end starts the sum anew
+    token_error_BT = steps.compute_td_error(steps.reward_BT, steps.is_counted_BT, discount)
+    decay_BT = (~is_end_BT).to(turn_BT.dtype) * (discount * gae_lambda)  # 0 restarts the sum at a turn end
     error_BT = torch.where(is_end_BT, turn_BT, token_error_BT)
-    return steps.advantage(steps.accumulate(error_BT, steps.is_counted_BT, decay_BT), whiten)
+    return steps.make_advantage(steps.accumulate(error_BT, steps.is_counted_BT, decay_BT), whiten)
 
 
 def n_step(
@@ -133,20 +137,20 @@ def n_step(
     discount: float = 1.0,
     whiten: bool = False,
 ) -> Advantage:
-    """``A_t = r_t + ... + discount^(n-1) r_(t+n-1) + discount^n V_(t+n) - V_t``: A3C, arXiv 1602.01783, section 4.
+    """Advantage of n-step returns: A3C, arXiv 1602.01783, section 4.
 
-    The sampled tokens of a trajectory are cut into segments of ``steps``; t+n is where the next segment begins, so
-    that n falls from ``steps`` at the first token of a segment to 1 at its last.  Behind the last token V is 0.
-    ``steps`` at least as long as every trajectory trusts the rewards alone.  ``whiten``: the advantages over all
-    sampled tokens.
+    ``A_t = r_t + ... + discount^(n-1) r_(t+n-1) + discount^n V_(t+n) - V_t``.  The sampled tokens of a trajectory are
+    cut into segments of ``steps``; t+n is the start of the next segment, so n falls from ``steps`` at the first token
+    of a segment to 1 at its last.  After the last token V is 0.  If ``steps`` is at least the length of every
+    trajectory, returns use rewards only.  ``whiten`` whitens the advantages over all sampled tokens.
 
     Raises:
-        ValueError: also if ``steps`` is no whole number >= 1.
+        ValueError: also if ``steps`` is not a whole number >= 1.
     """
     require_whole("steps", steps, 1)
     _check_constants(whiten, discount=discount)
-    rows = _steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
-    error_BT = rows.td_error(rows.reward_BT, rows.is_counted_BT, discount)
+    rows = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
+    error_BT = rows.compute_td_error(rows.reward_BT, rows.is_counted_BT, discount)
     left_BT = rows.accumulate(
         torch.ones_like(error_BT), rows.is_counted_BT, 1.0
     )  # tokens from here to the end
@@ -154,12 +158,12 @@ def n_step(
     length_B = segment_sum(rows.is_counted_BT.sum(1).to(left_BT), index_B, num)[index_B]
     is_last_BT = (length_B[:, None] - left_BT + 1) % steps == 0  # of a segment
     decay_BT = (~is_last_BT).to(error_BT) * discount
-    return rows.advantage(rows.accumulate(error_BT, rows.is_counted_BT, decay_BT), whiten)
+    return rows.make_advantage(rows.accumulate(error_BT, rows.is_counted_BT, decay_BT), whiten)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Rewards and values, 0 where a token does not count, and how rows are chained."""
+    """Rewards and values (0 where a token does not count), and the order of rows."""
 
     reward_BT: Tensor
     value_BT: Tensor
@@ -167,8 +171,8 @@ class _Steps:
     trajectory_B: Tensor
     first_turn_B: Tensor
 
-    def td_error(self, reward_BT: Tensor, is_step_BT: Tensor, discount: float) -> Tensor:
-        """``r_t + discount V_t' - V_t``, t' the next step; only meaningful at ``is_step_BT``."""
+    def compute_td_error(self, reward_BT: Tensor, is_step_BT: Tensor, discount: float) -> Tensor:
+        """Return ``r_t + discount V_t' - V_t``, t' the next step; valid at ``is_step_BT``."""
         following_BT = next_sampled(
             x_BT=self.value_BT,
             is_action_BT=is_step_BT,
@@ -178,7 +182,7 @@ class _Steps:
         return reward_BT + discount * following_BT - self.value_BT
 
     def accumulate(self, error_BT: Tensor, is_step_BT: Tensor, decay: float | Tensor) -> Tensor:
-        """``A_t = error_t + decay * A_t'`` at ``is_step_BT``, 0 elsewhere."""
+        """Return ``A_t = error_t + decay * A_t'`` at ``is_step_BT``, 0 elsewhere."""
         return return_to_go(
             reward_BT=error_BT,
             is_action_BT=is_step_BT,
@@ -187,15 +191,15 @@ class _Steps:
             discount=decay,
         )
 
-    def advantage(self, advantage_BT: Tensor, whiten: bool) -> Advantage:
-        """Advantage and critic target at every counted token."""
+    def make_advantage(self, advantage_BT: Tensor, whiten: bool) -> Advantage:
+        """Return the advantage and the critic target at every counted token."""
         return_BT = advantage_BT + self.value_BT
         if whiten:
             advantage_BT = masked_whiten(advantage_BT, self.is_counted_BT)
         return Advantage(advantage_BT, return_BT, self.is_counted_BT)
 
 
-def _steps(
+def _make_steps(
     value_BT: Tensor,
     reward_BT: Tensor,
     is_action_BT: Tensor,

@@ -1,8 +1,8 @@
-"""Advantage estimators that use turns, trees, shared tokens or outcomes; none needs a critic.
+"""Advantage estimators without a critic that use turns, trees, shared tokens or outcomes.
 
-Notation, shapes and the treatment of NaN returns are those of ``advantages.py``: one number per sampled
-token, 0 elsewhere; no gradient; trajectories count once, however many rows they have; a trajectory whose
-return is NaN is left out of every statistic and gets 0.  All raise ValueError when shapes disagree.
+Notation, shapes and the treatment of NaN returns are those of ``advantages.py``: one number per sampled token, 0
+elsewhere; no gradient; a trajectory counts once, however many rows it has; a trajectory whose return is NaN is left out
+of every statistic and gets 0.  All raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions, gr
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum
 from lit_agentrl.rl.returns import return_to_go
 
-DEFAULT_EPS = 1e-6  # as that of group_mean_std
+DEFAULT_EPS = 1e-6  # the default of group_mean_std
 
 
 def gigpo(
@@ -39,29 +39,30 @@ def gigpo(
     eps: float | None = None,
     episode_stats: Literal["trajectory", "row"] = "trajectory",
 ) -> Advantage:
-    """``A_ik = A^E_i + omega A^S_ik`` for turn k of trajectory i: GiGPO, arXiv 2505.10978, section 4.
+    """Group-in-group advantages of episodes and turns: GiGPO, arXiv 2505.10978, section 4.
 
-    ``A^E`` normalises ``R_i`` within the group; with ``episode_stats=row`` its mean and std count a
-    trajectory once per turn instead of once.  ``A^S`` normalises ``G_ik = sum over l >= k of discount^(l-k)
-    r_il`` within the anchor group: all turns of the group that began in the same state, two visits by one
-    trajectory included; a turn alone in its state gets 0.  ``r_ik`` sums ``reward_BT`` over the turn's
-    sampled tokens; a turn without any costs no discount and joins no anchor group.
+    ``A_ik = A^E_i + omega A^S_ik`` for turn k of trajectory i.  ``A^E`` normalises ``R_i`` within the group; with
+    ``episode_stats=row`` its mean and std count a trajectory once per turn instead of once.  ``A^S`` normalises ``G_ik
+    = sum over l >= k of discount^(l-k) r_il`` within the anchor group: all turns of the group that begin in the same
+    state, including repeated visits by one trajectory; a turn that is the only one in its state gets 0.  ``r_ik`` sums
+    ``reward_BT`` over the sampled tokens of the turn; a turn without sampled tokens is no discount step and is in no
+    anchor group.
 
-    ``norm=mean`` subtracts the mean; ``mean_std`` also divides by the std (ddof 1) plus ``eps``, 1e-6 if
-    None.  Only differences of ``turn_BT`` within a row matter (negative at padding); ``first_turn_B`` orders
-    the rows of a trajectory.  Column k of ``state_key_BK`` is the state before the k-th turn *of the row*,
-    counted from the smallest turn in the row's ``turn_BT``, whatever ``first_turn_B`` is.
+    ``norm=mean`` subtracts the mean; ``mean_std`` also divides by the std (ddof 1) plus ``eps``, 1e-6 if None.  Only
+    differences of ``turn_BT`` within a row matter (negative at padding); ``first_turn_B`` orders the rows of a
+    trajectory.  Column k of ``state_key_BK`` is the state before the k-th turn *of the row*, counted from the smallest
+    turn in the row's ``turn_BT``, whatever ``first_turn_B`` is.
 
     Raises:
-        ValueError: also if a constant is out of range, ``eps`` is given with ``norm=mean``, a sampled token
-            has no turn, or its turn no column in ``state_key_BK``.
+        ValueError: also if a constant is out of range, ``eps`` is given with ``norm=mean``, a sampled token has no
+            turn, or its turn has no column in ``state_key_BK``.
     """
-    normalise = _normaliser(norm, eps)
+    normalise = _make_normaliser(norm, eps)
     _check_gigpo(discount, omega, episode_stats)
     check_shapes(return_B=return_B, group_B=group_B, is_action_BT=is_action_BT, state_key_BK=state_key_BK)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
-    column_BT = _columns(turn_BT, is_counted_BT, state_key_BK.shape[1])
-    reward_BK, is_turn_BK = _turn_rewards(reward_BT, is_counted_BT, column_BT)
+    column_BT = _find_columns(turn_BT, is_counted_BT, state_key_BK.shape[1])
+    reward_BK, is_turn_BK = _sum_turn_rewards(reward_BT, is_counted_BT, column_BT)
     turn_return_BK = return_to_go(
         reward_BT=reward_BK,
         is_action_BT=is_turn_BK,
@@ -72,13 +73,13 @@ def gigpo(
     row_N, k_N = is_turn_BK.nonzero(as_tuple=True)
     state_N2 = torch.stack([group_B[row_N], state_key_BK[row_N, k_N]], dim=1)
     anchor_N = torch.unique(state_N2, dim=0, return_inverse=True)[1]
-    each_N = torch.arange(len(row_N), device=row_N.device)
+    index_N = torch.arange(len(row_N), device=row_N.device)
     if episode_stats == "trajectory":
         episode_N = normalise(return_B.double(), group_B, trajectory_B)[row_N]
     else:
-        episode_N = normalise(return_B[row_N].double(), group_B[row_N], each_N)
+        episode_N = normalise(return_B[row_N].double(), group_B[row_N], index_N)
     value_BK = torch.zeros_like(reward_BK)
-    value_BK[row_N, k_N] = episode_N + omega * normalise(turn_return_BK[row_N, k_N], anchor_N, each_N)
+    value_BK[row_N, k_N] = episode_N + omega * normalise(turn_return_BK[row_N, k_N], anchor_N, index_N)
     advantage_BT = torch.where(is_counted_BT, value_BK.gather(1, column_BT), 0)
     return Advantage(advantage_BT.to(return_B.dtype))
 
@@ -94,8 +95,8 @@ def tree(
 ) -> Advantage:
     """``A^inter_i + A^intra_i``, each `group_mean_std`: Tree-GRPO, arXiv 2509.21240.
 
-    Inter is over all leaves of the prompt, intra over those of the same tree (``tree_B`` within its group).
-    The only scored leaf of a tree gets an intra term of 0.
+    The inter term is over all leaves of the prompt, the intra term over the leaves of the same tree (``tree_B`` within
+    its group).  If a tree has only one scored leaf, its intra term is 0.
     """
     check_shapes(group_B=group_B, tree_B=tree_B)
     tree_of_group_B = torch.unique(torch.stack([group_B, tree_B], dim=1), dim=0, return_inverse=True)[1]
@@ -117,10 +118,10 @@ def branch_hard(
     node_BT: Tensor,
     eps: float = DEFAULT_EPS,
 ) -> Advantage:
-    """``(1/d) sum of a_j`` over the d rows that share the token: ARPO's hard estimate, arXiv 2507.19849.
+    """Mean advantage of the rows that share a token: ARPO's hard estimate, arXiv 2507.19849.
 
-    ``a_j`` is `group_mean_std`; a token of one row alone keeps its own ``a_i``.  Rows share a sampled token
-    when ``node_BT`` is equal there; rows with NaN return are no part of d.
+    ``(1/d) sum of a_j`` over the d rows that share the token.  ``a_j`` is `group_mean_std`; a token of only one row has
+    ``a_i``.  Rows share a sampled token where their ``node_BT`` is equal; rows with a NaN return do not count in d.
     """
     check_shapes(return_B=return_B, is_action_BT=is_action_BT, node_BT=node_BT)
     advantage_BT = group_mean_std(
@@ -144,21 +145,24 @@ def indicator(
 ) -> Advantage:
     """``1[R_i = max of the group and R_i > min_return]``: RAFT++, arXiv 2504.11343.
 
-    All trajectories that tie for the best get 1.  ``min_return`` (points) keeps a group without any success
-    from being imitated.  A group with one scored trajectory offers no choice and gets 0.
+    All trajectories that tie for the best get 1.  ``min_return`` (in reward units) prevents imitation of a group
+    without any success.  A group with one scored trajectory gets 0.
     """
-    require(min_return < math.inf, "min_return", min_return, "a number of points, which returns can exceed")
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    best = found.return_S.new_full((found.num_groups,), -math.inf)
-    best = best.scatter_reduce_(0, found.group_S, found.return_S, "amax")
-    size = segment_sum(torch.ones_like(found.return_S), found.group_S, found.num_groups)
-    is_best_S = (found.return_S == best[found.group_S]) & (size[found.group_S] > 1)
-    value_S = (is_best_S & (found.return_S > min_return)).double()
-    return Advantage(broadcast_to_actions(found.to_rows(value_S, return_B), is_action_BT))
+    require(min_return < math.inf, "min_return", min_return, "a number that returns can exceed")
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    best = trajectories.return_S.new_full((trajectories.num_groups,), -math.inf)
+    best = best.scatter_reduce_(0, trajectories.group_S, trajectories.return_S, "amax")
+    size = segment_sum(torch.ones_like(trajectories.return_S), trajectories.group_S, trajectories.num_groups)
+    is_best_S = (trajectories.return_S == best[trajectories.group_S]) & (size[trajectories.group_S] > 1)
+    value_S = (is_best_S & (trajectories.return_S > min_return)).double()
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def raw_filtered(*, return_B: Tensor, group_B: Tensor, success_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """``R_i`` if the group has both outcomes, solved and failed, else 0: Reinforce-Rej, arXiv 2504.11343."""
+    """``R_i`` if the group has solved and failed trajectories, else 0: Reinforce-Rej.
+
+    arXiv 2504.11343.
+    """
     check_shapes(return_B=return_B, group_B=group_B, success_B=success_B, is_action_BT=is_action_BT)
     groups, index_B = torch.unique(group_B, return_inverse=True)
     is_scored_B = ~return_B.isnan()
@@ -175,8 +179,11 @@ def _check_gigpo(discount: float, omega: float, episode_stats: str) -> None:
     require(episode_stats in ("trajectory", "row"), "episode_stats", episode_stats, "trajectory or row")
 
 
-def _normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """(value_N, group_N, id_N) -> value_N normalised within its group; entries of one id count once."""
+def _make_normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a function (value_N, group_N, id_N) -> value_N normalised within its group.
+
+    Entries with the same id count once.
+    """
     require(norm in ("mean", "mean_std"), "norm", norm, "mean or mean_std")
     if norm == "mean" and eps is not None:
         raise ValueError(f"eps={eps} has no effect with norm=mean: leave it null")
@@ -192,8 +199,8 @@ def _normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, Tenso
     return normalise
 
 
-def _columns(turn_BT: Tensor, is_counted_BT: Tensor, num_columns: int) -> Tensor:
-    """Column of ``state_key_BK`` for each token, int64; 0 where the token does not count."""
+def _find_columns(turn_BT: Tensor, is_counted_BT: Tensor, num_columns: int) -> Tensor:
+    """Find the column of ``state_key_BK`` of each token, int64; 0 if it does not count."""
     check_shapes(turn_BT=turn_BT, is_counted_BT=is_counted_BT)
     if bool((is_counted_BT & (turn_BT < 0)).any()):
         raise ValueError("turn_BT is negative at a sampled token; algo/advantage=gigpo needs a turn for each")
@@ -206,8 +213,11 @@ def _columns(turn_BT: Tensor, is_counted_BT: Tensor, num_columns: int) -> Tensor
     return column_BT
 
 
-def _turn_rewards(reward_BT: Tensor, is_counted_BT: Tensor, column_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Points of each turn, float64, and whether it has tokens that count; both (B, K), K at least 1."""
+def _sum_turn_rewards(reward_BT: Tensor, is_counted_BT: Tensor, column_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum the rewards of each turn, float64, and mark turns with counted tokens.
+
+    Both are (B, K), K at least 1.
+    """
     check_shapes(reward_BT=reward_BT, is_counted_BT=is_counted_BT)
     num_columns = int(column_BT.max()) + 1 if column_BT.numel() else 1
     zero_BK = torch.zeros(len(reward_BT), num_columns, dtype=torch.float64, device=reward_BT.device)

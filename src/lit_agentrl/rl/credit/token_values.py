@@ -1,4 +1,4 @@
-"""Credit from Q of all tokens beside V, in one critic: ILQL.
+"""Off-policy credit from a critic that predicts V and Q of all tokens: ILQL.
 
 Notation, shapes and the treatment of NaN returns are those of ``critic_advantages.py``.
 """
@@ -12,7 +12,7 @@ from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.credit.turn_values import check_discount, check_weight, token_targets
 from lit_agentrl.rl.masked import check_shapes
 
-_MOST = 100.0  # weight of a token, as in IQL
+_MAX_WEIGHT = 100.0  # upper bound of the weight of a token, as in IQL
 
 
 def ilql(
@@ -29,17 +29,18 @@ def ilql(
     turn_discount: float = 0.99,
     sharpness: float = 0.0,
 ) -> Advantage:
-    """``w_t = min(exp(sharpness (Q(s_t, a_t) - V(s_t))), 100)``: implicit language Q-learning, arXiv 2206.11871.
+    """Weights of imitation from implicit language Q-learning: ILQL, arXiv 2206.11871.
 
-    An action is a token.  ``value_BT`` is V, ``implicit_q_BT`` Q of the sampled token (points), and
-    ``target_implicit_q_BT`` that of the critic's slow weights.  Q learns ``Q(s_t, a_t) <- r_t + d_t V(s_t')``, ``d_t``
-    being ``turn_discount`` at the end of a turn, else 1, and nothing following the last token; V learns from Q in
-    `value_loss.implicit`.  The weight is that of the likelihood (``algo/clip=log_prob``), of the slow Q and of V of
-    now, in no unit.  0, the default of ``sharpness``, imitates all rows alike, as the paper does: there the values
-    act when the policy plays.  No gradient flows.
+    ``w_t = min(exp(sharpness (Q(s_t, a_t) - V(s_t))), 100)``; an action is a token.  ``value_BT`` is V,
+    ``implicit_q_BT`` is Q of the sampled token (in reward units), and ``target_implicit_q_BT`` is Q of the target
+    network.  The target of Q is ``Q(s_t, a_t) <- r_t + d_t V(s_t')``, where ``d_t`` is ``turn_discount`` at the end of
+    a turn, else 1, and the second term is 0 after the last token; `value_loss.implicit` fits V to Q.
+    ``algo/clip=log_prob`` multiplies the log-likelihood by the weight, which uses Q of the target network and the
+    current V and has no unit.  The default ``sharpness=0`` imitates all rows equally, as in the paper, where the values
+    are used at sampling time.  No gradient flows.
 
     Raises:
-        ValueError: a constant out of range, or shapes that disagree.
+        ValueError: a constant is out of range, or shapes disagree.
     """
     check_discount(turn_discount)
     check_weight(sharpness)
@@ -49,7 +50,7 @@ def ilql(
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     slow_BT = implicit_q_BT if target_implicit_q_BT is None else target_implicit_q_BT
     gap_BT = torch.where(is_counted_BT, (slow_BT - value_BT).detach().to(reward_BT), 0)
-    weight_BT = torch.exp(sharpness * gap_BT).clamp(max=_MOST)
+    weight_BT = torch.exp(sharpness * gap_BT).clamp(max=_MAX_WEIGHT)
     target_BT = token_targets(
         value_BT, reward_BT, is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B, turn_discount
     )

@@ -1,7 +1,8 @@
-"""Credit from values that are learnt by temporal differences, from rows of any policy: ArCHer, IQL, CQL.
+"""Off-policy credit from a critic trained by temporal differences: ArCHer, IQL, CQL.
 
-Notation, shapes and the treatment of NaN returns are those of ``critic_advantages.py``.  ``target_value_BT`` are the
-values of the critic's slow weights (``critic.target_rate``); without them targets are of ``value_BT``.
+The rows may come from any policy.  Notation, shapes and the treatment of NaN returns are those of
+``critic_advantages.py``.  ``target_value_BT`` holds values of the critic's target network (``critic.target_rate``);
+without it targets use ``value_BT``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.masked import check_shapes, masked_whiten
 from lit_agentrl.rl.returns import next_sampled, sum_over_turn, turn_index
 
-_REPLAY = 1  # `Source.REPLAY`; this room knows tensors alone
+_REPLAY = 1  # `Source.REPLAY`; rl/ imports no batch types
 
 
 def archer(
@@ -33,41 +34,41 @@ def archer(
     turn_discount: float = 0.95,
     whiten: bool = True,
 ) -> Advantage:
-    """``A_k = Q_k - V_k`` for all tokens of turn k: a critic of turns above a policy of tokens.
+    """``A_k = Q_k - V_k`` at all tokens of turn k: a turn-level critic, ArCHer.
 
-    One critic says both: ``V_k`` is its value before the first token of the turn, ``Q_k`` that before the last one,
-    when the reply is written but for its end.  What it learns is
+    One critic predicts both: ``V_k`` is its value before the first token of the turn, ``Q_k`` its value before the last
+    one, when the reply is complete except for its end.  Its targets are
 
-        V_k <- Q_k,        Q_k <- r_k + turn_discount V_(k+1),    V behind the last turn is 0
+        V_k <- Q_k,        Q_k <- r_k + turn_discount V_(k+1),    V after the last turn is 0
 
-    at these two tokens alone, with ``target_value_BT`` on the right, or the values of before the update: a target
-    network that is renewed once an iteration.  ``r_k`` sums ``reward_BT`` over the turn.  A turn of one token has
-    ``V_k`` only, and the right side of ``Q_k`` in place of ``Q_k``.  No return enters, so that rows of any policy teach
-    the critic; rows of an earlier one (``source_B`` of 1) get an advantage of 0.  ``whiten``: the advantages of the
-    others, each turn once.
+    at these two tokens only, computed from ``target_value_BT``, or else from the values before the update, which act as
+    a target network updated once per iteration.  ``r_k`` sums ``reward_BT`` over the turn.  A turn of one token has
+    ``V_k`` only; the target of ``Q_k`` replaces ``Q_k``.  Returns are not used, so the critic learns from rows of any
+    policy; rows of an earlier policy (``source_B`` of 1) have an advantage of 0.  ``whiten`` whitens the advantages of
+    the other rows and counts each turn once.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+        ValueError: also if a row ends in sampled tokens after its last turn end.
     """
     check_discount(turn_discount)
     require(isinstance(whiten, bool), "whiten", whiten, "true or false")
     check_shapes(value_BT=value_BT, reward_BT=reward_BT, is_action_BT=is_action_BT, source_B=source_B)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
-    turns = _Turns.of(is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B)
+    turns = _Turns.from_columns(is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B)
     value_BT = value_BT.detach().to(reward_BT.dtype)
     slow_BT = value_BT if target_value_BT is None else target_value_BT.detach().to(reward_BT.dtype)
-    advantage_BT = turns.last(value_BT, turns.ahead(value_BT, reward_BT, turn_discount)) - turns.first(
-        value_BT
-    )
+    advantage_BT = turns.get_last(
+        value_BT, turns.compute_target(value_BT, reward_BT, turn_discount)
+    ) - turns.get_first(value_BT)
     is_new_BT = is_counted_BT & (source_B != _REPLAY)[:, None]
     if whiten:
         new_BT = masked_whiten(advantage_BT, turns.is_end_BT & is_new_BT)
-        advantage_BT = turns.spread(new_BT, turns.is_end_BT)
-    ahead_BT = turns.ahead(slow_BT, reward_BT, turn_discount)
-    return turns.advantage(
+        advantage_BT = turns.copy_from(new_BT, turns.is_end_BT)
+    q_target_BT = turns.compute_target(slow_BT, reward_BT, turn_discount)
+    return turns.make_advantage(
         torch.where(is_new_BT, advantage_BT, torch.zeros_like(advantage_BT)),
-        q_BT=turns.last(slow_BT, ahead_BT),
-        ahead_BT=ahead_BT,
+        q_BT=turns.get_last(slow_BT, q_target_BT),
+        q_target_BT=q_target_BT,
     )
 
 
@@ -85,19 +86,20 @@ def iql(
     sharpness: float = 3.0,
     cap: float = 100.0,
 ) -> Advantage:
-    """``w_k = min(exp(sharpness (Q_k - V_k)), cap)`` for all tokens of turn k: implicit Q-learning, arXiv 2110.06169.
+    """Weights of advantage-weighted imitation per turn: implicit Q-learning, arXiv 2110.06169.
 
-    An action is a reply.  ``V_k`` and ``Q_k`` are those of `archer`, and so is what they learn; `expectile` takes V to
-    an upper expectile of Q (equations 5 and 6).  Q is of the slow weights, and V of those of now.  The weight is that
-    of the likelihood under ``algo/clip=log_prob`` (equation 7), in no unit: ``sharpness=0`` imitates all rows alike.
+    ``w_k = min(exp(sharpness (Q_k - V_k)), cap)`` at all tokens of turn k; an action is a reply.  ``V_k``, ``Q_k`` and
+    their targets are those of `archer`; the loss `expectile` fits V to an upper expectile of Q (equations 5 and 6).  Q
+    comes from the target network, V from the current weights.  ``algo/clip=log_prob`` multiplies the log-likelihood by
+    the weight (equation 7), which has no unit; ``sharpness=0`` imitates all rows equally.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens that no ``is_turn_end_BT`` closes.
+        ValueError: also if a row ends in sampled tokens after its last turn end.
     """
     check_shapes(value_BT=value_BT, reward_BT=reward_BT, is_action_BT=is_action_BT, return_B=return_B)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
-    turns = _Turns.of(is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B)
-    return _weighted(turns, value_BT, target_value_BT, reward_BT, turn_discount, sharpness, cap)
+    turns = _Turns.from_columns(is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B)
+    return _weight_turns(turns, value_BT, target_value_BT, reward_BT, turn_discount, sharpness, cap)
 
 
 def iql_executor(
@@ -115,12 +117,13 @@ def iql_executor(
     sharpness: float = 3.0,
     cap: float = 100.0,
 ) -> Advantage:
-    """`iql` of the turns that act, each sub-task by itself: V behind the last turn before a plan is 0, as at the end.
+    """`iql` of the executor's turns, with each sub-task as its own episode.
 
-    Plans have weight 0 and teach the critic nothing.  HRL-TAR's executor, offline; no primary source is known.
+    V is 0 after the last turn before a plan, as at the end of the episode.  Plans have weight 0 and no critic target.
+    HRL-TAR's executor, offline; no primary source is known.
 
     Raises:
-        ValueError: as `iql`.
+        ValueError: see `iql`.
     """
     check_shapes(value_BT=value_BT, is_action_BT=is_action_BT, is_plan_BT=is_plan_BT, return_B=return_B)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
@@ -128,10 +131,12 @@ def iql_executor(
         x_BT=is_plan_BT.to(reward_BT), is_action_BT=is_counted_BT & is_turn_end_BT,
         trajectory_B=trajectory_B, first_turn_B=first_turn_B,
     )  # fmt: skip
-    turns = _Turns.of(is_counted_BT & ~is_plan_BT, is_turn_end_BT, trajectory_B, first_turn_B)
-    goes_on_BT = 1 - turns.spread(is_before_plan_BT, turns.is_end_BT)
+    turns = _Turns.from_columns(is_counted_BT & ~is_plan_BT, is_turn_end_BT, trajectory_B, first_turn_B)
+    continues_BT = 1 - turns.copy_from(is_before_plan_BT, turns.is_end_BT)
     check_discount(turn_discount)
-    return _weighted(turns, value_BT, target_value_BT, reward_BT, turn_discount * goes_on_BT, sharpness, cap)
+    return _weight_turns(
+        turns, value_BT, target_value_BT, reward_BT, turn_discount * continues_BT, sharpness, cap
+    )
 
 
 def cql(
@@ -148,16 +153,17 @@ def cql(
     turn_discount: float = 0.99,
     sharpness: float = 3.0,
 ) -> Advantage:
-    """``w_t = exp(sharpness (Q(s_t, a_t) - max_a Q(s_t, a)))``, with Q learnt conservatively: CQL, arXiv 2006.04779.
+    """Weights of imitation from conservative Q-learning per token: CQL, arXiv 2006.04779.
 
-    An action is a token, so that all of them can be asked for: ``q_BT`` is Q of the sampled one, ``value_BT`` the
-    largest.  Q learns ``Q(s_t, a_t) <- r_t + d_t max_a Q(s_t', a)``, ``d_t`` being ``turn_discount`` at the end of a
-    turn, else 1, and nothing following the last token; `conservative` adds the regulariser.  The weight is that of the
-    likelihood (``algo/clip=log_prob``), at most 1: the greedy token of Q counts most.  To take the policy out of Q so
-    is ours; the paper's is greedy.
+    ``w_t = exp(sharpness (Q(s_t, a_t) - max_a Q(s_t, a)))``.  An action is a token, so Q of all actions is available:
+    ``q_BT`` is Q of the sampled token, ``value_BT`` the maximum over tokens.  The target is
+    ``Q(s_t, a_t) <- r_t + d_t max_a Q(s_t', a)``, where ``d_t`` is ``turn_discount`` at the end of a turn, else 1, and
+    the second term is 0 after the last token; the loss `conservative` adds the regulariser.  ``algo/clip=log_prob``
+    multiplies the log-likelihood by the weight, which is 1 for the greedy token and smaller for all others.  This way
+    to extract a policy is ours; the policy of the paper is greedy.
 
     Raises:
-        ValueError: a constant out of range, or shapes that disagree.
+        ValueError: a constant is out of range, or shapes disagree.
     """
     check_discount(turn_discount)
     check_weight(sharpness)
@@ -181,7 +187,10 @@ def token_targets(
     first_turn_B: Tensor,
     turn_discount: float,
 ) -> Tensor:
-    """``r_t + d_t V(s_t')`` where counted, else 0: ``d_t`` is ``turn_discount`` at the end of a turn, else 1."""
+    """Return ``r_t + d_t V(s_t')`` at counted tokens, 0 elsewhere.
+
+    ``d_t`` is ``turn_discount`` at the end of a turn, else 1.
+    """
     zero_BT = torch.zeros_like(reward_BT)
     following_BT = next_sampled(
         x_BT=value_BT.detach().to(reward_BT), is_action_BT=is_counted_BT, trajectory_B=trajectory_B,
@@ -193,7 +202,7 @@ def token_targets(
 
 @dataclass(frozen=True)
 class _Turns:
-    """The turns of some tokens: what stands at the first and the last one of each, and what follows it."""
+    """The turns of a batch, with the values at their first and last tokens."""
 
     turn_BT: Tensor
     is_counted_BT: Tensor
@@ -203,7 +212,7 @@ class _Turns:
     first_turn_B: Tensor
 
     @classmethod
-    def of(
+    def from_columns(
         cls, is_counted_BT: Tensor, is_turn_end_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor
     ) -> _Turns:
         turn_BT = turn_index(is_action_BT=is_counted_BT, is_turn_end_BT=is_turn_end_BT)
@@ -213,43 +222,43 @@ class _Turns:
             first_turn_B,
         )  # fmt: skip
 
-    def spread(self, x_BT: Tensor, at_BT: Tensor) -> Tensor:
-        """What stands at one token of a turn, at all of them."""
+    def copy_from(self, x_BT: Tensor, at_BT: Tensor) -> Tensor:
+        """Copy the value at the marked token of each turn to all of its tokens."""
         alone_BT = torch.where(at_BT, x_BT, torch.zeros_like(x_BT))
         return sum_over_turn(x_BT=alone_BT, is_action_BT=self.is_counted_BT, turn_BT=self.turn_BT)
 
-    def first(self, value_BT: Tensor) -> Tensor:
-        """``V_k``."""
-        return self.spread(value_BT, self.is_start_BT)
+    def get_first(self, value_BT: Tensor) -> Tensor:
+        """Return ``V_k``, the value at the first token, at all tokens of turn k."""
+        return self.copy_from(value_BT, self.is_start_BT)
 
-    def ahead(self, value_BT: Tensor, reward_BT: Tensor, discount: float | Tensor) -> Tensor:
-        """``r_k + discount V_(k+1)``."""
+    def compute_target(self, value_BT: Tensor, reward_BT: Tensor, discount: float | Tensor) -> Tensor:
+        """Return ``r_k + discount V_(k+1)`` at all tokens of turn k."""
         following_BT = next_sampled(
             x_BT=value_BT, is_action_BT=self.is_start_BT, trajectory_B=self.trajectory_B,
             first_turn_B=self.first_turn_B,
         )  # fmt: skip
-        paid_BT = sum_over_turn(x_BT=reward_BT, is_action_BT=self.is_counted_BT, turn_BT=self.turn_BT)
-        return paid_BT + discount * self.first(following_BT)
+        turn_reward_BT = sum_over_turn(x_BT=reward_BT, is_action_BT=self.is_counted_BT, turn_BT=self.turn_BT)
+        return turn_reward_BT + discount * self.get_first(following_BT)
 
     @property
     def is_q_BT(self) -> Tensor:
-        """The last token of turns of more than one."""
+        """The last token of each turn of at least two tokens."""
         return self.is_end_BT & ~self.is_start_BT
 
-    def last(self, value_BT: Tensor, ahead_BT: Tensor) -> Tensor:
-        """``Q_k``; of a turn of one token what it is to learn."""
-        has_q_BT = self.spread(torch.ones_like(value_BT), self.is_q_BT) > 0
-        return torch.where(has_q_BT, self.spread(value_BT, self.is_q_BT), ahead_BT)
+    def get_last(self, value_BT: Tensor, q_target_BT: Tensor) -> Tensor:
+        """Return ``Q_k`` at all tokens of turn k, or its target for one-token turns."""
+        has_q_BT = self.copy_from(torch.ones_like(value_BT), self.is_q_BT) > 0
+        return torch.where(has_q_BT, self.copy_from(value_BT, self.is_q_BT), q_target_BT)
 
-    def advantage(self, advantage_BT: Tensor, *, q_BT: Tensor, ahead_BT: Tensor) -> Advantage:
-        """With the targets of V and Q."""
+    def make_advantage(self, advantage_BT: Tensor, *, q_BT: Tensor, q_target_BT: Tensor) -> Advantage:
+        """Return the advantage with the targets of V and Q."""
         target_BT = torch.where(self.is_start_BT, q_BT, torch.zeros_like(q_BT))
         return Advantage(
-            advantage_BT, torch.where(self.is_q_BT, ahead_BT, target_BT), self.is_start_BT | self.is_end_BT
+            advantage_BT, torch.where(self.is_q_BT, q_target_BT, target_BT), self.is_start_BT | self.is_end_BT
         )
 
 
-def _weighted(
+def _weight_turns(
     turns: _Turns,
     value_BT: Tensor,
     target_value_BT: Tensor | None,
@@ -264,18 +273,18 @@ def _weighted(
     require_number("cap", cap, "above 0", lambda value: value > 0)
     value_BT = value_BT.detach().to(reward_BT.dtype)
     slow_BT = value_BT if target_value_BT is None else target_value_BT.detach().to(reward_BT.dtype)
-    ahead_BT = turns.ahead(value_BT, reward_BT, discount)
-    q_BT = turns.last(slow_BT, ahead_BT)
-    weight_BT = torch.exp(sharpness * (q_BT - turns.first(value_BT))).clamp(max=cap)
+    q_target_BT = turns.compute_target(value_BT, reward_BT, discount)
+    q_BT = turns.get_last(slow_BT, q_target_BT)
+    weight_BT = torch.exp(sharpness * (q_BT - turns.get_first(value_BT))).clamp(max=cap)
     weight_BT = torch.where(turns.is_counted_BT, weight_BT, torch.zeros_like(weight_BT))
-    return turns.advantage(weight_BT, q_BT=q_BT, ahead_BT=ahead_BT)
+    return turns.make_advantage(weight_BT, q_BT=q_BT, q_target_BT=q_target_BT)
 
 
 def check_discount(turn_discount: float) -> None:
-    """Raises ValueError unless it is a share."""
+    """Raise ValueError unless ``turn_discount`` is in [0, 1]."""
     require(0 <= turn_discount <= 1, "turn_discount", turn_discount, "in [0, 1]")
 
 
 def check_weight(sharpness: float) -> None:
-    """Raises ValueError unless it is finite and at least 0."""
+    """Raise ValueError unless ``sharpness`` is finite and at least 0."""
     require_number("sharpness", sharpness, "a finite number >= 0", lambda value: 0 <= value < float("inf"))

@@ -1,10 +1,9 @@
-"""Losses of the critic and how well it predicts.
+"""Losses of the critic, and its explained variance.
 
-``value_BT`` is what the critic says now, ``return_BT`` its target from the advantage estimator (points, see
-``critic_advantages.py``), both (B, T).  Losses are in points squared, 0 outside the targets, whatever the
-inputs hold there; gradient flows through ``value_BT`` only.  Targets are the tokens of
-``is_value_target_BT``, or every sampled token where it is None; both masks are (B, T).  All raise ValueError
-when shapes disagree.
+``value_BT`` is the current prediction of the critic, ``return_BT`` its target from the advantage estimator (in reward
+units, see ``critic_advantages.py``), both (B, T).  Losses are in squared reward units, 0 outside the targets, whatever
+the inputs hold there; gradient flows through ``value_BT`` only.  Targets are the tokens of ``is_value_target_BT``, or
+every sampled token if it is None; both masks are (B, T).  All raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lit_agentrl.rl.masked import check_shapes, group_moments
 
 @dataclass(frozen=True)
 class ValueLoss:
-    """Loss of each token, and where a bound holds the value and thus stops its gradient; both (B, T)."""
+    """Loss of each token, and flags for clipped values without gradient; both (B, T)."""
 
     loss_BT: Tensor
     is_clipped_BT: Tensor
@@ -35,8 +34,8 @@ def squared(
     is_value_target_BT: Tensor | None = None,
 ) -> ValueLoss:
     """``1/2 (V - ret)^2``."""
-    is_target_BT = _targets(is_action_BT, is_value_target_BT)
-    error_BT = _select(value_BT, is_target_BT) - _select(return_BT.detach(), is_target_BT)
+    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
+    error_BT = _mask(value_BT, is_target_BT) - _mask(return_BT.detach(), is_target_BT)
     return ValueLoss(0.5 * error_BT.square(), torch.zeros_like(is_target_BT))
 
 
@@ -49,20 +48,20 @@ def clipped(
     is_value_target_BT: Tensor | None = None,
     clip: float = 0.2,
 ) -> ValueLoss:
-    """``1/2 max((V - ret)^2, (clip(V, V_old - c, V_old + c) - ret)^2)``, c = ``clip`` in points.
+    """Clipped value loss of OpenAI Baselines' PPO, studied in arXiv 2005.12729.
 
-    The value loss of OpenAI Baselines' PPO, studied in arXiv 2005.12729.  ``old_value_BT`` is what the critic
-    said before the first update of this batch.  A value that left the interval towards its target has the
-    larger second term and gets no gradient: it ``is_clipped_BT``.
+    ``1/2 max((V - ret)^2, (clip(V, V_old - c, V_old + c) - ret)^2)`` with c = ``clip`` in reward units.
+    ``old_value_BT`` is the prediction before the first update on this batch.  Where the second term is larger, the
+    value has no gradient and is marked in ``is_clipped_BT``.
 
     Raises:
         ValueError: also if ``clip`` is not positive.
     """
     require(clip > 0, "clip", clip, "> 0; the squared loss does not clip")
-    is_target_BT = _targets(is_action_BT, is_value_target_BT)
-    value_BT = _select(value_BT, is_target_BT)
-    return_BT = _select(return_BT.detach(), is_target_BT)
-    old_BT = _select(old_value_BT.detach(), is_target_BT)
+    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
+    value_BT = _mask(value_BT, is_target_BT)
+    return_BT = _mask(return_BT.detach(), is_target_BT)
+    old_BT = _mask(old_value_BT.detach(), is_target_BT)
     free_BT = (value_BT - return_BT).square()
     held_BT = (torch.clamp(value_BT, old_BT - clip, old_BT + clip) - return_BT).square()
     return ValueLoss(0.5 * torch.maximum(free_BT, held_BT), held_BT > free_BT)
@@ -77,17 +76,18 @@ def expectile(
     is_value_target_BT: Tensor | None = None,
     share: float = 0.7,
 ) -> ValueLoss:
-    """``|share - 1[u < 0]| u^2``, ``u = ret - V``, but ``1/2 u^2`` at turn ends: IQL, arXiv 2110.06169, equation 5.
+    """Expectile loss of V, squared loss of Q: IQL, arXiv 2110.06169, equation 5.
 
-    For `archer` and `iql`: V, at the first token of a turn, goes to an upper expectile of Q, which is learnt at the
-    last one.  ``share=0.5`` is `squared`.
+    ``|share - 1[u < 0]| u^2`` with ``u = ret - V``, but ``1/2 u^2`` at turn ends.  For `archer` and `iql`: V, at the
+    first token of a turn, is fitted to an upper expectile of Q, which is learnt at the last token.  ``share=0.5`` is
+    `squared`.
 
     Raises:
         ValueError: also if ``share`` is not between 0 and 1.
     """
     require(0 < share < 1, "share", share, "above 0 and below 1")
-    is_target_BT = _targets(is_action_BT, is_value_target_BT)
-    error_BT = _select(return_BT.detach(), is_target_BT) - _select(value_BT, is_target_BT)
+    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
+    error_BT = _mask(return_BT.detach(), is_target_BT) - _mask(value_BT, is_target_BT)
     weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
     weight_BT = torch.where(is_turn_end_BT, 0.5, weight_BT)
     return ValueLoss(weight_BT * error_BT.square(), torch.zeros_like(is_target_BT))
@@ -102,10 +102,11 @@ def conservative(
     is_value_target_BT: Tensor | None = None,
     coef: float = 1.0,
 ) -> ValueLoss:
-    """``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``: CQL, arXiv 2006.04779, equation 4.
+    """Squared loss with a conservative regulariser: CQL, arXiv 2006.04779, equation 4.
 
-    The second term holds down Q of tokens that the data does not have.  ``coef=0`` is plain Q-learning.  ``spread_BT``
-    is what stands in the brackets behind ``coef`` (points); gradient flows through it and through ``q_BT``.
+    ``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``.  The second term lowers Q of tokens that are not
+    in the data.  ``coef=0`` is Q-learning without it.  ``spread_BT`` is ``logsumexp_a' Q(s, a') - Q(s, a)`` (in reward
+    units); gradient flows through it and through ``q_BT``.
 
     Raises:
         ValueError: also if ``coef`` is negative or not finite.
@@ -114,8 +115,8 @@ def conservative(
     plain = squared(
         value_BT=q_BT, return_BT=return_BT, is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT
     )
-    is_target_BT = _targets(is_action_BT, is_value_target_BT)
-    return ValueLoss(plain.loss_BT + coef * _select(spread_BT, is_target_BT), plain.is_clipped_BT)
+    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
+    return ValueLoss(plain.loss_BT + coef * _mask(spread_BT, is_target_BT), plain.is_clipped_BT)
 
 
 def implicit(
@@ -131,24 +132,25 @@ def implicit(
     share: float = 0.7,
     coef: float = 1.0,
 ) -> ValueLoss:
-    """``(Q(s, a) - ret)^2 + |share - 1[u < 0]| u^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``, ``u = Q_slow - V``.
+    """Loss of Q and V with a conservative regulariser: ILQL, arXiv 2206.11871.
 
-    ILQL, arXiv 2206.11871: Q of the sampled token goes to ``return_BT``, V to an upper expectile of Q of the slow
-    weights (``target_implicit_q_BT``, or ``old_implicit_q_BT`` of before the update where there are none), and the last
-    term, of ``spread_BT`` (points), is the cross-entropy of `conservative`.  Gradient flows through ``value_BT``,
-    ``implicit_q_BT`` and ``spread_BT``.
+    ``(Q(s, a) - ret)^2 + |share - 1[u < 0]| u^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))`` with ``u = Q_target - V``.
+    Q of the sampled token is fitted to ``return_BT``, V to an upper expectile of Q of the target network
+    (``target_implicit_q_BT``, or ``old_implicit_q_BT`` from before the update without one).  The last term,
+    ``spread_BT`` (in reward units), is that of `conservative`.  Gradient flows through ``value_BT``, ``implicit_q_BT``
+    and ``spread_BT``.
 
     Raises:
         ValueError: also if ``share`` is not between 0 and 1, or ``coef`` is negative or not finite.
     """
     require(0 < share < 1, "share", share, "above 0 and below 1")
-    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 is without the regulariser")
-    is_target_BT = _targets(is_action_BT, is_value_target_BT)
+    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 turns the regulariser off")
+    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
     slow_BT = old_implicit_q_BT if target_implicit_q_BT is None else target_implicit_q_BT
-    q_error_BT = _select(implicit_q_BT, is_target_BT) - _select(return_BT.detach(), is_target_BT)
-    error_BT = _select(slow_BT.detach(), is_target_BT) - _select(value_BT, is_target_BT)
+    q_error_BT = _mask(implicit_q_BT, is_target_BT) - _mask(return_BT.detach(), is_target_BT)
+    error_BT = _mask(slow_BT.detach(), is_target_BT) - _mask(value_BT, is_target_BT)
     weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
-    loss_BT = q_error_BT.square() + weight_BT * error_BT.square() + coef * _select(spread_BT, is_target_BT)
+    loss_BT = q_error_BT.square() + weight_BT * error_BT.square() + coef * _mask(spread_BT, is_target_BT)
     return ValueLoss(loss_BT, torch.zeros_like(is_target_BT))
 
 
@@ -164,22 +166,22 @@ def clipped_with_costs(
     is_value_target_BT: Tensor | None = None,
     clip: float = 0.2,
 ) -> ValueLoss:
-    """`clipped` of the values of rewards plus `clipped` of those of costs, at the same targets: Safe RLHF.
+    """Sum of the `clipped` losses of reward values and cost values: Safe RLHF.
 
-    ``cost_value_BT``, ``old_cost_value_BT`` and ``cost_return_BT`` are as the first three, in units of cost, in which
-    ``clip`` acts too.  A token is clipped where one of both values is.
+    ``cost_value_BT``, ``old_cost_value_BT`` and ``cost_return_BT`` correspond to the first three, in units of cost;
+    ``clip`` applies to both.  A token is marked as clipped where either value is.
     """
     loss = partial(clipped, is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT, clip=clip)
-    points = loss(value_BT=value_BT, old_value_BT=old_value_BT, return_BT=return_BT)
+    rewards = loss(value_BT=value_BT, old_value_BT=old_value_BT, return_BT=return_BT)
     costs = loss(value_BT=cost_value_BT, old_value_BT=old_cost_value_BT, return_BT=cost_return_BT)
-    return ValueLoss(points.loss_BT + costs.loss_BT, points.is_clipped_BT | costs.is_clipped_BT)
+    return ValueLoss(rewards.loss_BT + costs.loss_BT, rewards.is_clipped_BT | costs.is_clipped_BT)
 
 
 def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_BT: Tensor) -> Tensor:
-    """``1 - var(ret - V) / var(ret)`` over the targets: 1 is perfect, 0 as good as a constant.
+    """``1 - var(ret - V) / var(ret)`` over the targets, a float64 scalar without gradient.
 
-    Negative where the critic adds variance; 0 where all targets are equal or there are none.  A float64
-    scalar without gradient.
+    1 is a perfect prediction; 0 is as good as a constant, and also the value if all targets are equal or there are
+    none.  It is negative if the critic adds variance.
     """
     check_shapes(value_BT=value_BT, return_BT=return_BT, is_value_target_BT=is_value_target_BT)
     target_N = return_BT.detach()[is_value_target_BT].double()
@@ -190,13 +192,13 @@ def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_B
     return torch.where(total > 0, 1 - rest / total, torch.zeros_like(total))
 
 
-def _targets(is_action_BT: Tensor, is_value_target_BT: Tensor | None) -> Tensor:
+def _select_targets(is_action_BT: Tensor, is_value_target_BT: Tensor | None) -> Tensor:
     if is_value_target_BT is None:
         return is_action_BT
     check_shapes(is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT)
     return is_action_BT & is_value_target_BT
 
 
-def _select(x_BT: Tensor, is_target_BT: Tensor) -> Tensor:
+def _mask(x_BT: Tensor, is_target_BT: Tensor) -> Tensor:
     check_shapes(x_BT=x_BT, is_target_BT=is_target_BT)
     return torch.where(is_target_BT, x_BT, torch.zeros_like(x_BT))

@@ -1,10 +1,10 @@
-"""Loss aggregation as weights per token, so that splitting a minibatch cannot change the gradient.
+"""Loss aggregation as weights per token, so that micro-batching cannot change the gradient.
 
-A function here is called once on the whole local minibatch, before it is cut into micro-batches.  Then
+A function of this file is called once on the whole local minibatch, before it is cut into micro-batches.  Then
 
     loss = (sum over tokens, micro-batches and ranks of weight_BT * loss_BT) / (sum over ranks of denominator)
 
-where a denominator of None means "divide by nothing, however many ranks there are"; see `divide`.
+where a denominator of None means that the sum is not divided, however many ranks there are; see `divide`.
 
 A sequence is a trajectory: ``T_i`` counts the sampled tokens of all its rows, which must lie in the same
 local minibatch.  ``trajectory_B`` (B,) must be unique over groups.  Trajectories and turns without a sampled
@@ -25,86 +25,96 @@ from lit_agentrl.rl.masked import check_shapes, segment_sum, trajectory_index
 
 @dataclass(frozen=True)
 class Weights:
-    """``weight_BT`` of each token and this rank's share of the denominator, a scalar count or None."""
+    """Weight of each token, and this rank's share of the denominator (a scalar or None)."""
 
     weight_BT: Tensor
     denominator: Tensor | None
 
 
 def divide(loss_sum: Tensor, denominator: Tensor | None) -> Tensor:
-    """``loss_sum / max(denominator, 1)`` with the denominator summed over ranks; None divides by nothing."""
+    """Return ``loss_sum / max(denominator, 1)``, or ``loss_sum`` if the denominator is None.
+
+    The denominator must be summed over ranks.
+    """
     return loss_sum if denominator is None else loss_sum / denominator.clamp(min=1)
 
 
 def token_mean(*, is_action_BT: Tensor) -> Weights:
-    """``sum_i S_i / sum_i T_i``: every token weighs the same; DAPO, arXiv 2503.14476."""
-    weight_BT = _ones(is_action_BT)
+    """``sum_i S_i / sum_i T_i``: all tokens have equal weight; DAPO, arXiv 2503.14476."""
+    weight_BT = _make_ones(is_action_BT)
     return Weights(weight_BT, weight_BT.sum())
 
 
 def token_sum(*, is_action_BT: Tensor) -> Weights:
-    """``sum_i S_i``, not divided by anything."""
-    return Weights(_ones(is_action_BT), None)
+    """``sum_i S_i``, without a denominator."""
+    return Weights(_make_ones(is_action_BT), None)
 
 
 def seq_mean_token_mean(*, is_action_BT: Tensor, trajectory_B: Tensor) -> Weights:
     """``mean_i (S_i / T_i)``: GRPO, arXiv 2402.03300, equation 3."""
-    length_B, count = _lengths(is_action_BT, trajectory_B)
-    return Weights(_ones(is_action_BT) / length_B.clamp(min=1)[:, None], count)
+    length_B, count = _count_tokens(is_action_BT, trajectory_B)
+    return Weights(_make_ones(is_action_BT) / length_B.clamp(min=1)[:, None], count)
 
 
 def seq_mean_token_sum(*, is_action_BT: Tensor, trajectory_B: Tensor) -> Weights:
     """``mean_i S_i``: the likelihood of whole trajectories; REINFORCE, RLOO."""
-    _, count = _lengths(is_action_BT, trajectory_B)
-    return Weights(_ones(is_action_BT), count)
+    _, count = _count_tokens(is_action_BT, trajectory_B)
+    return Weights(_make_ones(is_action_BT), count)
 
 
 def seq_mean_token_sum_norm(*, is_action_BT: Tensor, trajectory_B: Tensor, max_tokens: int) -> Weights:
-    """``mean_i S_i / max_tokens``, a constant: Dr. GRPO, arXiv 2503.20783 (no bias towards long failures)."""
+    """``mean_i S_i / max_tokens``: Dr. GRPO, arXiv 2503.20783.
+
+    The constant divisor avoids the bias towards long failures.
+    """
     require(max_tokens > 0, "max_tokens", max_tokens, "> 0")
-    _, count = _lengths(is_action_BT, trajectory_B)
-    return Weights(_ones(is_action_BT) / max_tokens, count)
+    _, count = _count_tokens(is_action_BT, trajectory_B)
+    return Weights(_make_ones(is_action_BT) / max_tokens, count)
 
 
 def turn_mean(*, is_action_BT: Tensor, turn_BT: Tensor) -> Weights:
-    """Mean over all turns of the batch of each turn's token mean."""
-    turn_length_BT, turns_B = _turn_lengths(is_action_BT, turn_BT)
-    weight_BT = _ones(is_action_BT) / turn_length_BT
+    """Mean over all turns of the batch of the token mean of each turn."""
+    turn_length_BT, turns_B = _count_turn_tokens(is_action_BT, turn_BT)
+    weight_BT = _make_ones(is_action_BT) / turn_length_BT
     return Weights(weight_BT, turns_B.sum().to(weight_BT.dtype))
 
 
 def seq_mean_turn_mean(*, is_action_BT: Tensor, trajectory_B: Tensor, turn_BT: Tensor) -> Weights:
-    """Mean over trajectories of the mean over their turns of the token mean: LOOP's per-turn ablation."""
-    turn_length_BT, turns_B = _turn_lengths(is_action_BT, turn_BT)
-    _, count = _lengths(is_action_BT, trajectory_B)
+    """Mean over trajectories of the mean over turns of token means: LOOP's per-turn ablation."""
+    turn_length_BT, turns_B = _count_turn_tokens(is_action_BT, turn_BT)
+    _, count = _count_tokens(is_action_BT, trajectory_B)
     index_B, num = trajectory_index(trajectory_B)
     turns_of_trajectory_B = segment_sum(turns_B, index_B, num)[index_B]
-    weight_BT = _ones(is_action_BT) / (turn_length_BT * turns_of_trajectory_B.clamp(min=1)[:, None])
+    weight_BT = _make_ones(is_action_BT) / (turn_length_BT * turns_of_trajectory_B.clamp(min=1)[:, None])
     return Weights(weight_BT, count)
 
 
-def _ones(is_action_BT: Tensor) -> Tensor:
+def _make_ones(is_action_BT: Tensor) -> Tensor:
     check_shapes(is_action_BT=is_action_BT)
-    return is_action_BT.to(_dtype())
+    return is_action_BT.to(_get_dtype())
 
 
-def _dtype() -> torch.dtype:
-    """float32 even where half precision is the default: counts of tokens must be exact."""
+def _get_dtype() -> torch.dtype:
+    """Return at least float32: token counts must be exact even in half precision."""
     return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
-def _lengths(is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Sampled tokens of each row's whole trajectory (B,), and the number of trajectories that have any."""
+def _count_tokens(is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the sampled tokens of each row's trajectory (B,), and the trajectories.
+
+    Trajectories without a sampled token are not counted.
+    """
     check_shapes(is_action_BT=is_action_BT, trajectory_B=trajectory_B)
     index_B, num = trajectory_index(trajectory_B)
     length_S = segment_sum(is_action_BT.sum(1), index_B, num)
-    return length_S[index_B], (length_S > 0).sum().to(_dtype())
+    return length_S[index_B], (length_S > 0).sum().to(_get_dtype())
 
 
-def _turn_lengths(is_action_BT: Tensor, turn_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Sampled tokens of each token's turn (B, T), at least 1, and the turns that have any per row (B,).
+def _count_turn_tokens(is_action_BT: Tensor, turn_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the sampled tokens of each turn (B, T), and the turns per row (B,).
 
-    A turn lies in one row, so it is known by row and ``turn_BT``.
+    The first count is at least 1; turns without a sampled token are not counted.  A turn lies in one row, so row and
+    ``turn_BT`` identify it.
     """
     check_shapes(is_action_BT=is_action_BT, turn_BT=turn_BT)
     if bool((is_action_BT & (turn_BT < 0)).any()):

@@ -1,8 +1,7 @@
-"""An algorithm as one choice on each axis, and the policy loss it defines.
+"""An algorithm, composed of one function per axis, and the policy loss that it defines.
 
-An `Algorithm` is composed by YAML from functions of the other files of this folder; there is no branch on its
-name anywhere.  What it needs from a run (a reference, entropies, groups of at least two) is read from the
-signatures of its parts.
+YAML composes an `Algorithm` from functions of the other files of this folder; no code branches on its name.  What it
+needs from a run (a reference, entropies, groups of at least two) is read from the signatures of its parts.
 """
 
 from __future__ import annotations
@@ -33,24 +32,26 @@ _RESULTS = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(Objective):
-    """One function per axis, its constants bound by ``functools.partial``: a sum over tokens.
+    """A policy loss as a weighted sum over tokens, composed of one function per axis.
+
+    The constants of the functions are bound by ``functools.partial``.
 
     Attributes:
-        name: as in ``conf/algo``; for logs only.
+        name: name in ``conf/algo``; for logs only.
         advantage: returns `Advantage`; see ``advantages.py``.
         ratio: returns ``ratio_BT``; see ``ratios.py``.
         clip: returns `Clipped`; see ``clipping.py``.
         aggregate: returns `Weights`; see ``aggregation.py``.
         kl: a `KLTerm` or None.
-        kl_controller: moves ``kl.coef`` once an iteration; see ``kl_control.py``.
+        kl_controller: updates ``kl.coef`` once per iteration; see ``kl_control.py``.
         entropy: returns the loss of each token, or None; see ``entropy.py``.
         rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
         tokens: returns ``is_kept_BT``, the tokens whose policy loss counts, or None for all of them.
         correction: returns the weight of each token's policy loss, or None; see ``correction.py``.
-        cost: holds costs within a limit beside the reward, or None; see ``costs.py``.
+        cost: limits costs by a Lagrange multiplier, or None; see ``costs.py``.
 
     Raises:
-        ValueError: at construction, if two parts make no sense together; :meth:`try_out` sees the others.
+        ValueError: at construction, two parts exclude each other; :meth:`try_out` checks the rest.
     """
 
     name: str
@@ -67,21 +68,21 @@ class Algorithm(Objective):
     cost: Lagrange | None = None
 
     def __post_init__(self) -> None:
-        """Checks the kinds of terms."""
+        """Check the KL and cost terms."""
         check_kl(self.kl, self.kl_controller)
         check_costs(self.cost, self.advantage)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """Runs every part once on a toy batch, and checks their combination; call it before anything is played.
+        """Run every part once on a toy batch, and check their combination.
 
         Args:
-            rows: small ones, each column under its name.
+            rows: columns of the toy batch by name.
 
         Raises:
-            ValueError: a constant out of range or missing, a tensor that is no column, or parts that make no sense
-                together.
+            ValueError: a constant is out of range or missing, a part asks for an unknown tensor, or parts exclude each
+                other.
         """
-        for axis, part in self._parts():
+        for axis, part in self._list_parts():
             try_out(axis, part, _RESULTS.get(axis, Tensor), rows, "B" if axis == "rows" else "BT")
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
             name, value = next(iter(idle.items()))
@@ -90,14 +91,14 @@ class Algorithm(Objective):
                 "use algo/clip=none, or algo/ratio=token"
             )
 
-    def _parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
+    def _list_parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
         for axis in _AXES:
             if (part := getattr(self, axis)) is not None:
                 yield axis, part
 
     @property
     def requirements(self) -> Requirements:
-        """Groups of two where the advantage compares, whole rows where ratio or clip look at trajectories."""
+        """Groups of two for group statistics, whole rows for ratios over trajectories."""
         axes = ("ratio", "clip")
         return Requirements(
             min_members=min_members(self.advantage),
@@ -109,103 +110,119 @@ class Algorithm(Objective):
         )
 
     def needs(self, tensor: str) -> bool:
-        """Whether any part takes the tensor of that name, such as ``value_BT``."""
+        """Return True if any part takes the tensor of that name, such as ``value_BT``."""
         if tensor in ("cost_BT", "cost_value_BT"):
             return self.cost is not None and (tensor == "cost_BT" or self.needs("value_BT"))
-        return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._parts())
+        return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._list_parts())
 
     def ratio_bounds(self, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """The constants of a clip rule that marks no token whose ratio is 1."""
+        """Return the constants of a clip rule that clips no token at ratio 1."""
         clipped: Clipped = bind(self.clip, with_computed(rows))
         if bool((clipped.is_clipped_low_BT | clipped.is_clipped_high_BT).any()):
             return ()
-        given = constants(self.clip)
-        return tuple(f"clip.{name}" for name, value in given.items() if isinstance(value, int | float))
+        values = constants(self.clip)
+        return tuple(f"clip.{name}" for name, value in values.items() if isinstance(value, int | float))
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Rewards with a KL that acts there, advantages (points, or as the mix scales them), and what is kept."""
+        """Compute rewards with their KL, advantages, and the rows and tokens to train on.
+
+        Advantages are in reward units, or as the advantage function scales them.
+        """
         parts: dict[str, Any] = {"kl": self.kl, "advantage": self.advantage}
-        found = prepared(tensors, **parts, has_critic=self.needs("value_BT"))
+        columns = prepared(tensors, **parts, has_critic=self.needs("value_BT"))
         if self.cost is not None:
             of_costs = prepared(as_rewards(tensors), **parts, has_critic=self.needs("value_BT"))
-            found |= self.cost.weigh(found, of_costs) | {"cost": mean_cost(tensors)}
+            columns |= self.cost.combine(columns, of_costs) | {"cost": mean_cost(tensors)}
         if self.tokens is not None:
-            found["is_kept_BT"] = bind(self.tokens, tensors | found)
-        return found | {"keep_B": bind(self.rows, tensors | found)}
+            columns["is_kept_BT"] = bind(self.tokens, tensors | columns)
+        return columns | {"keep_B": bind(self.rows, tensors | columns)}
 
     def count(self, tensors: Tensors) -> Tensors:
-        """The weight of each token, and the denominator where there is one."""
+        """Return the weight of each token, and the denominator if there is one."""
         weights: Weights = bind(self.aggregate, tensors)
         counted = {"weight_BT": weights.weight_BT}
         return counted if weights.denominator is None else counted | {"denominator": weights.denominator}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The weighted sum of `policy_loss`, divided."""
+        """Return `policy_loss` divided by the denominator, and metrics."""
         columns = {name: t for name, t in tensors.items() if name not in ("weight_BT", "denominator")}
         loss_sum, metrics = policy_loss(self, tensors=columns, weight_BT=tensors["weight_BT"])
         return divide(loss_sum, tensors.get("denominator")), metrics
 
     def terms(self) -> Sequence[Term]:
-        found = moving(self.kl, self.kl_controller, self.entropy)
-        return found if self.cost is None else [*found, self.cost]
+        terms = moving(self.kl, self.kl_controller, self.entropy)
+        return terms if self.cost is None else [*terms, self.cost]
 
 
 def min_members(advantage: Callable[..., Advantage]) -> int:
-    """Rollouts per prompt below which the advantage is always 0: 2 with group statistics, else 1."""
+    """Return the smallest group size with which advantages are not all 0.
+
+    It is 2 for an advantage with group statistics, else 1.
+    """
     has_group_statistics = "group_B" in tensor_names(advantage)
     return 2 if has_group_statistics and constants(advantage).get("singleton") != "raw" else 1
 
 
 def prompt_factor(rows: Callable[..., Tensor]) -> float:
-    """Prompts to roll out for each one whose episodes fit the update, as row selection drops some."""
+    """Return the number of prompts to roll out per prompt of the update.
+
+    It is above 1 where row selection drops rows and asks for replacements.
+    """
     return float(getattr(rows, "prompt_factor", 1.0))
 
 
 def prepared(
     tensors: Tensors, *, kl: KLTerm | None, advantage: Callable[..., Advantage], has_critic: bool
 ) -> Tensors:
-    """Shaped rewards and ``advantage_BT``; with a critic also ``return_BT`` and ``is_value_target_BT``.
+    """Compute shaped rewards and ``advantage_BT``.
+
+    With a critic the result also has its targets, ``return_BT`` and ``is_value_target_BT``.
 
     Args:
         tensors: rows of all ranks.
-        kl: acts in the reward, or not here.
+        kl: changes rewards if its place is ``reward``; otherwise ignored.
         advantage: see `Algorithm`.
-        has_critic: whether there is anything to learn targets.
+        has_critic: compute targets of a critic too.
+
+    Raises:
+        ValueError: there is a critic, but the advantage returns no ``return_BT``.
     """
-    found = shape_rewards(kl, tensors=tensors)
-    tensors = tensors | found
+    columns = shape_rewards(kl, tensors=tensors)
+    tensors = tensors | columns
     result: Advantage = bind(advantage, tensors)
-    found["advantage_BT"] = result.advantage_BT.detach()
+    columns["advantage_BT"] = result.advantage_BT.detach()
     if has_critic:
         if result.return_BT is None:
             raise ValueError("advantage takes values, but returns no return_BT that a critic could learn")
-        found["return_BT"] = result.return_BT.detach()
+        columns["return_BT"] = result.return_BT.detach()
         targets_BT = result.is_value_target_BT
         is_target_BT = tensors["is_action_BT"] if targets_BT is None else targets_BT
-        found["is_value_target_BT"] = is_target_BT & ~tensors["return_B"].isnan()[:, None]
-    return found
+        columns["is_value_target_BT"] = is_target_BT & ~tensors["return_B"].isnan()[:, None]
+    return columns
 
 
 def policy_loss(
     algorithm: Algorithm, *, tensors: Mapping[str, Tensor], weight_BT: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Log-prob -> ratio -> clip -> + KL + entropy -> weighted sum, over one micro-batch.
+    """Compute the weighted sum of token losses of one micro-batch, and metrics.
+
+    Log-prob -> ratio -> clip -> * correction -> + KL + entropy -> weighted sum.
 
     Args:
-        algorithm: the mix.
-        tensors: ``is_action_BT``, ``logp_BT``, ``advantage_BT`` and what else the parts take, and
-            ``is_kept_BT`` from the axis ``tokens``.  Only ``logp_BT`` (nats) and ``entropy_BT`` (nats) carry
-            gradient.  Values outside ``is_action_BT`` are ignored.
-        weight_BT: this micro-batch's rows of `Weights.weight_BT`, counted over the whole minibatch.
+        algorithm: the functions to apply.
+        tensors: ``is_action_BT``, ``logp_BT``, ``advantage_BT``, the other tensors that the parts take, and
+            ``is_kept_BT`` of the axis ``tokens``.  Only ``logp_BT`` (nats) and ``entropy_BT`` (nats) carry gradient.
+            Values outside ``is_action_BT`` are ignored.
+        weight_BT: the rows of `Weights.weight_BT` of this micro-batch, counted over the whole minibatch.
 
     Returns:
-        The sum of weighted losses, still to be divided by the denominator over all ranks
-        (``aggregation.divide``), and metrics for `add_metrics`, detached: ``approx_kl`` (nats, ``-delta``),
-        ``clip_share_low``, ``clip_share_high``, ``ratio_max``, and ``entropy``, ``ref_kl`` (nats, k3) where
-        their tensors are given, ``correction`` (weight) and ``correction_max`` where there is one.
+        The sum of weighted losses, still to be divided by the denominator over all ranks (``aggregation.divide``), and
+        detached metrics for `add_metrics`: ``approx_kl`` (nats, ``-delta``), ``clip_share_low``, ``clip_share_high``,
+        ``ratio_max``; ``entropy`` and ``ref_kl`` (nats, k3) where their tensors are given; ``correction`` (weight) and
+        ``correction_max`` where the axis is used.
 
     Raises:
-        ValueError: if shapes disagree or a part lacks a tensor.
+        ValueError: the shapes disagree or a tensor is missing.
     """
     for name in ("is_action_BT", "logp_BT", "advantage_BT"):
         if name not in tensors:
@@ -223,11 +240,11 @@ def policy_loss(
         loss_BT = torch.where(clean["is_kept_BT"], loss_BT, torch.zeros_like(loss_BT))
     for term in in_loss(algorithm.kl, algorithm.entropy):
         loss_BT = loss_BT + bind(term, clean)
-    return masked_sum(weight_BT * loss_BT, is_action_BT), _metrics(clean, clipped)
+    return masked_sum(weight_BT * loss_BT, is_action_BT), _compute_metrics(clean, clipped)
 
 
 @torch.no_grad()
-def _metrics(clean: Mapping[str, Tensor], clipped: Clipped) -> Tensors:
+def _compute_metrics(clean: Mapping[str, Tensor], clipped: Clipped) -> Tensors:
     is_action_BT, ratio_BT = clean["is_action_BT"], clean["ratio_BT"]
     values = {"clip_share_low": clipped.is_clipped_low_BT, "clip_share_high": clipped.is_clipped_high_BT}
     if "correction_BT" in clean:

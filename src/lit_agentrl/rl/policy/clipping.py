@@ -1,8 +1,8 @@
-"""Clip rules: from ratio and advantage to the loss of each token (to be minimised).
+"""Clip rules: compute the loss of each token (to be minimised) from ratio and advantage.
 
-``rho`` is ``ratio_BT``, ``A`` is ``advantage_BT``, both (B, T).  Gradient flows through ``ratio_BT`` (and
-``logp_BT`` where it is asked for), never through the advantage.  The two flags mark tokens whose bound acts.
-All raise ValueError when shapes disagree or a bound makes no sense.
+``rho`` is ``ratio_BT``, ``A`` is ``advantage_BT``, both (B, T).  Gradient flows through ``ratio_BT`` (and ``logp_BT``
+where a rule takes it), never through the advantage.  The two flags mark the tokens that the lower or upper bound
+clipped.  All raise ValueError when shapes disagree or a bound is invalid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REMEDY = "algo/clip=none switches clipping off"
 
 @dataclass(frozen=True)
 class Clipped:
-    """Per-token loss and where a bound acted, all (B, T)."""
+    """Loss of each token, and flags for tokens clipped by a bound; all (B, T)."""
 
     loss_BT: Tensor
     is_clipped_low_BT: Tensor
@@ -30,16 +30,16 @@ class Clipped:
 
 
 def none(*, ratio_BT: Tensor, advantage_BT: Tensor) -> Clipped:
-    """``-rho A``."""
+    """``-rho A``, without clipping."""
     check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT)
     never_BT = torch.zeros_like(ratio_BT, dtype=torch.bool)
     return Clipped(-ratio_BT * advantage_BT.detach(), never_BT, never_BT)
 
 
 def log_prob(*, logp_BT: Tensor, advantage_BT: Tensor) -> Clipped:
-    """``-A logp``: imitation, whose value is the NLL (nats) where A is 1.
+    """``-A logp``: weighted imitation; where A is 1 it is the NLL (nats).
 
-    The gradient is that of `none` at a ratio of 1.  It flows through ``logp_BT``, whatever algo/ratio is.
+    The gradient equals that of `none` at a ratio of 1.  It flows through ``logp_BT``, whatever algo/ratio is.
     """
     check_shapes(logp_BT=logp_BT, advantage_BT=advantage_BT)
     never_BT = torch.zeros_like(logp_BT, dtype=torch.bool)
@@ -75,9 +75,9 @@ def clip_higher(*, ratio_BT: Tensor, advantage_BT: Tensor, low: float = 0.2, hig
 def dual(
     *, ratio_BT: Tensor, advantage_BT: Tensor, low: float = 0.2, high: float = 0.2, cap: float = 3.0
 ) -> Clipped:
-    """`clip_higher`, and where A < 0 the loss is at most ``-cap A``: dual-clip PPO, arXiv 1912.09729.
+    """`clip_higher` with the loss capped at ``-cap A`` where A < 0: dual-clip PPO.
 
-    A token held by the cap (A < 0 and rho > cap) counts as clipped high.
+    arXiv 1912.09729.  A token at the cap (A < 0 and rho > cap) counts as clipped high.
     """
     _check_bounds("low", low, "high", high)
     require(cap > 1, "cap", cap, "> 1")
@@ -90,10 +90,10 @@ def dual(
 
 
 def cispo(*, ratio_BT: Tensor, advantage_BT: Tensor, logp_BT: Tensor, cap: float = 5.0) -> Clipped:
-    """``-sg[min(rho, cap)] A logp``: CISPO, arXiv 2506.13585.  No token loses its gradient.
+    """``-sg[min(rho, cap)] A logp``: CISPO, arXiv 2506.13585.
 
-    ``is_clipped_high_BT`` marks weights held at the cap, whatever the sign of A; gradient through
-    ``logp_BT``.
+    No token loses its gradient, which flows through ``logp_BT``.  ``is_clipped_high_BT`` marks weights at the cap,
+    whatever the sign of A.
     """
     check_shapes(ratio_BT=ratio_BT, advantage_BT=advantage_BT, logp_BT=logp_BT)
     require(cap > 1, "cap", cap, "> 1")
@@ -127,23 +127,22 @@ def log_wide(
 ) -> Clipped:
     """``-A_i exp(sum of d'_t / T_i)``, the geometric mean of clipped ratios: GMPO, arXiv 2507.20673.
 
-    ``d_t = log rho_t``; ``d'_t = min(d_t, high)`` where A_i > 0, else ``max(d_t, -low)``.  A clipped token
-    loses its gradient, the others of its row keep theirs.  Each sampled token holds the loss of its row, so
-    that ``algo/aggregate=seq_mean_token_mean`` gives GMPO's mean over trajectories; others weigh the
-    trajectories by length.  With ``algo/ratio=token`` this is GMPO; ``sequence`` clips the log of GSPO's
-    ratio.
+    ``d_t = log rho_t``; ``d'_t = min(d_t, high)`` where A_i > 0, else ``max(d_t, -low)``.  A clipped token loses its
+    gradient; the other tokens of its row do not.  Each sampled token has the loss of its row, so
+    ``algo/aggregate=seq_mean_token_mean`` gives GMPO's mean over trajectories; other aggregations weight trajectories
+    by length.  With ``algo/ratio=token`` this is GMPO; ``sequence`` clips the log of GSPO's ratio.
 
     Args:
         ratio_BT: from the ratio axis; carries gradient.
-        advantage_BT: no gradient.  A_i is its mean over the row's sampled tokens, so that estimators per
-            token or turn lose their differences within the row.
+        advantage_BT: no gradient.  A_i is its mean over the sampled tokens of the row, so differences between tokens or
+            turns of a row are lost.
         is_action_BT: sampled tokens; elsewhere the loss is 0.
-        trajectory_B: each trajectory must lie in one row, since its tokens are multiplied.
+        trajectory_B: each trajectory must lie in one row, because the ratios of its tokens are multiplied.
         low: nats, > 0; acts on tokens of rows with A_i < 0.
         high: nats, > 0; acts on tokens of rows with A_i > 0.
 
     Raises:
-        ValueError: if shapes disagree, a bound is not positive or a trajectory is spread over several rows.
+        ValueError: the shapes disagree, a bound is not positive or a trajectory has several rows.
     """
     for name, bound in (("low", low), ("high", high)):
         require(bound > 0, name, bound, f"> 0 (nats); {_REMEDY}")
@@ -157,7 +156,7 @@ def log_wide(
     length_B1 = is_action_BT.sum(1, keepdim=True).clamp(min=1)
     total_B1 = torch.where(is_action_BT, advantage_BT.detach(), 0).sum(1, keepdim=True)
     advantage_B1 = total_B1 / length_B1
-    # 1 where not sampled: whatever stands there must reach neither the logarithm nor its gradient
+    # 1 where not sampled, so that padding affects neither the logarithm nor its gradient
     log_BT = torch.where(is_action_BT, ratio_BT, 1).log()
     clipped_BT = torch.where(advantage_B1 > 0, log_BT.clamp(max=high), log_BT.clamp(min=-low))
     loss_B1 = -advantage_B1 * (clipped_BT.sum(1, keepdim=True) / length_B1).exp()
@@ -171,8 +170,8 @@ def log_wide(
 def rollback(*, ratio_BT: Tensor, advantage_BT: Tensor, epsilon: float = 0.2, alpha: float = 0.3) -> Clipped:
     """``-min(rho A, F(rho) A)``: PPO-RB, arXiv 1903.07940, equation 8.
 
-    ``F(rho) = rho`` within ``[1 - epsilon, 1 + epsilon]``, else ``-alpha rho + (1 + alpha) b`` with b the bound
-    that was crossed.  ``alpha -> 0`` is the symmetric rule.  Shapes (B, T); gradient through ``ratio_BT`` only.
+    ``F(rho) = rho`` within ``[1 - epsilon, 1 + epsilon]``, else ``-alpha rho + (1 + alpha) b``, where b is the bound
+    that rho exceeds.  ``alpha -> 0`` is `symmetric`.  Shapes (B, T); gradient through ``ratio_BT`` only.
 
     Raises:
         ValueError: if shapes disagree, ``epsilon`` is not in (0, 1) or ``alpha`` is not positive.
@@ -193,11 +192,11 @@ def rollback(*, ratio_BT: Tensor, advantage_BT: Tensor, epsilon: float = 0.2, al
 def soft_gate(
     *, ratio_BT: Tensor, advantage_BT: Tensor, tau_positive: float = 1.0, tau_negative: float = 1.05
 ) -> Clipped:
-    """``-f(rho) A`` with ``f(rho) = 4 / tau * sigmoid(tau (rho - 1))``: SAPO, arXiv 2511.20347.
+    """``-f(rho) A`` with a sigmoid gate f: SAPO, arXiv 2511.20347.
 
-    ``tau`` is ``tau_positive`` where A > 0, else ``tau_negative``.  The gradient of ``f`` is 1 at ``rho = 1`` and falls
-    smoothly on both sides.  There is no bound: the flags mark tokens that keep less than half of that gradient, above
-    and below 1.  Shapes (B, T); gradient through ``ratio_BT`` only.
+    ``f(rho) = 4 / tau * sigmoid(tau (rho - 1))``, where ``tau`` is ``tau_positive`` for A > 0, else ``tau_negative``.
+    The gradient of ``f`` is 1 at ``rho = 1`` and falls smoothly on both sides.  There is no bound: the flags mark
+    tokens with less than half of that gradient, below and above 1.  Shapes (B, T); gradient through ``ratio_BT`` only.
 
     Raises:
         ValueError: if shapes disagree or a temperature is not finite and positive.

@@ -1,4 +1,4 @@
-"""Entropy terms of the loss, a coefficient that follows the entropy, and a choice of tokens by entropy."""
+"""Entropy terms of the loss, with adaptive coefficients, and token selection by entropy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_agentrl.rl.masked import check_shapes
 
 
 def none() -> None:
-    """No entropy term; entropies are then only computed for logging."""
+    """Use no entropy term; entropies are computed for logging only."""
 
 
 def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
@@ -36,10 +36,10 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
 
 @dataclass(kw_only=True)
 class Bonus:
-    """`bonus` with a coefficient that stands still unless others set it, a `Term`.
+    """`bonus` with a coefficient that is constant unless others set it, a `Term`.
 
     Attributes:
-        coef: loss units per nat, finite and > 0; state, kept in checkpoints.
+        coef: loss units per nat, finite and > 0; state that checkpoints contain.
     """
 
     coef: float
@@ -50,20 +50,20 @@ class Bonus:
     is_held: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Checks the coefficient."""
+        """Check the coefficient."""
         is_valid = 0 < self.coef < math.inf
         require(is_valid, "coef", self.coef, "finite and > 0; algo/entropy=none switches the bonus off")
 
     def __call__(self, *, entropy_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-        """Loss of each token (B, T); gradient through ``entropy_BT``."""
+        """Return the loss of each token (B, T); gradient through ``entropy_BT``."""
         return bonus(entropy_BT=entropy_BT, is_action_BT=is_action_BT, coef=self.coef)
 
     def update(self, measured: float, num_tokens: int) -> dict[str, float]:
-        """Tells the coefficient that was used."""
+        """Return the coefficient that was used, as a metric."""
         return {"train/entropy_coef": self.coef}
 
 
-def _sampled(*, sampler_entropy_BT: Tensor) -> Tensor:
+def _get_sampler_entropy(*, sampler_entropy_BT: Tensor) -> Tensor:
     return sampler_entropy_BT
 
 
@@ -71,15 +71,14 @@ def _sampled(*, sampler_entropy_BT: Tensor) -> Tensor:
 class AdaptiveBonus:
     """`bonus` with a coefficient that grows while entropy is low, a `Term`: Skywork-OR1, arXiv 2505.22312.
 
-    Once an iteration ``coef <- coef + delta`` if ``H <= target`` else ``coef - delta``, within [0, max_coef],
-    where ``H`` is the mean entropy of the iteration's sampled tokens; the bonus acts only while
-    ``H <= target``.
+    Once per iteration ``coef <- coef + delta`` if ``H <= target`` else ``coef - delta``, within [0, max_coef], where
+    ``H`` is the mean entropy of the sampled tokens of the iteration.  The bonus acts only while ``H <= target``.
 
     Attributes:
         target: nats per token, > 0.
         delta: change per iteration, > 0.
         max_coef: upper bound of the coefficient, >= ``delta``; the lower one is 0.
-        coef: at the start, in [0, max_coef]; state, kept in checkpoints.
+        coef: in [0, max_coef]; the initial value, then state that checkpoints contain.
     """
 
     target: float
@@ -88,25 +87,33 @@ class AdaptiveBonus:
     coef: float = 0.0
     place: ClassVar[str] = "entropy"
     measure: ClassVar[str] = "sampler_entropy"
-    measured_by: ClassVar[Callable[..., Tensor] | None] = staticmethod(_sampled)
+    measured_by: ClassVar[Callable[..., Tensor] | None] = staticmethod(_get_sampler_entropy)
     is_before: ClassVar[bool] = True
     is_low: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Checks the constants."""
-        for name, given in dict(target=self.target, delta=self.delta, max_coef=self.max_coef).items():
-            require_number(name, given, "finite and > 0", lambda value: value > 0)
+        """Check the constants."""
+        for name, constant in dict(target=self.target, delta=self.delta, max_coef=self.max_coef).items():
+            require_number(name, constant, "finite and > 0", lambda value: value > 0)
         require(self.max_coef >= self.delta, "max_coef", self.max_coef, f">= delta={self.delta}")
         require(0 <= self.coef <= self.max_coef, "coef", self.coef, f"in [0, max_coef={self.max_coef}]")
 
     def __call__(self, *, entropy_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-        """Loss of each token (B, T), 0 where not sampled; gradient through ``entropy_BT``."""
+        """Return the loss of each token (B, T), 0 where not sampled.
+
+        Gradient flows through ``entropy_BT``.
+        """
         if not (self.is_low and self.coef > 0):
             return torch.zeros_like(entropy_BT)
         return bonus(entropy_BT=entropy_BT, is_action_BT=is_action_BT, coef=self.coef)
 
     def update(self, measured: float, num_tokens: int) -> dict[str, float]:
-        """Be told the iteration's entropy before its first step; one that is not finite changes nothing."""
+        """Update the coefficient before the first step of an iteration.
+
+        Args:
+            measured: mean entropy of the iteration, nats per token; a value that is not finite changes nothing.
+            num_tokens: sampled tokens; not used.
+        """
         if math.isfinite(measured):
             self.is_low = measured <= self.target
             change = self.delta if self.is_low else -self.delta
@@ -116,11 +123,11 @@ class AdaptiveBonus:
 
 @torch.no_grad()
 def top_entropy_quantile(*, sampler_entropy_BT: Tensor, is_action_BT: Tensor, share: float) -> Tensor:
-    """``is_kept_BT``: the ``max(1, floor(share * n))`` of n sampled tokens with the highest entropy.
+    """Select the sampled tokens with the highest entropy: arXiv 2506.01939.
 
-    Meant for the policy loss: arXiv 2506.01939.  Tokens tied with the last one are kept too, so
-    that the order of rows does not matter.  Call it on all rows of a minibatch (of all ranks): the quantile
-    of a micro-batch would make the gradient depend on the split.
+    Returns ``is_kept_BT``, True for ``max(1, floor(share * n))`` of n sampled tokens.  Tokens tied with the last one
+    are selected too, so that the order of rows does not matter.  Call it on all rows of a minibatch (of all ranks):
+    with the quantile of a micro-batch the gradient would depend on the split.
 
     Args:
         sampler_entropy_BT: nats, as recorded at sampling, (B, T); no gradient.

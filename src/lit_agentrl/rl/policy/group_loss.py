@@ -1,4 +1,4 @@
-"""An objective whose loss is one of whole groups, such as GVPO's, instead of a sum over tokens."""
+"""An objective whose loss compares the trajectories of whole groups, such as GVPO."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from lit_agentrl.rl.policy.row_selection import keep_all
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLoss(Objective):
-    """``1/G sum over groups of loss(group)``, beside it KL and entropy, each the mean over trajectories of token sums.
+    """Mean of a loss over groups, plus KL and entropy terms.
 
-    ``G`` counts the groups of a minibatch, on all ranks, with a scored trajectory.
+    The loss is ``1/G sum over groups of loss(group)``, where ``G`` counts the groups of a minibatch, on all ranks, that
+    have a scored trajectory.  KL and entropy terms are means over trajectories of sums over tokens.
 
     Attributes:
-        name: for messages.
+        name: name in messages.
         loss_of_groups: the sum over groups, a scalar; gradient through ``logp_BT``; see `gvpo_loss`.
         advantage: returns `Advantage`; see ``advantages.py``.
         rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
-        kl, kl_controller, entropy: as of `Algorithm`.
+        kl, kl_controller, entropy: as for `Algorithm`.
 
     Raises:
-        ValueError: at construction, if two parts make no sense together; :meth:`try_out` sees the others.
+        ValueError: at construction, two parts exclude each other; :meth:`try_out` checks the rest.
     """
 
     unit: ClassVar[str | None] = "group_B"
@@ -48,16 +49,16 @@ class GroupLoss(Objective):
     entropy: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
-        """Checks the kinds of terms."""
+        """Check the KL term."""
         check_kl(self.kl, self.kl_controller)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """As of `Algorithm`."""
-        for axis, part in self._parts():
+        """Run every part once on a toy batch; see `Algorithm`."""
+        for axis, part in self._list_parts():
             shape = {"rows": "B", "loss_of_groups": ""}.get(axis, "BT")
             try_out(axis, part, Advantage if axis == "advantage" else Tensor, rows, shape)
 
-    def _parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
+    def _list_parts(self) -> Iterator[tuple[str, Callable[..., object]]]:
         for axis in ("advantage", "rows", "loss_of_groups", "kl", "entropy"):
             if (part := getattr(self, axis)) is not None:
                 yield axis, part
@@ -72,16 +73,16 @@ class GroupLoss(Objective):
         )
 
     def needs(self, tensor: str) -> bool:
-        """Whether any part takes the tensor of that name."""
-        return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._parts())
+        """Return True if any part takes the tensor of that name."""
+        return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._list_parts())
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Rewards with a KL that acts there, advantages, and the rows that are kept."""
-        found = prepared(tensors, kl=self.kl, advantage=self.advantage, has_critic=self.needs("value_BT"))
-        return found | {"keep_B": bind(self.rows, tensors | found)}
+        """Compute rewards with their KL, advantages, and the rows to train on."""
+        columns = prepared(tensors, kl=self.kl, advantage=self.advantage, has_critic=self.needs("value_BT"))
+        return columns | {"keep_B": bind(self.rows, tensors | columns)}
 
     def count(self, tensors: Tensors) -> Tensors:
-        """Groups, and trajectories for the terms of tokens."""
+        """Count groups, and trajectories for the KL and entropy terms."""
         scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
         weights = seq_mean_token_sum(
             is_action_BT=tensors["is_action_BT"], trajectory_B=tensors["trajectory_B"]
@@ -93,7 +94,7 @@ class GroupLoss(Objective):
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The groups' share, and that of the terms."""
+        """Return the shares of the group loss and of the KL and entropy terms."""
         clean = cleaned(tensors)
         loss = divide(bind(self.loss_of_groups, clean), tensors["num_groups"])
         for term in in_loss(self.kl, self.entropy):

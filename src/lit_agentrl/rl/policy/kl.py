@@ -1,8 +1,8 @@
-"""Keeping the policy near another: estimators of the KL divergence and the places to use them.
+"""KL penalties: estimators of the KL divergence, and terms for the reward or the loss.
 
-``l = logp - ref_logp`` in nats, (B, T).  Estimators are those of Schulman, "Approximating KL divergence"
-(2020). The reference carries no gradient.  The coefficient is state: a controller may move it once an
-iteration (``kl_control.py``), and checkpoints keep it.
+``l = logp - ref_logp`` in nats, (B, T).  Estimators are those of Schulman, "Approximating KL divergence" (2020).  The
+reference carries no gradient.  The coefficient is state: a controller may update it once per iteration
+(``kl_control.py``), and checkpoints contain it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def none() -> None:
-    """No reference model and no KL term."""
+    """Use no reference model and no KL term."""
 
 
 def k1(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
-    """``l``: unbiased, may be negative.  As a loss its expected gradient is 0; use it in the reward."""
-    return _difference(logp_BT, ref_logp_BT)
+    """``l``: unbiased, may be negative.
+
+    As a loss its expected gradient is 0; use it in the reward.
+    """
+    return _subtract_reference(logp_BT, ref_logp_BT)
 
 
 def k2(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
-    """``l^2 / 2``: biased, and as a loss the one with the gradient of the reverse KL."""
-    return 0.5 * _difference(logp_BT, ref_logp_BT).square()
+    """``l^2 / 2``: biased; as a loss it has the gradient of the reverse KL."""
+    return 0.5 * _subtract_reference(logp_BT, ref_logp_BT).square()
 
 
 def k3(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
-    """``exp(-l) + l - 1``: unbiased and >= 0, the one of GRPO.
+    """``exp(-l) + l - 1``: unbiased and >= 0; GRPO uses it.
 
-    ``l`` is clamped to [-20, 20] and the result to at most 10; beyond either there is no gradient.
+    ``l`` is clamped to [-20, 20] and the result to at most 10; clamped values carry no gradient.
     """
-    difference_BT = _difference(logp_BT, ref_logp_BT).clamp(-20, 20)
+    difference_BT = _subtract_reference(logp_BT, ref_logp_BT).clamp(-20, 20)
     return (torch.expm1(-difference_BT) + difference_BT).clamp(max=10)
 
 
@@ -55,19 +58,20 @@ def k3_plus(*, logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
 
 
 def jsd(*, logp_BT: Tensor, ref_logp_BT: Tensor, mix: float = 0.5) -> Tensor:
-    """GKD's divergence ``mix KL(ref || m) + (1 - mix) KL(policy || m)``, ``m = mix ref + (1 - mix) policy``.
+    """Generalised Jensen-Shannon divergence: GKD, arXiv 2306.13649.
 
-    arXiv 2306.13649, which sums over the vocabulary.  At a sampled token, with ``r = exp(-l)`` and
-    ``u = 1 + mix (r - 1)``, the value is ``mix r log(r / u) - (1 - mix) log u``: unbiased and >= 0.  The gradient is
-    ``-(1 - mix) log(u)`` times that of logp: in the mean, that of the sum.  Where ``mix`` is near 0 it is ``mix`` times
-    that of KL(ref || policy), as of `k3`; near 1, ``1 - mix`` times that of KL(policy || ref), as of `k2`.  ``l`` is
-    clamped to [-20, 20] and the value to at most 10.
+    ``mix KL(ref || m) + (1 - mix) KL(policy || m)`` with ``m = mix ref + (1 - mix) policy``; the paper sums over the
+    vocabulary.  Here, at a sampled token, with ``r = exp(-l)`` and ``u = 1 + mix (r - 1)``, the value is
+    ``mix r log(r / u) - (1 - mix) log u``: unbiased and >= 0.  The gradient is ``-(1 - mix) log(u)`` times that of
+    logp; its expectation is the gradient of the sum.  For ``mix`` near 0 it is ``mix`` times that of KL(ref || policy),
+    as for `k3`; near 1, ``1 - mix`` times that of KL(policy || ref), as for `k2`.  ``l`` is clamped to [-20, 20] and
+    the value to at most 10.
 
     Raises:
         ValueError: ``mix`` is not between 0 and 1.
     """
     require(0 < mix < 1, "mix", mix, "> 0 and < 1; for its ends use algo/kl=loss_k3 (0) or loss_k1_plus (1)")
-    log_r_BT = -_difference(logp_BT, ref_logp_BT).detach().clamp(-20, 20)
+    log_r_BT = -_subtract_reference(logp_BT, ref_logp_BT).detach().clamp(-20, 20)
     log_u_BT = torch.log1p(mix * torch.expm1(log_r_BT))
     value_BT = mix * log_r_BT.exp() * (log_r_BT - log_u_BT) - (1 - mix) * log_u_BT
     return value_BT.clamp(max=10) - (1 - mix) * log_u_BT * (logp_BT - logp_BT.detach())
@@ -75,15 +79,15 @@ def jsd(*, logp_BT: Tensor, ref_logp_BT: Tensor, mix: float = 0.5) -> Tensor:
 
 @dataclass(kw_only=True)
 class KLTerm:
-    """A KL term, called with columns; subclasses say where it acts.
+    """A KL term; subclasses define where it acts.
 
     Attributes:
-        coef: its price or weight per nat, > 0.
-        reference_dtype: None where no reference is needed.
-        place: ``reward``: added to the reward of each sampled token before advantages; ``loss``: to its loss.
-        measure, measured_by: the KL that a controller of ``coef`` goes by, as of `Term`: ``ref_kl``, the mean k3 (nats
-            per sampled token) to the reference during the update, or ``old_kl``, see `KLToOld`.
-        first_step: the optimizer step of an iteration from which on it acts.
+        coef: weight per nat, > 0.
+        reference_dtype: precision of the frozen reference; None where no reference is needed.
+        place: ``reward`` (added to the reward of each sampled token before advantages) or ``loss`` (added to its loss).
+        measure, measured_by: the KL that drives a controller of ``coef``, see `Term`: ``ref_kl``, the mean k3 (nats per
+            sampled token) to the reference during the update, or ``old_kl``, see `KLToOld`.
+        first_step: the first optimizer step of an iteration in which it is not 0.
     """
 
     coef: float
@@ -94,7 +98,7 @@ class KLTerm:
     first_step: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        """Checks the coefficient."""
+        """Check the coefficient."""
         is_valid = 0 < self.coef < math.inf
         require(is_valid, "coef", self.coef, "finite and > 0; algo/kl=none switches the KL term off")
         if self.reference_dtype not in (None, *DTYPES):
@@ -103,13 +107,13 @@ class KLTerm:
             )
 
     def __call__(self, *args: Any, **columns: Any) -> Tensor:
-        """What it adds at each sampled token (B, T); 0 elsewhere."""
+        """Return the term of each sampled token (B, T); 0 elsewhere."""
         raise NotImplementedError
 
 
 @dataclass(kw_only=True)
 class KLInLoss(KLTerm):
-    """Adds ``coef * estimator(logp, ref_logp)`` to the loss of each sampled token.
+    """Add ``coef * estimator(logp, ref_logp)`` to the loss of each sampled token.
 
     Attributes:
         estimator: `k1`, `k2`, `k3`, `k1_plus`, `k3_plus` or `jsd`.
@@ -121,25 +125,28 @@ class KLInLoss(KLTerm):
     place: ClassVar[str] = "loss"
 
     def __call__(self, *, logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-        """Loss of each token (B, T), 0 where not sampled; gradient through ``logp_BT``."""
-        logp_BT, ref_logp_BT = _at_actions(logp_BT, ref_logp_BT, is_action_BT)
+        """Return the loss of each token (B, T), 0 where not sampled.
+
+        Gradient flows through ``logp_BT``.
+        """
+        logp_BT, ref_logp_BT = _zero_unsampled(logp_BT, ref_logp_BT, is_action_BT)
         return self.coef * self.estimator(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
 
 
 def old_kl(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
     """``exp(d) - 1 - d`` at sampled tokens, nats, 0 elsewhere; see `KLToOld`."""
-    logp_BT, old_logp_BT = _at_actions(logp_BT, old_logp_BT, is_action_BT)
-    difference_BT = _difference(logp_BT, old_logp_BT).clamp(-20, 20)
+    logp_BT, old_logp_BT = _zero_unsampled(logp_BT, old_logp_BT, is_action_BT)
+    difference_BT = _subtract_reference(logp_BT, old_logp_BT).clamp(-20, 20)
     return torch.expm1(difference_BT) - difference_BT
 
 
 @dataclass(kw_only=True)
 class KLToOld(KLTerm):
-    """Adds ``coef * (exp(d) - 1 - d)``, ``d = logp - old_logp``, to the loss of each sampled token.
+    """KL to the policy that sampled, added to the loss of each sampled token.
 
-    Under the policy that sampled, its mean is ``KL(old || policy)``: the penalty of PPO, arXiv 1707.06347,
-    section 4.  It is 0 with gradient 0 until the first step of an iteration is taken.  ``d`` is clamped to
-    [-20, 20].
+    The term is ``coef * (exp(d) - 1 - d)`` with ``d = logp - old_logp``, clamped to [-20, 20].  Its expectation under
+    the policy that sampled is ``KL(old || policy)``: the penalty of PPO, arXiv 1707.06347, section 4.  Value and
+    gradient are 0 in the first step of an iteration.
 
     Attributes:
         coef: loss units per nat, > 0.
@@ -151,7 +158,7 @@ class KLToOld(KLTerm):
     first_step: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        """Checks the constants."""
+        """Check the constants."""
         super().__post_init__()
         if self.reference_dtype is not None:
             raise ValueError(
@@ -159,17 +166,20 @@ class KLToOld(KLTerm):
             )
 
     def __call__(self, *, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-        """Loss of each token (B, T), 0 where not sampled; gradient through ``logp_BT``."""
+        """Return the loss of each token (B, T), 0 where not sampled.
+
+        Gradient flows through ``logp_BT``.
+        """
         return self.coef * old_kl(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT)
 
 
 @dataclass(kw_only=True)
 class KLInReward(KLTerm):
-    """Subtracts ``coef * estimator(old_logp, ref_logp)`` from the reward of each sampled token.
+    """Subtract ``coef * estimator(old_logp, ref_logp)`` from the reward of each sampled token.
 
     Attributes:
         estimator: `k1` in the literature (InstructGPT, arXiv 2203.02155).
-        coef: price of one nat, environment points, > 0.
+        coef: price of one nat, in reward units, > 0.
         reference_dtype: precision of the frozen reference, such as ``bfloat16``; None is the policy's.
     """
 
@@ -178,12 +188,15 @@ class KLInReward(KLTerm):
 
     @torch.no_grad()
     def __call__(self, *, old_logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-        """What to add to ``reward_BT`` (B, T): points, 0 where not sampled, no gradient."""
-        logp_BT, ref_logp_BT = _at_actions(old_logp_BT, ref_logp_BT, is_action_BT)
+        """Return the term to add to ``reward_BT``, (B, T), in reward units.
+
+        It is 0 where not sampled and carries no gradient.
+        """
+        logp_BT, ref_logp_BT = _zero_unsampled(old_logp_BT, ref_logp_BT, is_action_BT)
         return -self.coef * self.estimator(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
 
 
-def _difference(logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
+def _subtract_reference(logp_BT: Tensor, ref_logp_BT: Tensor) -> Tensor:
     check_shapes(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT)
     return logp_BT - ref_logp_BT.detach()
 
@@ -193,8 +206,8 @@ def _with_gradient_of_k2(value_BT: Tensor, logp_BT: Tensor, ref_logp_BT: Tensor)
     return value_BT.detach() + (slope_BT - slope_BT.detach())
 
 
-def _at_actions(logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Both log-probs with 0 at tokens that were not sampled: there every estimator is 0."""
+def _zero_unsampled(logp_BT: Tensor, ref_logp_BT: Tensor, is_action_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Zero both log-probs where not sampled, so that every estimator is 0 there."""
     check_shapes(logp_BT=logp_BT, ref_logp_BT=ref_logp_BT, is_action_BT=is_action_BT)
     zero_BT = torch.zeros_like(logp_BT)
     return torch.where(is_action_BT, logp_BT, zero_BT), torch.where(is_action_BT, ref_logp_BT, zero_BT)

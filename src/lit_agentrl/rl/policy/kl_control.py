@@ -1,8 +1,8 @@
-"""Controllers of the KL coefficient: pure rules from the last coefficient and KL to the next coefficient.
+"""Controllers of the KL coefficient: compute the next value from the last value and KL.
 
-The caller holds the coefficient, calls ``update`` once per iteration and saves it in checkpoints.  ``kl`` is
-in nats, per token or per trajectory, whichever the caller measures: a controller's own KL values are in that
-unit.  An iteration without sampled tokens, or whose KL is not finite, leaves the coefficient alone.
+The caller holds the coefficient, calls ``update`` once per iteration and saves it in checkpoints.  ``kl`` is in nats,
+per token or per trajectory as the caller measures it; the KL constants of a controller are in the same unit.  An
+iteration without sampled tokens, or whose KL is not finite, leaves the coefficient unchanged.
 """
 
 from __future__ import annotations
@@ -17,31 +17,36 @@ from torch import Tensor
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.rl.policy.kl import KLTerm
 
-COEF_MIN, COEF_MAX = 1e-8, 1e8  # repeated halving must not end at 0, from where no factor leads back
+COEF_MIN, COEF_MAX = 1e-8, 1e8  # a coefficient halved down to 0 could never grow again
 _MAX_ERROR = 0.2
 
 
 class Controller(Protocol):
-    """The next coefficient as a function of the last one and of what was measured with it.
+    """A rule that computes the next coefficient from the last one and the measured KL.
 
     Attributes:
-        moves: whether it ever changes the coefficient.
+        moves: True if it ever changes the coefficient.
     """
 
     moves: ClassVar[bool]
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
-        """``coef`` after an iteration whose ``num_tokens`` sampled tokens showed ``kl`` nats.
+        """Return the next coefficient.
+
+        Args:
+            coef: the coefficient of the last iteration, > 0.
+            kl: the KL measured in that iteration, nats.
+            num_tokens: number of sampled tokens on which it was measured.
 
         Raises:
-            ValueError: if ``coef`` is not positive or ``num_tokens`` is negative.
+            ValueError: ``coef`` is not positive or ``num_tokens`` is negative.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """The coefficient stays as it is."""
+    """A constant coefficient."""
 
     moves: ClassVar[bool] = False
 
@@ -52,14 +57,15 @@ class Fixed:
 
 @dataclass(frozen=True, kw_only=True)
 class Ziegler:
-    """``coef * (1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon)``: arXiv 1909.08593, section 2.2.
+    """Proportional controller of Ziegler et al.: arXiv 1909.08593, section 2.2.
 
-    ``n`` is ``num_tokens``, at most ``horizon``: one update changes the coefficient by a fifth at most, where
-    the plain formula would make it negative at n > 5 horizon.
+    ``coef * (1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon)``.  ``n`` is ``num_tokens``, at most ``horizon``, so
+    that one update changes the coefficient by at most a fifth; the formula of the paper would make it negative at
+    n > 5 horizon.
 
     Attributes:
-        target: nats, > 0, in the unit of ``kl``.  The paper's 6 is per trajectory.
-        horizon: sampled tokens, > 0.  The paper counts trajectories, 1e4 of them: multiply by their length.
+        target: nats, > 0, in the unit of ``kl``.  The 6 of the paper is per trajectory.
+        horizon: sampled tokens, > 0.  The paper uses 1e4 trajectories: multiply by their length.
     """
 
     target: float
@@ -67,21 +73,22 @@ class Ziegler:
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Checks the constants."""
+        """Check the constants."""
         _check_positive(target=self.target, horizon=self.horizon)
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
         if not _is_measured(coef, kl, num_tokens):
             return coef
         error = min(max(kl / self.target - 1, -_MAX_ERROR), _MAX_ERROR)
-        return _bounded(coef * (1 + error * min(num_tokens / self.horizon, 1.0)))
+        return _clamp_coefficient(coef * (1 + error * min(num_tokens / self.horizon, 1.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPOPenalty:
-    """``coef / 2`` if kl < target / 1.5, ``2 coef`` if kl > 1.5 target: PPO, arXiv 1707.06347, section 4.
+    """Adaptive KL penalty of PPO: arXiv 1707.06347, section 4.
 
-    There ``kl`` is that between the sampling and the updated policy.
+    ``coef / 2`` if kl < target / 1.5, ``2 coef`` if kl > 1.5 target.  In the paper ``kl`` is measured between the
+    sampling and the updated policy.
 
     Attributes:
         target: nats, > 0.
@@ -91,20 +98,22 @@ class PPOPenalty:
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Checks the constant."""
+        """Check the constant."""
         _check_positive(target=self.target)
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
         if not _is_measured(coef, kl, num_tokens):
             return coef
         if kl < self.target / 1.5:
-            return _bounded(coef / 2)
-        return _bounded(coef * 2) if kl > self.target * 1.5 else coef
+            return _clamp_coefficient(coef / 2)
+        return _clamp_coefficient(coef * 2) if kl > self.target * 1.5 else coef
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedThreshold:
-    """``high_coef`` once kl > high_kl, ``low_coef`` once kl < low_kl, in between the last coefficient.
+    """Two coefficients: ``high_coef`` if kl > high_kl, ``low_coef`` if kl < low_kl.
+
+    In between, the last coefficient stays.
 
     Attributes:
         low_kl: nats, > 0.
@@ -120,7 +129,7 @@ class SeedThreshold:
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Checks the constants."""
+        """Check the constants."""
         _check_positive(low_kl=self.low_kl, low_coef=self.low_coef)
         for name in ("kl", "coef"):
             low, high = getattr(self, f"low_{name}"), getattr(self, f"high_{name}")
@@ -136,7 +145,7 @@ class SeedThreshold:
 
 @dataclass
 class KLCoefficient:
-    """The coefficient of a KL term, moved by a controller after each iteration: a `Term`."""
+    """The coefficient of a KL term, updated by a controller after each iteration; a `Term`."""
 
     kl: KLTerm
     controller: Controller
@@ -164,21 +173,21 @@ class KLCoefficient:
         self.kl.coef = value
 
     def update(self, measured: float, num_tokens: int) -> dict[str, float]:
-        """Moves the coefficient; returns the one that was used."""
+        """Update the coefficient; return the one that was used, as a metric."""
         used = self.kl.coef
         self.kl.coef = self.controller.update(used, measured, num_tokens)
         return {"train/kl_coef": used}
 
 
 def _is_measured(coef: float, kl: float, num_tokens: int) -> bool:
-    """Whether there is a KL to go by, after checking the arguments."""
+    """Check the arguments and return True if a KL was measured."""
     if not 0 < coef < math.inf:
         raise ValueError(f"the controller cannot start from coef={coef}; it must be > 0")
     require(num_tokens >= 0, "num_tokens", num_tokens, ">= 0")
     return num_tokens > 0 and math.isfinite(kl)
 
 
-def _bounded(coef: float) -> float:
+def _clamp_coefficient(coef: float) -> float:
     return min(max(coef, COEF_MIN), COEF_MAX)
 
 

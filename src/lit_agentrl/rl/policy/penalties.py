@@ -1,4 +1,4 @@
-"""KL and entropy terms beside any loss: where they act, their coefficients that move, and what is measured of them."""
+"""KL and entropy terms that any loss can add: checks, coefficients and metrics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PLACES = ("reward", "loss")
 
 
 def check_kl(kl: KLTerm | None, controller: Controller) -> None:
-    """Refuses a KL part that does not say where it acts, and a controller without anything to move.
+    """Refuse a KL term without a valid `place`, and a controller without a KL term.
 
     Raises:
-        ValueError: naming the option and the remedy.
+        ValueError: names the option and the remedy.
     """
     if kl is not None and getattr(kl, "place", None) not in PLACES:
         raise ValueError(
@@ -35,11 +35,12 @@ def check_kl(kl: KLTerm | None, controller: Controller) -> None:
 
 
 def shape_rewards(kl: KLTerm | None, *, tensors: Mapping[str, Tensor]) -> Tensors:
-    """``reward_BT`` and ``return_B`` with the KL to the reference taken off; {} without a KL that acts there.
+    """Subtract the KL to the reference from ``reward_BT`` and ``return_B``.
 
     ``r_t <- r_t + kl_t`` at sampled tokens and ``R_i <- R_i + sum of kl_t over the whole trajectory``, with
-    ``kl_t = -coef * k1(old_logp, ref_logp)``.  Call it with all rows of a trajectory and before advantages.  Takes
-    ``reward_BT, return_B, trajectory_B, is_action_BT, old_logp_BT, ref_logp_BT``; no gradient.
+    ``kl_t = -coef * k1(old_logp, ref_logp)``.  Returns {} if the place of the KL term is not ``reward``.  Call it with
+    all rows of a trajectory, before advantages are computed.  Takes ``reward_BT, return_B, trajectory_B, is_action_BT,
+    old_logp_BT, ref_logp_BT``; no gradient.
     """
     if kl is None or kl.place != "reward":
         return {}
@@ -54,19 +55,22 @@ def shape_rewards(kl: KLTerm | None, *, tensors: Mapping[str, Tensor]) -> Tensor
 
 
 def in_loss(kl: KLTerm | None, entropy: Callable[..., Tensor] | None) -> list[Callable[..., Tensor]]:
-    """The terms that are added to the loss of each sampled token; each takes columns by name and gives (B, T)."""
-    found: list[Callable[..., Tensor]] = [kl] if kl is not None and kl.place == "loss" else []
-    return found if entropy is None else [*found, entropy]
+    """Return the terms to add to the loss of each sampled token.
+
+    Each takes columns by name and returns (B, T).
+    """
+    terms: list[Callable[..., Tensor]] = [kl] if kl is not None and kl.place == "loss" else []
+    return terms if entropy is None else [*terms, entropy]
 
 
 def moving(kl: KLTerm | None, controller: Controller, entropy: Callable[..., Tensor] | None) -> list[Term]:
-    """The coefficients among them that move."""
-    found: list[Term] = [] if kl is None else [KLCoefficient(kl, controller)]
-    return [*found, entropy] if isinstance(entropy, Term) else found
+    """Return the adaptive coefficients of the KL and entropy terms."""
+    terms: list[Term] = [] if kl is None else [KLCoefficient(kl, controller)]
+    return [*terms, entropy] if isinstance(entropy, Term) else terms
 
 
 def cleaned(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Columns without gradients that must not flow, and with 0 at tokens that were not sampled."""
+    """Detach columns that must carry no gradient, and zero tokens that were not sampled."""
     return {name: _clean(name, tensor, tensors["is_action_BT"]) for name, tensor in tensors.items()}
 
 
@@ -80,7 +84,10 @@ def _clean(name: str, tensor: Tensor, is_action_BT: Tensor) -> Tensor:
 
 @torch.no_grad()
 def policy_metrics(clean: Mapping[str, Tensor]) -> Tensors:
-    """``approx_kl`` (nats, ``old_logp - logp``), and ``entropy``, ``ref_kl`` (nats, k3) where they can be."""
+    """Return ``approx_kl``, ``entropy`` and ``ref_kl``, as far as their columns are given.
+
+    All are in nats; ``approx_kl`` is ``old_logp - logp`` and ``ref_kl`` is k3.
+    """
     values = {}
     if "old_logp_BT" in clean:
         values["approx_kl"] = clean["old_logp_BT"] - clean["logp_BT"]

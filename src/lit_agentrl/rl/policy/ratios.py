@@ -1,9 +1,9 @@
-"""Importance ratios between the policy that learns and the weights that sampled, one per axis option.
+"""Importance ratios between the current policy and the policy that sampled.
 
 ``delta_t = logp_t - old_logp_t`` in nats.  Gradient flows through ``logp_BT`` only.  Every function returns
-``ratio_BT`` of shape (B, T), exactly 1 where ``is_action_BT`` is False, whatever the inputs hold there.
-Log-ratios are clamped to [-20, 20] before the exponential, per token and again after any sum; a clamped one
-carries no gradient.  All raise ValueError when shapes disagree.
+``ratio_BT`` of shape (B, T), exactly 1 where ``is_action_BT`` is False, whatever the inputs hold there.  Log-ratios are
+clamped to [-20, 20] before the exponential, per token and after any sum; a clamped log-ratio carries no gradient.  All
+raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ LOG_RATIO_LIMIT = 20.0  # nats
 def none(*, logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
     """``exp(logp - sg[logp])``: value 1, gradient of the log-prob; REINFORCE, RLOO on-policy."""
     check_shapes(logp_BT=logp_BT, is_action_BT=is_action_BT)
-    return _delta(logp_BT, logp_BT, is_action_BT).exp()
+    return _compute_log_ratio(logp_BT, logp_BT, is_action_BT).exp()
 
 
 def token(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
     """``exp(delta_t)``: PPO, arXiv 1707.06347, equation 6."""
     check_shapes(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT)
-    return _delta(logp_BT, old_logp_BT, is_action_BT).exp()
+    return _compute_log_ratio(logp_BT, old_logp_BT, is_action_BT).exp()
 
 
 def turn(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, turn_BT: Tensor) -> Tensor:
-    """``exp(sum of delta over the turn)`` at each of its tokens: LOOP per turn, arXiv 2502.01600.
+    """``exp(sum of delta over the turn)``: LOOP per turn, arXiv 2502.01600.
 
     Raises:
         ValueError: also if a sampled token has no turn (``turn_BT`` < 0).
@@ -37,11 +37,11 @@ def turn(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, turn_BT:
     check_shapes(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT, turn_BT=turn_BT)
     if bool((is_action_BT & (turn_BT < 0)).any()):
         raise ValueError("turn_BT is negative at a sampled token; algo/ratio=turn needs a turn for each")
-    delta_BT = _delta(logp_BT, old_logp_BT, is_action_BT)
+    delta_BT = _compute_log_ratio(logp_BT, old_logp_BT, is_action_BT)
     index_BT = turn_BT.clamp(min=0).long()
     num_turns = int(index_BT.max()) + 1 if index_BT.numel() else 1
     sum_BK = delta_BT.new_zeros(len(delta_BT), num_turns).scatter_add(1, index_BT, delta_BT)
-    return _exp(sum_BK.gather(1, index_BT), is_action_BT)
+    return _clamp_and_exp(sum_BK.gather(1, index_BT), is_action_BT)
 
 
 def trajectory(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ def trajectory(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, tr
     Raises:
         ValueError: also if a trajectory is spread over several rows.
     """
-    delta_BT = _whole_rows(logp_BT, old_logp_BT, is_action_BT, trajectory_B)
-    return _exp(delta_BT.sum(1, keepdim=True), is_action_BT)
+    delta_BT = _compute_log_ratio_of_whole_rows(logp_BT, old_logp_BT, is_action_BT, trajectory_B)
+    return _clamp_and_exp(delta_BT.sum(1, keepdim=True), is_action_BT)
 
 
 def sequence(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> Tensor:
@@ -60,9 +60,9 @@ def sequence(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, traj
     Raises:
         ValueError: also if a trajectory is spread over several rows.
     """
-    delta_BT = _whole_rows(logp_BT, old_logp_BT, is_action_BT, trajectory_B)
+    delta_BT = _compute_log_ratio_of_whole_rows(logp_BT, old_logp_BT, is_action_BT, trajectory_B)
     length_B1 = is_action_BT.sum(1, keepdim=True).clamp(min=1)
-    return _exp(delta_BT.sum(1, keepdim=True) / length_B1, is_action_BT)
+    return _clamp_and_exp(delta_BT.sum(1, keepdim=True) / length_B1, is_action_BT)
 
 
 def sequence_token(
@@ -70,8 +70,8 @@ def sequence_token(
 ) -> Tensor:
     """``sg[s_i] exp(logp_t - sg[logp_t])``: GSPO-token, arXiv 2507.18071, equation 14.
 
-    Allows advantages that differ within a row; with equal ones, value and gradient are those of `sequence`
-    under aggregation by the mean over tokens.
+    Advantages may differ within a row; if they do not, value and gradient equal those of `sequence` under aggregation
+    by the mean over tokens.
 
     Raises:
         ValueError: also if a trajectory is spread over several rows.
@@ -82,18 +82,20 @@ def sequence_token(
     return ratio_BT.detach() * none(logp_BT=logp_BT, is_action_BT=is_action_BT)
 
 
-def _delta(logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+def _compute_log_ratio(logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor) -> Tensor:
     delta_BT = torch.where(is_action_BT, logp_BT - old_logp_BT.detach(), torch.zeros_like(logp_BT))
     return delta_BT.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def _exp(log_ratio: Tensor, is_action_BT: Tensor) -> Tensor:
+def _clamp_and_exp(log_ratio: Tensor, is_action_BT: Tensor) -> Tensor:
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return torch.where(is_action_BT, log_ratio, torch.zeros_like(log_ratio)).exp()
 
 
-def _whole_rows(logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> Tensor:
-    """Per-token log-ratios, after checking that each row holds its whole trajectory."""
+def _compute_log_ratio_of_whole_rows(
+    logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor
+) -> Tensor:
+    """Compute per-token log-ratios; refuse trajectories of several rows."""
     check_shapes(
         logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B
     )
@@ -101,4 +103,4 @@ def _whole_rows(logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, traj
         trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         option="algo/ratio=trajectory, sequence or sequence_token", alternative="algo/ratio=turn or token",
     )  # fmt: skip
-    return _delta(logp_BT, old_logp_BT, is_action_BT)
+    return _compute_log_ratio(logp_BT, old_logp_BT, is_action_BT)

@@ -1,7 +1,7 @@
-"""Squared errors per trajectory between a log-ratio and what the group says of its return: SPPO and QRPO.
+"""SPPO and QRPO: regress the log-ratio of a trajectory on its rank in the group.
 
-``D_i = sum over sampled tokens of (logp - that of the reference)``, nats.  Both are losses of `GroupLoss`: the sum over
-groups of the mean over their N scored trajectories.  Trajectories may have several rows.
+``D_i = sum over sampled tokens of (logp - reference logp)``, nats.  Both are losses of `GroupLoss`: sums over groups of
+means of squared errors over their N scored trajectories.  Trajectories may have several rows.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def sppo_loss(
 ) -> Tensor:
     """``1/N sum_i (D_i - eta A_i)^2``: SPPO, arXiv 2405.00675, equation 4.4, a scalar.
 
-    ``A_i = win rate - 1/2``, of ``algo/advantage=win_rate``; the reference is the policy that played.
+    ``A_i = win rate - 1/2``, from ``algo/advantage=win_rate``; the reference is the policy that sampled.
 
     Args:
         logp_BT: nats; carries gradient.
-        old_logp_BT: nats, of the policy that played.
+        old_logp_BT: nats, of the policy that sampled.
         advantage_BT: ``A_i`` at each sampled token.
         is_action_BT: sampled tokens.
-        return_B: points; NaN leaves the trajectory out.
+        return_B: in reward units; NaN leaves the trajectory out.
         group_B: groups must be complete.
         trajectory_B: rows of one trajectory share a number.
         eta: nats, finite and > 0.
     """
     require(0 < eta < math.inf, "eta", eta, "finite and > 0")
-    return _squared_errors(
+    return _sum_squared_errors(
         logp_BT - old_logp_BT.detach(), advantage_BT, slope=1.0, scale=eta, shift=0.0, is_action_BT=is_action_BT,
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B,
     )  # fmt: skip
@@ -62,11 +62,11 @@ def qrpo_loss(
 ) -> Tensor:
     """``1/N sum_i (r(q_i) - beta log Z - beta D_i)^2``: QRPO, arXiv 2507.08068, a scalar.
 
-    ``q_i`` is the quantile of the return, of ``algo/advantage=quantile``.  ``identity``: ``r = q``, ``Z = beta (e^(1 /
-    beta) - 1)``; ``log``: ``r = log q``, ``Z = beta / (1 + beta)``.
+    ``q_i`` is the quantile of the return, from ``algo/advantage=quantile``.  With ``transform=identity``, ``r = q`` and
+    ``Z = beta (e^(1 / beta) - 1)``; with ``log``, ``r = log q`` and ``Z = beta / (1 + beta)``.
 
-    ``advantage_BT`` is ``q_i`` at each sampled token, in (0, 1]; ``beta`` is per nat, finite and > 0; others are as
-    of `sppo_loss`.  Gradient flows through ``logp_BT``.
+    ``advantage_BT`` is ``q_i`` at each sampled token, in (0, 1]; ``beta`` is per nat, finite and > 0; the others are as
+    for `sppo_loss`.  Gradient flows through ``logp_BT``.
     """
     require(0 < beta < math.inf, "beta", beta, "finite and > 0")
     require(transform in ("identity", "log"), "transform", transform, "identity or log")
@@ -74,28 +74,31 @@ def qrpo_loss(
         log_z, advantage_BT = math.log(beta / (1 + beta)), torch.log(advantage_BT.clamp(min=1e-6))
     else:
         log_z = math.log(beta) + 1 / beta + math.log1p(-math.exp(-1 / beta))
-    return _squared_errors(
+    return _sum_squared_errors(
         logp_BT - ref_logp_BT.detach(), advantage_BT, slope=beta, scale=1.0, shift=-beta * log_z,
         is_action_BT=is_action_BT, return_B=return_B, group_B=group_B, trajectory_B=trajectory_B,
     )  # fmt: skip
 
 
-def _squared_errors(
+def _sum_squared_errors(
     ratio_BT: Tensor, goal_BT: Tensor, *, slope: float, scale: float, shift: float, is_action_BT: Tensor,
     return_B: Tensor, group_B: Tensor, trajectory_B: Tensor,
 ) -> Tensor:  # fmt: skip
-    """``sum over groups of 1/N sum_i (scale goal_i + shift - slope D_i)^2``; goals are means over sampled tokens."""
+    """Return ``sum over groups of 1/N sum_i (scale goal_i + shift - slope D_i)^2``.
+
+    ``goal_i`` is the mean of ``goal_BT`` over sampled tokens.
+    """
     check_shapes(ratio_BT=ratio_BT, goal_BT=goal_BT, is_action_BT=is_action_BT, return_B=return_B)
-    found = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_scored_B = found.index_B >= 0
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    is_scored_B = trajectories.index_B >= 0
 
-    def of_trajectories(x_BT: Tensor) -> Tensor:
-        """Sums over the sampled tokens of each scored trajectory, float64."""
+    def sum_per_trajectory(x_BT: Tensor) -> Tensor:
+        """Sum over the sampled tokens of each scored trajectory, float64."""
         x_B = torch.where(is_action_BT, x_BT, torch.zeros_like(x_BT)).double().sum(1)
-        return segment_sum(x_B[is_scored_B], found.index_B[is_scored_B], len(found.return_S))
+        return segment_sum(x_B[is_scored_B], trajectories.index_B[is_scored_B], len(trajectories.return_S))
 
-    length_S = of_trajectories(torch.ones_like(ratio_BT))
-    goal_S = of_trajectories(goal_BT.detach()) / length_S.clamp(min=1)
-    error_S = torch.where(length_S > 0, scale * goal_S + shift - slope * of_trajectories(ratio_BT), 0.0)
-    size = segment_sum((length_S > 0).double(), found.group_S, found.num_groups)
-    return (error_S.square() / size.clamp(min=1)[found.group_S]).sum().to(ratio_BT.dtype)
+    length_S = sum_per_trajectory(torch.ones_like(ratio_BT))
+    goal_S = sum_per_trajectory(goal_BT.detach()) / length_S.clamp(min=1)
+    error_S = torch.where(length_S > 0, scale * goal_S + shift - slope * sum_per_trajectory(ratio_BT), 0.0)
+    size = segment_sum((length_S > 0).double(), trajectories.group_S, trajectories.num_groups)
+    return (error_S.square() / size.clamp(min=1)[trajectories.group_S]).sum().to(ratio_BT.dtype)

@@ -1,10 +1,10 @@
 """Row selection: which rows to train on, decided after their advantages are known.
 
-Every function returns ``keep_B``, bool of shape (B,): the rows that stay.  All rows of one trajectory stand
-or fall together; by the largest ``|advantage|`` of its sampled tokens where advantages decide.
-Advantages are not changed: their statistics come from all rows.  Shapes: ``advantage_BT``, ``is_action_BT``
-(B, T); ``group_B``, ``trajectory_B``, ``is_truncated_B`` (B,).  No gradient.  All raise ValueError when shapes
-disagree or an advantage at a sampled token is NaN.
+Every function returns ``keep_B``, bool of shape (B,), True for rows to train on.  The rows of one trajectory are kept
+or dropped together; rules on advantages use the largest ``|advantage|`` of its sampled tokens.  Advantages do not
+change: their statistics come from all rows.  Shapes: ``advantage_BT``, ``is_action_BT`` (B, T); ``group_B``,
+``trajectory_B``, ``is_truncated_B`` (B,).  No gradient.  All raise ValueError when shapes disagree or an advantage at a
+sampled token is NaN.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from lit_agentrl.rl.masked import check_shapes, trajectory_index
 
 
 def keep_all(*, trajectory_B: Tensor) -> Tensor:
-    """Keeps every row."""
+    """Keep every row."""
     return torch.ones_like(trajectory_B, dtype=torch.bool)
 
 
 def own(*, is_opponent_B: Tensor) -> Tensor:
-    """Drops what the opponent has played: it is there to be compared with."""
+    """Drop the rows of the opponent; they serve only for comparison."""
     return ~is_opponent_B
 
 
 def abs_advantage(
     *, advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, threshold: float = 0.01
 ) -> Tensor:
-    """Keeps trajectories with ``max_t |A_t| >= threshold``: LOOP, arXiv 2502.01600.
+    """Keep trajectories with ``max_t |A_t| >= threshold``: LOOP, arXiv 2502.01600.
 
-    ``threshold`` is in the units of the advantage, points or standard deviations, and > 0.
+    ``threshold`` is in the unit of the advantage (reward units or standard deviations), > 0.
     """
     require(0 < threshold < math.inf, "threshold", threshold, "> 0 and finite; algo/rows=none keeps all")
-    index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
+    index_B, largest_S = _find_largest(advantage_BT, is_action_BT, trajectory_B)
     return (largest_S >= threshold)[index_B]
 
 
 def mask_truncated(*, is_truncated_B: Tensor, trajectory_B: Tensor) -> Tensor:
-    """Drops trajectories that a limit cut off: DAPO's overlong filtering, arXiv 2503.14476, section 3.4.
+    """Drop truncated trajectories: DAPO's overlong filtering, arXiv 2503.14476, section 3.4.
 
-    Their returns stay in the statistics of their group, as where the loss of such replies is masked.
+    Their returns still count in the statistics of their group.
 
     Args:
         is_truncated_B: a limit cut off a reply, or left no room for the next message.
-        trajectory_B: rows with the same number stand or fall together.
+        trajectory_B: rows with the same number are kept or dropped together.
     """
     check_shapes(is_truncated_B=is_truncated_B, trajectory_B=trajectory_B)
     index_B, num = trajectory_index(trajectory_B)
@@ -58,43 +58,44 @@ def mask_truncated(*, is_truncated_B: Tensor, trajectory_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class CPPO:
-    """Keeps ``k = max(1, floor(N (1 - prune)))`` of a group's N trajectories: CPPO, arXiv 2503.22342.
+    """Pruning of the trajectories with the smallest advantages: CPPO, arXiv 2503.22342.
 
-    They are those of largest ``max_t |A_t|``; ties go to the trajectory whose first row comes first.
+    Of N trajectories of a group, ``max(1, floor(N (1 - prune)))`` with the largest ``max_t |A_t|`` stay; ties go to the
+    trajectory whose first row comes first.
 
     Attributes:
-        prune: share of each group dropped, in (0, 1).
-        refill: whether ``1 / (1 - prune)`` times as many prompts are rolled out, so that as many trajectories
-            are trained on as without pruning: the paper's dynamic completion allocation.
+        prune: share of each group to drop, in (0, 1).
+        refill: roll out ``1 / (1 - prune)`` times as many prompts, so that the update has as many trajectories as
+            without pruning: the paper's dynamic completion allocation.
     """
 
     prune: float = 0.5
     refill: bool = True
 
     def __post_init__(self) -> None:
-        """Checks the constant."""
+        """Check the constant."""
         require(0 < self.prune < 1, "prune", self.prune, "in (0, 1); algo/rows=none keeps all")
 
     @property
     def prompt_factor(self) -> float:
-        """Prompts to roll out for each one whose episodes fit the update."""
+        """Number of prompts to roll out per prompt of the update."""
         return 1 / (1 - self.prune) if self.refill else 1.0
 
     def __call__(
         self, *, advantage_BT: Tensor, is_action_BT: Tensor, group_B: Tensor, trajectory_B: Tensor
     ) -> Tensor:
-        """``keep_B``.
+        """Return ``keep_B``.
 
         Raises:
             ValueError: also if the rows of one trajectory are in different groups.
         """
-        return _largest_of_groups(advantage_BT, is_action_BT, group_B, trajectory_B, prune=self.prune)
+        return _select_largest(advantage_BT, is_action_BT, group_B, trajectory_B, prune=self.prune)
 
 
-def _largest_of_groups(
+def _select_largest(
     advantage_BT: Tensor, is_action_BT: Tensor, group_B: Tensor, trajectory_B: Tensor, *, prune: float
 ) -> Tensor:
-    index_B, largest_S = _largest(advantage_BT, is_action_BT, trajectory_B)
+    index_B, largest_S = _find_largest(advantage_BT, is_action_BT, trajectory_B)
     check_shapes(group_B=group_B, trajectory_B=trajectory_B)
     groups, group_index_B = torch.unique(group_B, return_inverse=True)
     group_S = index_B.new_empty(len(largest_S))
@@ -114,12 +115,16 @@ def _largest_of_groups(
     return (rank_S < num_kept[group_S])[index_B]
 
 
-def _largest(advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's trajectory number (B,); the largest |advantage| of each trajectory (S,), 0 without tokens."""
+def _find_largest(advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the largest |advantage| of each trajectory.
+
+    Returns:
+        The trajectory number of each row (B,), and the largest |advantage| (S,), 0 without sampled tokens.
+    """
     check_shapes(advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B)
     size_BT = torch.where(is_action_BT, advantage_BT.detach().abs(), torch.zeros_like(advantage_BT))
     if bool(size_BT.isnan().any()):
         raise ValueError("advantage_BT is NaN at a sampled token")
     index_B, num = trajectory_index(trajectory_B)
-    largest_B = torch.nn.functional.pad(size_BT, (0, 1)).amax(1)  # the extra column serves T = 0
+    largest_B = torch.nn.functional.pad(size_BT, (0, 1)).amax(1)  # the extra column covers T = 0
     return index_B, size_BT.new_zeros(num).scatter_reduce_(0, index_B, largest_B, "amax")

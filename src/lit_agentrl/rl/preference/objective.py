@@ -195,10 +195,10 @@ class PreferenceLoss(Objective):
         if self.ranking is None:
             return None
         value_BT = tensors["value_BT"]
-        apart_P = self.ranking.apart(bind(self.pairing, tensors), value_BT)
-        loss_P = self.ranking.losses(apart_P)
+        difference_P = self.ranking.value_differences(bind(self.pairing, tensors), value_BT)
+        loss_P = self.ranking.losses(difference_P)
         number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
-        metrics = {"critic_ranking": loss_P, "critic_ranked_rightly": (apart_P > 0).double()}
+        metrics = {"critic_ranking": loss_P, "critic_ranked_rightly": (difference_P > 0).double()}
         loss = self.ranking.coef * loss_P.sum() / number.clamp(min=1)
         return loss.to(value_BT.dtype), {name: sum_and_count(x_P.detach()) for name, x_P in metrics.items()}
 
