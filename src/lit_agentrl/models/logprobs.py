@@ -216,7 +216,7 @@ def _forward(
 def _find_chunk_obstacle(head: nn.Module, hidden_AD: Tensor, first: Tensor) -> str:
     """Return why the head cannot compute logits in chunks; empty if it can."""
     if any(isinstance(parameter, DTensor) for parameter in head.parameters()):
-        return "has its output embeddings cut up over ranks"
+        return "has its output embeddings sharded over ranks"
     if not torch.equal(head(hidden_AD[:1]), first):
         return "changes its logits after the output embeddings (a cap or a scale)"
     return ""
@@ -268,7 +268,7 @@ def recompute_layers(network: nn.Module) -> AbstractContextManager[None]:
     layers = [each for each in network.modules() if isinstance(each, GradientCheckpointingLayer)]
     if not layers:
         raise ValueError(
-            f"checkpoint_activations=true: {type(network).__name__} marks no layers that can be run again"
+            f"checkpoint_activations=true: {type(network).__name__} marks no layers that can be recomputed"
         )
 
     def run_again(_: nn.Module, forward: Forward) -> Forward:

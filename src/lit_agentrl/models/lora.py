@@ -213,7 +213,7 @@ def _switch(layers: Sequence[Any], is_on: bool, trainable: Sequence[nn.Parameter
 
 
 def merge_adapters(network: PreTrainedModel) -> PreTrainedModel:
-    """Return a network with plain weights ``W + alpha / r * B A``, without adapters.
+    """Return a network with merged weights ``W + alpha / r * B A``.
 
     It has the base's class and precision.  Of two levels, the active one is merged, the executor.  All other tensors
     are those of ``network``, not copies.

@@ -162,7 +162,7 @@ def _explain(name: str, error: Exception) -> str:
             return "it has no tokenizer.json"
         return _find_damage(Path(name)) or (text.strip() or type(error).__name__).splitlines()[0]
     if "gated repo" in text:
-        return "its authors give it only to those who ask, on its page of the hub, and log in: hf auth login"
+        return "its authors restrict access: request it on the model's hub page, then log in: hf auth login"
     return "there is no such folder, and no such model on the hub, or the hub cannot be reached"
 
 

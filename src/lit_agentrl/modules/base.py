@@ -114,7 +114,7 @@ class AgentModule(LightningModule):
                 )
         if self._doors.is_sharded and self.critic is not None and self.critic.slow is not None:
             raise ValueError(
-                "critic.target_rate below 1 keeps a copy of whole weights, and the strategy cuts them up; set it to 1, "
+                "critic.target_rate below 1 keeps a whole copy of the weights, which the strategy shards; set it to 1, "
                 "or use strategy=ddp or single"
             )
 

@@ -64,7 +64,7 @@ class RewardModule(PolicyModule):
         """
         super().setup(stage)
         if self._doors.is_sharded:
-            raise ValueError("strategy=fsdp cannot cut up a reward model; use strategy=ddp or single")
+            raise ValueError("strategy=fsdp cannot shard a reward model; use strategy=ddp or single")
 
     # ------------------------------------------------------------------ evaluation
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
