@@ -219,8 +219,8 @@ class AgentModule(LightningModule):
         self.updater.reference.load_state_dict(saved.get("reference", {}))
         # for example in an evaluation of a run with a moving reference; a sharded checkpoint has no weights here
         if self.reference is None and "state_dict" in checkpoint:
-            kept = checkpoint["state_dict"].items()
-            checkpoint["state_dict"] = {n: value for n, value in kept if not n.startswith("reference.")}
+            entries = checkpoint["state_dict"].items()
+            checkpoint["state_dict"] = {n: value for n, value in entries if not n.startswith("reference.")}
         before, now = saved.get("max_epochs"), self._max_epochs
         if None not in (before, now) and now != before and self.optim.depends_on_length:
             log.warning(
