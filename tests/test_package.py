@@ -113,12 +113,12 @@ def test_a_file_is_a_subcommand(printed: Printed, tmp_path: Path, monkeypatch: p
     del sys.modules["lit_agentrl.cli.say_it"]
 
 
-@pytest.mark.parametrize("name", program.subcommands())
+@pytest.mark.parametrize("name", program.find_subcommands())
 def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
     module = importlib.import_module(f"lit_agentrl.cli.{name.replace('-', '_')}")
     assert callable(module.main)
     line = (
-        ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or ""
+        ast.get_docstring(ast.parse(program.find_subcommands()[name].read_text(encoding="utf-8"))) or ""
     ).split("\n")[0]
     assert 10 < len(line) <= 65
 

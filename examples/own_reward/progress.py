@@ -38,7 +38,7 @@ class Progress(Shaping):
     def setup(self, context: RewardContext) -> None:
         self._device = context.device
         with torch.random.fork_rng(devices=[]):  # leaves the global generator as it was
-            torch.manual_seed(seeds.key(context.seed, "progress"))
+            torch.manual_seed(seeds.make_key(context.seed, "progress"))
             self._network = nn.Sequential(
                 nn.Linear(self.features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1)
             )

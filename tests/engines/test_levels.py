@@ -99,7 +99,7 @@ def marked() -> Any:
     """The recorded rows, of which every third turn is a plan."""
     batch = recorded()[1]
     is_plan_BT = batch.is_action_BT & (batch.turn_BT % 3 == 0)
-    return type(batch)(**{**batch.tensors(), "is_plan_BT": is_plan_BT})
+    return type(batch)(**{**batch.to_dict(), "is_plan_BT": is_plan_BT})
 
 
 @pytest.mark.slow

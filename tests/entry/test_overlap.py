@@ -24,7 +24,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 from lit_agentrl.runs.record import hyperparameters
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from tests.rl.test_algo_configs import ALGORITHMS
 
 
@@ -163,4 +163,4 @@ def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str],
 def test_strategies_that_shard_weights_say_so() -> None:
     """Players refuse a worker under them."""
     whole, cut = (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()), FSDPStrategy()
-    assert not any(doors_of(strategy).is_sharded for strategy in whole) and doors_of(cut).is_sharded
+    assert not any(get_hooks(strategy).is_sharded for strategy in whole) and get_hooks(cut).is_sharded

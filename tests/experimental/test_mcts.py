@@ -152,7 +152,7 @@ def test_a_search_whose_values_are_a_critics() -> None:
 @pytest.mark.slow
 def test_values_are_those_before_the_first_token_of_each_turn() -> None:
     episode = max(FOUND(), key=lambda each: len(each.turns))
-    rows = pack([episode]).tensors()
+    rows = pack([episode]).to_dict()
     place_BT = torch.arange(rows["tokens_BT"].numel()).view_as(rows["tokens_BT"]).double()
     lengths = [len(tokens) for turn in episode.turns for tokens in (turn.prefix_tokens, turn.reply_tokens)]
     starts = [sum(lengths[: 2 * turn + 1]) for turn in range(len(episode.turns))]

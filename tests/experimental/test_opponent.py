@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import require_capabilities
@@ -130,7 +130,7 @@ def test_episodes_of_opponents_are_those_of_the_reference_whatever_the_policy_is
 
     def played(network: PreTrainedModel, **more: Any) -> dict[int, list[list[int]]]:
         here = Inline(
-            replace(rules, **more), network, nullcontext, StrategyDoors(), reference if not more else None
+            replace(rules, **more), network, nullcontext, StrategyHooks(), reference if not more else None
         )
         found = here.play(wave, 0) if share is None or more else here.play_shares(wave, 0, share, 1)
         here.stop()

@@ -91,8 +91,8 @@ def test_without_plans_it_is_independent() -> None:
         for structure in (Refill(), TwoLevel(every=0))
     )
     assert one is not None and other is not None
-    for name, column in one.tensors().items():
-        assert torch.equal(column, other.tensors()[name]) or column.isnan().all(), name
+    for name, column in one.to_dict().items():
+        assert torch.equal(column, other.to_dict()[name]) or column.isnan().all(), name
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path)
     spoken = hash_tokenizer(module.policy.tokenizer)
     model = load_model(str(tmp_path), spoken)
     assert model.about.kind == "score" and model.about.std == pytest.approx(module.row["val/score_std"])
-    rows = recorded()[1].tensors()
+    rows = recorded()[1].to_dict()
     ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
     with torch.no_grad():
         ours, theirs = module.head(module.policy.network, **ask), model.head(model.policy.network, **ask)
@@ -150,7 +150,7 @@ def test_heads_are_read_back_in_order_and_weighed(tmp_path: Path) -> None:
         module.row["val/head_brief_score_std"],
     )
     model = load_model(str(tmp_path), hash_tokenizer(module.policy.tokenizer))
-    rows = trajectories.tensors()
+    rows = trajectories.to_dict()
     ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
     with torch.no_grad():
         score_AH = model.head(model.policy.network, **ask)[rows["is_turn_end_BT"]].double()

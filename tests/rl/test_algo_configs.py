@@ -69,8 +69,8 @@ def _composed(*overrides: str) -> DictConfig:
 def built(*overrides: str) -> tuple[Algorithm, Any]:
     config = composed(*overrides)
     algorithm, group_filter = instantiate(config.algo), instantiate(config.filter)
-    algorithm.try_out(TrajectoryBatch.toy().tensors())
-    try_out("filter", group_filter, filters.Selection, TrajectoryBatch.toy().tensors())
+    algorithm.try_out(TrajectoryBatch.make_toy().to_dict())
+    try_out("filter", group_filter, filters.Selection, TrajectoryBatch.make_toy().to_dict())
     return algorithm, group_filter
 
 
@@ -94,7 +94,7 @@ def hosted(config: DictConfig, option: str) -> DictConfig:
     axis, stem = option.split("=")
     config.algo[axis] = load_option(f"algo/{axis}", stem)
     try:
-        instantiate(config.algo).try_out(TrajectoryBatch.toy().tensors())
+        instantiate(config.algo).try_out(TrajectoryBatch.make_toy().to_dict())
     except (ValueError, InstantiationException) as error:
         remedies = re.findall(r"algo/(\w+)=(\w+)", str(error).partition(": use ")[2])
         (other,) = [f"{other}={name}" for other, name in remedies if other != axis]

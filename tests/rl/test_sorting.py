@@ -293,7 +293,7 @@ def test_a_pair_is_found_again_in_its_row():
         (lambda: objective(links.apo, margin=margins.constant), "link takes both rewards instead of z"),
         (lambda: aot_unpaired(reference=scores.sampler), "use algo/reference=frozen, or algo/baseline=none"),
         (
-            lambda: aot_unpaired(baseline=lambda reward_S: reward_S[:1]).try_out(TrajectoryBatch.toy().tensors()),
+            lambda: aot_unpaired(baseline=lambda reward_S: reward_S[:1]).try_out(TrajectoryBatch.make_toy().to_dict()),
             "baseline=.* must be a scalar, or a number for each trajectory",
         ),
     ],
@@ -305,4 +305,4 @@ def test_what_makes_no_sense_is_refused(wrong, message):
 
 def test_they_are_tried_out_before_anything_is_played():
     for made in objectives().values():
-        made.try_out(TrajectoryBatch.toy().tensors())
+        made.try_out(TrajectoryBatch.make_toy().to_dict())

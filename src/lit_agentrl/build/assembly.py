@@ -27,7 +27,7 @@ from lit_agentrl.build.structure import check_levels
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
-from lit_agentrl.checks import named, shown
+from lit_agentrl.checks import format_value, name_errors
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
@@ -96,7 +96,7 @@ def build(
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
     policy = made_policy(cfg, trains=parts.algorithm.trains)
-    with named("model"):  # whose template it is
+    with name_errors("model"):  # whose template it is
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
@@ -116,7 +116,7 @@ def build(
     recorded, beside = (None, found) if parts.plays else (found, None)
     is_judged = parts.algorithm.reads == SCORES
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
-    with named("rollout"):
+    with name_errors("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
@@ -193,7 +193,7 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
         if entry is None:
             continue
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
-            raise ValueError(f"{key}.{name!s}={shown(entry)} must have a _target_, or be null")
+            raise ValueError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
         found.append(made(cfg, f"{key}.{name!s}", kind))
     return found
 
@@ -205,7 +205,7 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         ValueError: several devices under a strategy of one, or an accelerator that cannot do.
     """
     strategy = strategy_of(cfg)
-    with named("trainer"):
+    with name_errors("trainer"):
         device = accelerator(cfg.trainer.get("accelerator", "auto"))
     if not is_parallel(strategy) and math.prod(processes_of(cfg)) > 1:
         name = "single" if strategy == single() else type(strategy).__name__

@@ -8,7 +8,7 @@ from functools import partial
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.checks import named, require_number
+from lit_agentrl.checks import name_errors, require_number
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.models.heads import StateValues
 from lit_agentrl.models.policy import Policy
@@ -117,7 +117,7 @@ def _asking(algorithm: Objective) -> str:
 
 
 def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
-    with named(key):
+    with name_errors(key):
         found = make(policy)
         if not isinstance(found, Critic):
             raise ValueError(f"it makes a {type(found).__name__}, and must make a Critic")

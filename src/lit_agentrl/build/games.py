@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from lit_agentrl.checks import blamed, named, require
+from lit_agentrl.checks import blame, name_errors, require
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.signatures import check_targets
@@ -81,7 +81,7 @@ def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     task = instantiate(cfg.env)
     if not isinstance(task, Task):
         raise UserError(f"{' '.join(job)}: a mixture has no levels of its own; name its games")
-    with named("env"):
+    with name_errors("env"):
         task.make("train").close()
     return task
 
@@ -133,12 +133,12 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
         is_trained = index < len(games.weights)
         if task.hosting.where != "inline" and not (is_trained and rewards.parts):
             continue
-        with named("env" if is_trained and len(games.weights) == 1 else task.name):
+        with name_errors("env" if is_trained and len(games.weights) == 1 else task.name):
             made = task.make("train")
         with closing(made) as env:
             if is_trained and rewards.parts:
-                with blamed("env", f"env: game {task.name} instance seed 0, reset"):
+                with blame("env", f"env: game {task.name} instance seed 0, reset"):
                     observation, _ = env.reset(seed=0)
                 for name, part in rewards.parts.items():
-                    with blamed(f"reward.{name}"):
+                    with blame(f"reward.{name}"):
                         part.check_game(task, env, observation)

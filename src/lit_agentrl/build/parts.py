@@ -25,7 +25,7 @@ from lit_agentrl.build.structure import (
     check_structure,
     check_trained,
 )
-from lit_agentrl.checks import named, require_whole, shown
+from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import Policy
@@ -93,7 +93,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
-    toy = TrajectoryBatch.toy().tensors()
+    toy = TrajectoryBatch.make_toy().to_dict()
     metrics = _tried(algorithm)
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm, structure, update)
@@ -141,8 +141,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
 
 def _tried(algorithm: Objective) -> list[str]:
     """Names of the metrics of its loss, which is tried on a toy batch."""
-    toy = TrajectoryBatch.toy().tensors()
-    with named("algo"):
+    toy = TrajectoryBatch.make_toy().to_dict()
+    with name_errors("algo"):
         algorithm.try_out(toy)
         return try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
 
@@ -234,10 +234,10 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
     for name, entry in section.items():
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(
-                f"reward.{name!s}={shown(entry)} must have a _target_; ~reward.{name!s} leaves it out"
+                f"reward.{name!s}={format_value(entry)} must have a _target_; ~reward.{name!s} leaves it out"
             )
         parts[str(name)] = instantiate(entry)
-    with named("reward"):
+    with name_errors("reward"):
         return RewardPipeline(parts)
 
 
@@ -247,5 +247,5 @@ def eval_params(settings: RolloutSettings, temperature: float, split: str) -> Sa
     Raises:
         ValueError: a negative temperature, or none.
     """
-    with named(split):
+    with name_errors(split):
         return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)

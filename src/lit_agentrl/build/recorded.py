@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.making import made
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.reading import Student, find_paths, read
@@ -52,7 +52,7 @@ def build_kind(
             f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, "
             "or the experiment"
         )
-    with named("data"):
+    with name_errors("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
     if isinstance(kind, Beside):
@@ -233,8 +233,8 @@ class HeldOut:
 def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     """The pairs of each head, or of the only one."""
     batch = recorded.judged(split, 0)
-    trajectories = batch.trajectories or TrajectoryBatch.empty()
-    rows = trajectories.tensors() | batch.columns
+    trajectories = batch.trajectories or TrajectoryBatch.make_empty()
+    rows = trajectories.to_dict() | batch.columns
     views = [of_head(rows, number) for number in range(heads)] or [rows]
     return [judge(view, trajectories.reward_BT) for view in views]
 
@@ -254,5 +254,5 @@ def recordings(
         vocabulary=policy.network.config.get_text_config().vocab_size, temperature=settings.temperature,
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
-    with named("data"):
+    with name_errors("data"):
         return read(kind, student, seed=seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lit_agentrl.build.making import made
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.screen import note
@@ -39,7 +39,7 @@ def build_reference(cfg: DictConfig, algorithm: Objective) -> Reference:
 
 def _check_kept(cfg: DictConfig, algorithm: Objective, reference: Reference) -> None:
     """Refuse ``data.cache_reference`` where nothing is computed twice, or never the same."""
-    option = f"data.cache_reference={shown(cfg.data.cache_reference)}"
+    option = f"data.cache_reference={format_value(cfg.data.cache_reference)}"
     if not algorithm.needs("ref_logp_BT"):
         raise ValueError(
             f"{option} has no effect: algo={algorithm.name} asks for no reference; set it to false"
@@ -66,7 +66,7 @@ def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> 
         return None
     if is_given:
         raise ValueError(
-            f"data.cache_reference={shown(where)} has no effect: the recorded log-probs are those of the "
+            f"data.cache_reference={format_value(where)} has no effect: the recorded log-probs are those of the "
             "reference; set it to false"
         )
     folder = Path(cfg.run_dir) / "reference" if where is True else Path(where).expanduser()

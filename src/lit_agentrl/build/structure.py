@@ -10,7 +10,7 @@ from omegaconf import DictConfig, open_dict
 
 from lit_agentrl.build.games import Games
 from lit_agentrl.build.making import made
-from lit_agentrl.checks import blamed, named
+from lit_agentrl.checks import blame, name_errors
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rl.policy.filters import Selection, keeps_all, may_want_more, wanted_groups
 from lit_agentrl.rollout.settings import RolloutSettings
@@ -77,7 +77,7 @@ def check_structure(
             f"algo.cost of {algorithm.name} goes by the mean cost of all that is played, and the filter drops groups; "
             "set filter=none"
         )
-    with named("algo.structure"):
+    with name_errors("algo.structure"):
         structure.branching(rollout.members)
     _check_episodes(name, structure, algorithm)
     if max_waves is not None and not may_want_more(select_groups):
@@ -183,7 +183,7 @@ def check_trained(structure: Structure, games: Games) -> None:
         ValueError: naming structure, game and remedy.
     """
     for task in games.tasks[: len(games.weights)]:
-        with blamed("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
+        with blame("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
             structure.check_game(task)
 
 

@@ -20,7 +20,7 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
 from lit_agentrl.update.scoring import turn_values
 from lit_agentrl.update.trial import unlearnt
@@ -46,14 +46,14 @@ class RolloutCallback(Callback):
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
         self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
-        doors = doors_of(trainer.strategy)
-        if self.collector.structure.takes_trials and doors.is_sharded:
+        hooks = get_hooks(trainer.strategy)
+        if self.collector.structure.takes_trials and hooks.is_sharded:
             raise ValueError(
                 "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
                 "or ddp, or algo/structure=refill"
             )
         if self.collector.structure.asks_critic:
-            if doors.is_sharded:
+            if hooks.is_sharded:
                 raise ValueError(
                     "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
                     "strategy=single or ddp, or algo.structure.critic_share=0"
@@ -62,24 +62,24 @@ class RolloutCallback(Callback):
 
             def values(episode: Episode) -> list[float]:
                 with context():
-                    return turn_values(networks.values, pack([episode]).to(pl_module.device).tensors())
+                    return turn_values(networks.values, pack([episode]).to(pl_module.device).to_dict())
 
             self.collector.structure.take_critic(values)
         reference = None
         if self.collector.structure.opponent is not None and isinstance(pl_module, Trained):
-            if doors.is_sharded:
+            if hooks.is_sharded:
                 raise ValueError(
                     "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
                 )
             reference = pl_module.updater.networks.reference
         critic = pl_module.updater.networks.critic if isinstance(pl_module, Trained) else None
         played = played_with(network, critic)
-        if played is not network and doors.is_sharded:
+        if played is not network and hooks.is_sharded:
             raise ValueError(
                 "critic.beta reads the critic while evaluations are played, and the strategy shards it; use "
                 "strategy=single or ddp, or critic.beta=0"
             )
-        self._players.open(network, context, doors, reference=reference, evaluated=played)
+        self._players.open(network, context, hooks, reference=reference, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -132,7 +132,7 @@ class RolloutCallback(Callback):
         def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
             with unlearnt(
-                agent.policy.network, pack(played).tensors() if played else None, lr=step.lr, epsilon=step.epsilon,
+                agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
                 temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
             ):  # fmt: skip
                 yield lambda wave: self._players.play_moved(wave, version)

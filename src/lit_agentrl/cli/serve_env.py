@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lit_agentrl.checks import named, require, require_number, require_whole
+from lit_agentrl.checks import name_errors, require, require_number, require_whole
 from lit_agentrl.cli._running import parser_of, run_command
 from lit_agentrl.config.composition import search_path
 from lit_agentrl.config.errors import UserError
@@ -54,7 +54,7 @@ def _serve(argv: list[str]) -> int:
     from lit_agentrl.envs.hosted.serving import GameServer
     from lit_agentrl.envs.hosted.sessions import Sessions
 
-    with named("env"):
+    with name_errors("env"):
         sessions = Sessions(task, most=args.sessions, idle_s=args.idle)
     try:
         server = GameServer(

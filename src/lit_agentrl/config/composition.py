@@ -13,14 +13,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
 from lit_agentrl.config.groups import options_of
 from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import as_names, parse, table_of
 from lit_agentrl.config.search_path import PROVIDERS, register
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.renamed import current_name
+from lit_agentrl.renamed import get_current_name
 
 # sections whose entries are arguments of any class: keys may be added and removed
 OPEN = (
@@ -115,7 +115,7 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
 def use_current_names(cfg: DictConfig) -> None:
     """Give every ``_target_`` of a config its name of today, in place; a file of one's own may have an earlier one."""
     for path, name in _targets(OmegaConf.to_container(cfg, resolve=False), ()):
-        if (current := current_name(name)) != name:
+        if (current := get_current_name(name)) != name:
             node: Any = cfg
             for key in path:
                 node = node[key]
@@ -140,7 +140,7 @@ def check_sections(cfg: DictConfig, name: str) -> None:
         given = cfg.get(section) if section in cfg else {}
         if given is None or isinstance(given, str | bool | int | float | list | ListConfig):
             raise UserError(
-                f"{section}={shown(given)}: {section} is a section; set one of its options: {', '.join(options)}"
+                f"{section}={format_value(given)}: {section} is a section; set one of its options: {', '.join(options)}"
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(

@@ -19,7 +19,7 @@ def load() -> None:
     """
     if "torch" in sys.modules:
         return
-    screen.doing("loading torch and Lightning")
+    screen.announce("loading torch and Lightning")
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -133,7 +133,7 @@ def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:
 
 def side_of(prompt: str, held_out: float) -> str:
     """On which side a prompt is, ``train``, ``val`` or ``test``: the same one in every run."""
-    drawn = seeds.uniform(0, f"held out|{prompt}") if held_out else 1.0
+    drawn = seeds.draw_uniform(0, f"held out|{prompt}") if held_out else 1.0
     return "val" if drawn < held_out / 2 else "test" if drawn < held_out else "train"
 
 

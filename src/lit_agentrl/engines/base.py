@@ -40,7 +40,7 @@ class SamplingParams:
             "temperature", self.temperature, "a finite number >= 0; 0 is greedy", lambda value: value >= 0
         )
         require_number("top_p", self.top_p, "in (0, 1]; 1 keeps all tokens", lambda value: 0 < value <= 1)
-        require_whole("top_k", self.top_k, 0, beside="; 0 keeps all tokens")
+        require_whole("top_k", self.top_k, 0, alternative="; 0 keeps all tokens")
         require_whole("max_reply_tokens", self.max_reply_tokens, 1)
         if self.max_context_tokens <= self.max_reply_tokens:
             raise ValueError(

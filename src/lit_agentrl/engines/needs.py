@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.engines.base import Capabilities, CheckedEngine, Engine, ServedEngine
 
 
@@ -21,7 +21,7 @@ def open_engine(make: Callable[..., Engine], *, asked: Mapping[str, Any], **give
     Raises:
         ValueError: If it cannot; names the engine, the missing capability and the remedy.
     """
-    with named("engine"):
+    with name_errors("engine"):
         engine = make(**given)
     require_capabilities(type(engine).__name__, engine.capabilities, **asked)
     return engine
@@ -38,7 +38,7 @@ def check_engine_options(make: Callable[..., Engine], asked: Mapping[str, Any]) 
         ValueError: If an option is invalid, or the engine will lack a capability.
     """
     if isinstance(make, partial) and isinstance(make.func, CheckedEngine):
-        with named("engine"):
+        with name_errors("engine"):
             promised = make.func.check_options(**make.keywords)
         require_capabilities(make.func.__name__, promised, **asked)
 

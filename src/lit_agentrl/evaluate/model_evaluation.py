@@ -17,7 +17,7 @@ from lit_agentrl.build.games import Games, build_games
 from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.build.parts import eval_params
 from lit_agentrl.build.prompts import check_prompts, check_thinking
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.config.composition import compose_job, load_option, task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
@@ -217,7 +217,7 @@ def _opened(
     prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
     context: Context = made_like(saved, "context", Context)
     policy = instantiate(saved.model)
-    with named("model"):
+    with name_errors("model"):
         chat = ChatRenderer(
             policy.tokenizer,
             dialect=dialect,

@@ -91,7 +91,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     settings = run.rollouts.settings
     params = eval_params(settings, float(cfg.temperature), "play")
     game = run.games.tasks[run.games.test[0].task].name
-    announces.text = f"playing {screen.episodes_of([game], cfg.episodes)}"
+    announces.text = f"playing {screen.describe_episodes([game], cfg.episodes)}"
     run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(

@@ -139,7 +139,7 @@ class EntropyBranch(Refill):
         max_waves: int | None = None,
     ) -> None:
         if initial is not None:
-            require_whole("initial", initial, 1, beside=", or null for half of rollout.members")
+            require_whole("initial", initial, 1, alternative=", or null for half of rollout.members")
         require_number("base", base, "a finite number")
         require_number("slope", slope, "a finite number")
         require_whole("tokens", tokens, 1)

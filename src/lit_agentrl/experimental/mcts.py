@@ -202,9 +202,9 @@ class Mcts(Refill):
         max_waves: int | None = None,
     ) -> None:
         require_number("constant", constant, "a number >= 0", lambda value: value >= 0)
-        require_whole("width", width, 2, beside="; algo/structure=independent has one")
+        require_whole("width", width, 2, alternative="; algo/structure=independent has one")
         if depth is not None:
-            require_whole("depth", depth, 0, beside=", or null for any")
+            require_whole("depth", depth, 0, alternative=", or null for any")
         require_whole("together", together, 1)
         require_one_of("score", score, ("return", "success"))
         require_number("critic_share", critic_share, "in [0, 1]", lambda value: 0 <= value <= 1)

@@ -77,7 +77,11 @@ class Memory(Refill):
         if not self._kept:
             return []
         return [
-            (seeds.key(so_far.seed, "memory", so_far.iteration, e.group, e.member, n) % len(self._kept), e)
+            (
+                seeds.make_key(so_far.seed, "memory", so_far.iteration, e.group, e.member, n)
+                % len(self._kept),
+                e,
+            )
             for e in so_far.sampled
             for n in range(self._rows)
         ]

@@ -66,7 +66,7 @@ class Opponent(Refill):
     ) -> None:
         require_number("mix", mix, "from 0, the policy, to 1, the reference", lambda value: 0 <= value <= 1)
         if opponents is not None:
-            require_whole("opponents", opponents, 1, beside=", or null for half of rollout.members")
+            require_whole("opponents", opponents, 1, alternative=", or null for half of rollout.members")
         self.opponent, self._opponents = float(mix), opponents
         super().__init__(max_waves)
 

@@ -95,7 +95,7 @@ class Replay(Refill):
             fails = statistics.pstdev(scores) < self._max_std and statistics.fmean(scores) < self._max_mean
             if kept is None or not fails:
                 continue
-            first, number = members[0], seeds.key(so_far.seed, "replay", so_far.iteration, group)
+            first, number = members[0], seeds.make_key(so_far.seed, "replay", so_far.iteration, group)
             found[trajectory_id(first)] = replace(
                 kept[number % len(kept)],
                 iteration=first.iteration, wave=first.wave, group=group, member=first.member, task=first.task,

@@ -59,7 +59,7 @@ class Retry(Refill):
         feedback: str = "Incorrect. Please think again.",
         max_waves: int | None = None,
     ) -> None:
-        require_whole("tries", tries, 2, beside="; algo/structure=refill has one")
+        require_whole("tries", tries, 2, alternative="; algo/structure=refill has one")
         require(
             isinstance(feedback, str) and bool(feedback.strip()),
             "feedback",

@@ -80,14 +80,14 @@ class TwoLevel(Refill):
         max_waves: int | None = None,
     ) -> None:
         if every is not None:
-            require_whole("every", every, 0, beside=", or null for one plan an episode")
+            require_whole("every", every, 0, alternative=", or null for one plan an episode")
         require_one_of("trains", trains, ("both", "planner", "executor", "alternate"))
         if trains != "both" and every == 0:
             raise ValueError(
                 f"trains={trains}: with every=0 there is no planner; leave it out, or set every=2"
             )
         if period is not None:
-            require_whole("period", period, 1, beside=", or null for 1")
+            require_whole("period", period, 1, alternative=", or null for 1")
             if trains != "alternate":
                 raise ValueError(f"period={period} has no effect with trains={trains}; set trains=alternate")
         self._every = _ONCE if every is None else every

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from lit_agentrl.checks import named, require, require_one_of
+from lit_agentrl.checks import name_errors, require, require_one_of
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
 from lit_agentrl.models.pretrained import hold_back_logs, load_network, load_tokenizer
 from lit_agentrl.models.routers import Routing, freeze
@@ -141,7 +141,7 @@ def load_pretrained(
     network.train(False)
     if routing.given():
         Routers(network, routing.given())  # raises if the network has none
-    with named("lora"):
+    with name_errors("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     if routing.frozen:
         freeze(network)

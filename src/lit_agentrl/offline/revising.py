@@ -103,7 +103,7 @@ def chosen(episode: Episode, most: int, seed: int) -> list[int]:
     )
     of_episode = (episode.iteration, episode.wave, episode.group, episode.member, episode.instance_seed)
     places = [place for place, turn in enumerate(episode.turns[:last]) if turn.reply_text.strip()]
-    return sorted(sorted(places, key=lambda place: seeds.key(seed, "revise", *of_episode, place))[:most])
+    return sorted(sorted(places, key=lambda place: seeds.make_key(seed, "revise", *of_episode, place))[:most])
 
 
 def row_of(episode: Episode, place: int, revision: str) -> Row:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lit_agentrl.build.making import made_policy
 from lit_agentrl.build.parts import build_rewards
-from lit_agentrl.checks import named, require_number, require_one_of, require_whole
+from lit_agentrl.checks import name_errors, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
@@ -62,7 +62,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         ValueError: an option makes no sense, a folder that is no such, or a part that cannot be weighed.
     """
     _check_options(cfg)
-    with named("data"):
+    with name_errors("data"):
         folder = open_folder(Path(str(cfg.data)))
     if folder is None or not folder.is_complete:
         raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")

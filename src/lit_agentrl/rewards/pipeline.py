@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.checks import blamed, require, require_one_of
-from lit_agentrl.distributed import gather_rows, sum_over_ranks, world_size
+from lit_agentrl.checks import blame, require, require_one_of
+from lit_agentrl.distributed import gather_rows, get_world_size, sum_over_ranks
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Points, Probe, RewardContext, RewardPart, Stage, require_points
 from lit_agentrl.rewards.tripwire import TripWire
@@ -192,8 +192,8 @@ def trainable(episodes: Sequence[Episode]) -> list[Episode]:
 @contextmanager
 def _told(part: RewardPart) -> Iterator[None]:
     """Whatever a part raises names it; but a process group that broke is told by who watches that."""
-    asks_others = part.sees == "all" and world_size() > 1
-    with blamed(f"reward.{part.name}", but=(RuntimeError,) if asks_others else ()):
+    asks_others = part.sees == "all" and get_world_size() > 1
+    with blame(f"reward.{part.name}", but=(RuntimeError,) if asks_others else ()):
         yield
 
 

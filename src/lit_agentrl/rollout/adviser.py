@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.engines.base import Engine, MeteredEngine, SamplingParams
 from lit_agentrl.engines.needs import check_engine_options, check_server, open_engine
 from lit_agentrl.models.remote import load_remote
@@ -44,7 +44,7 @@ class Adviser:
         self._params, self._make = SamplingParams(**params), engine
         check_engine_options(engine, _ASKED)
         check_server(engine)
-        with named("model"):
+        with name_errors("model"):
             policy = load_remote() if model is None else model()
             self._chat = ChatRenderer(policy.tokenizer, shows_replies=False)
         self._network = policy.network

@@ -13,8 +13,8 @@ import torch
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import LEFT_OUT, StepBatch
-from lit_agentrl.checks import blamed
-from lit_agentrl.distributed import gather_rows, rank, sum_over_ranks
+from lit_agentrl.checks import blame
+from lit_agentrl.distributed import gather_rows, get_rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.report.iteration import rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
@@ -90,7 +90,7 @@ class Collector:
 
     def begin(self, iteration: int) -> None:
         """Key dropout, and whatever else draws from the global generator, like everything else."""
-        torch.manual_seed(seeds.key(self.rules.seed, "global", iteration, rank()))
+        torch.manual_seed(seeds.make_key(self.rules.seed, "global", iteration, get_rank()))
 
     def leave_out(self, batch: StepBatch) -> None:
         """Mark the sampled tokens of the batch that the loss of its iteration is not to have."""
@@ -297,4 +297,4 @@ def _fresh(episodes: Sequence[Episode]) -> Sequence[Episode]:
 
 def _told() -> AbstractContextManager[None]:
     """Whatever a structure raises names it; but a process group that broke is told by who watches that."""
-    return blamed("algo.structure", but=(RuntimeError,))
+    return blame("algo.structure", but=(RuntimeError,))

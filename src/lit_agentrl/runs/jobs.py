@@ -206,7 +206,7 @@ def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> No
         return
     from lit_agentrl.runs.record import ending_told
 
-    screen.doing("starting the processes of the run")
+    screen.announce("starting the processes of the run")
     ownership.give_up(cfg.run_dir)  # to the first of those that are started
     with ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)

@@ -20,7 +20,7 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.config.errors import first_line
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
-from lit_agentrl.files import whole_lines
+from lit_agentrl.files import read_complete_lines
 from lit_agentrl.report import outcomes as by_instance
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
@@ -208,11 +208,11 @@ def require_not_lost(folder: Path, every: int) -> None:
         ValueError: naming the folder.
     """
     done = [0]
-    for line in whole_lines(folder / "metrics.csv")[0]:
+    for line in read_complete_lines(folder / "metrics.csv")[0]:
         iteration = line.partition(",")[0]
         done.append(int(iteration) if iteration.isdigit() else 0)
     for split in ("train", "val"):
-        for line in whole_lines(folder / "transcripts" / f"{split}.jsonl")[0][-1:]:
+        for line in read_complete_lines(folder / "transcripts" / f"{split}.jsonl")[0][-1:]:
             with suppress(ValueError, KeyError, TypeError):  # a broken line
                 done.append(int(json.loads(line)["iteration"]))
     with suppress(OSError, ValueError):

@@ -28,7 +28,7 @@ from lit_agentrl.runs import ranks, record, run_folder, threads
 from lit_agentrl.runs.recovery import name_good_checkpoint
 from lit_agentrl.runs.totals import Totals
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 
 _T = TypeVar("_T")
 KILLED = "killed before the end"  # what the summary says from the start on, in case it comes so
@@ -65,7 +65,7 @@ def train(
     totals = Totals()
     add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
     note = add_correction(cfg)
-    screen.doing("making the policy and trying the games")
+    screen.announce("making the policy and trying the games")
     run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
     monitor = _first(run, CollapseMonitor)
     is_older = cfg.rollout.overlap or run.structure.is_off_policy
@@ -108,34 +108,34 @@ def train(
     try:
         if can_continue:
             tracker.finish("stopped", error=KILLED)
-            screen.doing(f"going on after iteration {done}")
+            screen.announce(f"going on after iteration {done}")
         else:
             _measure_start(run, tracker)
         for logger in run.loggers:
             logger.log_hyperparams(record.hyperparameters(plain(cfg)))
         checkpoint = str(last) if can_continue else None
         if not can_continue:
-            screen.doing(f"training for {planned} iteration{'s' * (planned != 1)}")
+            screen.announce(f"training for {planned} iteration{'s' * (planned != 1)}")
         run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
         if run.trainer.interrupted:
             raise KeyboardInterrupt
         is_complete = run.trainer.current_epoch >= planned
         totals.close()  # loading the best checkpoint below would also load its older totals
         _measure_end(run, tracker)
-        doors_of(run.trainer.strategy).finish()
+        get_hooks(run.trainer.strategy).finish()
         is_lost = monitor is not None and monitor.has_stopped
         result = tracker.finish("collapsed" if is_lost else "completed" if is_complete else "stopped")
     except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error
     except Exception as error:
-        cause = doors_of(run.trainer.strategy).failed(error)
+        cause = get_hooks(run.trainer.strategy).failed(error)
         if isinstance(error, NotFinite):
             name_good_checkpoint(cause, error, folder, is_writing=is_first)
         tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
         raise cause from (None if cause is error else error)
     finally:
-        doors_of(run.trainer.strategy).close()
+        get_hooks(run.trainer.strategy).close()
     if not is_first:
         return result
     for logger in run.loggers:  # the run is complete, whatever becomes of a picture of it
@@ -173,7 +173,7 @@ def _iterations_done(last: Path, totals: Totals, planned: int) -> int:
 
 def _measure_start(run: Run, tracker: record.RunRecord) -> None:
     """Row 0: the untrained policy on val; the same on test for the closing table."""
-    screen.doing(f"measuring the start: val, {_played(run, 'val')}")
+    screen.announce(f"measuring the start: val, {_played(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
@@ -182,7 +182,7 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val.outcomes)
     if run.stream.has_test:
-        screen.doing(f"measuring the start: test, {_played(run, 'test')}")
+        screen.announce(f"measuring the start: test, {_played(run, 'test')}")
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
@@ -207,11 +207,11 @@ def _measure(
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
     if not is_measured:
-        screen.doing(f"measuring the {stage} weights: val, {_played(run, 'val')}")
+        screen.announce(f"measuring the {stage} weights: val, {_played(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:
-        screen.doing(f"measuring the {stage} weights: test, {_played(run, 'test')}")
+        screen.announce(f"measuring the {stage} weights: test, {_played(run, 'test')}")
         run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
 
@@ -220,7 +220,7 @@ def _played(run: Run, split: str) -> str:
     if run.held_out:
         return run.held_out.told(split)
     specs = run.games.val if split == "val" else run.games.test
-    return screen.episodes_of([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
+    return screen.describe_episodes([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 
 
 def _first(run: Run, kind: type[_T]) -> _T | None:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_one_of
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.multiprocess import Multiprocess
 
@@ -139,11 +139,11 @@ class FSDP(Multiprocess, ModelParallelStrategy):
                 "leave trainer.precision at 32-true"
             )
 
-    # ------------------------------------------------------------------ doors of a rollout and of a training step
+    # ------------------------------------------------------------------ hooks of a rollout and of a training step
     @property
-    def doors(self) -> StrategyDoors:
+    def hooks(self) -> StrategyHooks:
         return replace(
-            super().doors, is_sharded=True, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
+            super().hooks, is_sharded=True, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
             whole_network=self.whole_network, whole_copy=self.whole_copy,
             clip_gradient_norm=self.clip_gradient_norm,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.judging import Unreadable
 from lit_agentrl.rewards.base import Answerer
 
@@ -60,6 +60,6 @@ def hear(
             except Unreadable as error:
                 unread.append((place, sample))
                 heard.counts[f"unread_{error}"] += 1
-                heard.first = heard.first or f'; the first: "{one_line(reply[:80])}" ({error})'
+                heard.first = heard.first or f'; the first: "{escape_unprintable(reply[:80])}" ({error})'
         open_ = unread
     return heard

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import named, require, require_number, require_whole
+from lit_agentrl.checks import name_errors, require, require_number, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.frozen import find_network, load_frozen
 from lit_agentrl.models.logprobs import compute_action_logits, ensure_float32
@@ -79,7 +79,7 @@ class Endogenous(Replacing):
         Raises:
             ValueError: it cannot be loaded, or its token ids are not the policy's.
         """
-        with named(f"reward.{self.name}"):
+        with name_errors(f"reward.{self.name}"):
             network = load_frozen(
                 self.path, context.tokenizer,
                 fingerprint=hash_tokenizer, vocabulary=len(context.tokenizer),

@@ -56,7 +56,7 @@ class IntrinsicCuriosity(Novelty):
         """Make the three networks, by the run's seed."""
 
         def made(purpose: str, read: int, told: int) -> nn.Module:
-            return network(read, self.hidden, told, key=seeds.key(context.seed, f"icm-{purpose}"))
+            return network(read, self.hidden, told, key=seeds.make_key(context.seed, f"icm-{purpose}"))
 
         self._networks = nn.ModuleDict({
             "encoder": made("encoder", self.features, self.outputs),

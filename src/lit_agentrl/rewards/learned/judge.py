@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from lit_agentrl import seeds
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import VOTES, Criteria, best_judged, voted
+from lit_agentrl.judging import VOTES, Criteria, aggregate_votes, select_best_judged
 from lit_agentrl.rewards.base import Answerer, Points, RewardContext, at_end
 from lit_agentrl.rewards.learned.asking import hear
 from lit_agentrl.rewards.learned.labels import Labels
@@ -154,22 +154,24 @@ class Judge(Replacing):
     def _asked(self, episodes: Sequence[Episode]) -> list[float | None]:
         found = self._scores(episodes) if self._scalar is None else self._numbers(episodes, self._scalar)
         self._counts.update(episodes=len(episodes), unjudged=sum(not each for each in found))
-        return [voted(each, self.vote) if each else None for each in found]
+        return [aggregate_votes(each, self.vote) if each else None for each in found]
 
     def _scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """Those of each episode that vote, as the judge writes them."""
-        texts = [self._criteria.score_of(episode) for episode in episodes]
+        texts = [self._criteria.ask_score(episode) for episode in episodes]
         found = self._heard(texts, episodes, self._criteria.read_score)
         values = [[value for value, _ in judged] for judged in found]
         self._spread += [pstdev(each) for each in values if len(each) > 1]
         if self._meta is None:
             return values
         worth = self._meta.values_of_each(texts, [[reply for _, reply in judged] for judged in found])
-        return [best_judged(each, of_each, self._keep) for each, of_each in zip(values, worth, strict=True)]
+        return [
+            select_best_judged(each, of_each, self._keep) for each, of_each in zip(values, worth, strict=True)
+        ]
 
     def _numbers(self, episodes: Sequence[Episode], scalar: Meta) -> list[list[float]]:
         """What a reward model gives to the critiques of each episode."""
-        texts = [self._criteria.critique_of(episode) for episode in episodes]
+        texts = [self._criteria.ask_critique(episode) for episode in episodes]
         found = self._heard(texts, episodes, self._criteria.read_critique)
         values = scalar.values_of_each(texts, [[critique for critique, _ in judged] for judged in found])
         self._spread += [pstdev(each) for each in values if len(each) > 1]
@@ -187,7 +189,7 @@ class Judge(Replacing):
         return heard.found
 
     def _key(self, episode: Episode, sample: int, attempt: int) -> int:
-        return seeds.key(
+        return seeds.make_key(
             self._seed, "judge", episode.iteration, episode.wave, episode.group, episode.member, sample, attempt
         )  # fmt: skip
 

@@ -45,8 +45,8 @@ class Labels:
         found: dict[tuple[int, int], int] = {}
         for attempt in range(self.retries + 1):
             now = sorted(open_ - found.keys())
-            texts = [self.criteria.better_of(*(pairs[p][::-1] if order else pairs[p])) for p, order in now]
-            keys = [seeds.key(self.seed, "compare", address, *each, attempt) for each in now]
+            texts = [self.criteria.ask_better(*(pairs[p][::-1] if order else pairs[p])) for p, order in now]
+            keys = [seeds.make_key(self.seed, "compare", address, *each, attempt) for each in now]
             for each, reply in zip(now, self.answerer.ask(list(zip(texts, keys, strict=True))), strict=True):
                 with suppress(Unreadable):
                     found[each] = self.criteria.read_better(reply)
@@ -62,10 +62,10 @@ class Labels:
             rounds: critiques of each.
             address: of the draws, with the place of the episode.
         """
-        texts = [self.criteria.critique_of(episode) for episode in episodes]
+        texts = [self.criteria.ask_critique(episode) for episode in episodes]
         return texts, hear(
             self.answerer, texts, samples=rounds, retries=self.retries, read=self.criteria.read_critique,
-            key=lambda *place: seeds.key(self.seed, "criticise", address, *place),
+            key=lambda *place: seeds.make_key(self.seed, "criticise", address, *place),
         )  # fmt: skip
 
     def revised(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Heard[str]:
@@ -75,10 +75,10 @@ class Labels:
             turns: an episode, and the place of a turn in it.
             address: of the draws, with the place among these.
         """
-        texts = [self.criteria.revision_of(episode, place) for episode, place in turns]
+        texts = [self.criteria.ask_revision(episode, place) for episode, place in turns]
         return hear(
             self.answerer, texts, samples=1, retries=self.retries, read=self.criteria.read_revision,
-            key=lambda *place: seeds.key(self.seed, "revise", address, *place),
+            key=lambda *place: seeds.make_key(self.seed, "revise", address, *place),
         )  # fmt: skip
 
 

@@ -53,8 +53,8 @@ class RandomNetworkDistillation(Novelty):
     def setup(self, context: RewardContext) -> None:
         """Make both networks, by the run's seed."""
         widths = (self.features, self.hidden, self.hidden, self.outputs)
-        self._target = network(*widths, key=seeds.key(context.seed, "rnd-target")).requires_grad_(False)
-        self._predictor = network(*widths, key=seeds.key(context.seed, "rnd-predictor"))
+        self._target = network(*widths, key=seeds.make_key(context.seed, "rnd-target")).requires_grad_(False)
+        self._predictor = network(*widths, key=seeds.make_key(context.seed, "rnd-predictor"))
         self._optimizer = torch.optim.Adam(self._predictor.parameters(), lr=self.lr)
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:

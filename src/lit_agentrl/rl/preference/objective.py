@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import named, require
+from lit_agentrl.checks import name_errors, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.credit.tree_steps import Ranking, Targets
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
@@ -217,9 +217,9 @@ class PreferenceLoss(Objective):
         }
         columns = {"gap_P": pairs.gap_P}
         for (side, side_P), other_P in zip(sides.items(), reversed(sides.values()), strict=True):
-            with named("score"):
+            with name_errors("score"):
                 score_P = self.score(x_A, units=units, side_S=side_P, other_S=other_P)
-            with named("divergence"):
+            with name_errors("divergence"):
                 columns[f"{side}_P"] = self.beta * self.divergence(score_P)
             columns |= {f"{side}_{name}_P": value_N[side_P] for name, value_N in summed.items()}
         columns["z_P"] = columns["chosen_P"] - columns["rejected_P"]
@@ -232,7 +232,7 @@ class PreferenceLoss(Objective):
         if not self._sorts:
             return {}
         before_BT, reference_BT = clean["old_logp_BT"], bind(self.reference, clean)
-        with named("score"):
+        with name_errors("score"):
             gap_P = reordered(pairs, self.score, policy_BT=before_BT, reference_BT=reference_BT)
         return {"reordered_BK": to_rows(self.beta * gap_P, pairs, clean["is_action_BT"])}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.preference.pairing import Pairs
@@ -43,7 +43,7 @@ def link_losses(
         "_".join(turned.get(part, part) for part in name.split("_")): value for name, value in columns.items()
     }
     flipped["z_P"] = -columns["z_P"]
-    with named("smoothing"):
+    with name_errors("smoothing"):
         losses_P: Tensor = smoothing(bind(link, columns), bind(link, flipped))
     return losses_P
 

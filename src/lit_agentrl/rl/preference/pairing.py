@@ -84,7 +84,7 @@ def all_pairs(
         turn_BT=turn_BT, first_turn_B=first_turn_B,
     )  # fmt: skip
     if most is not None:
-        require_whole("most", most, 1, beside=", or null")
+        require_whole("most", most, 1, alternative=", or null")
     require(
         not (ties and min_gap > 0), "ties", ties, f"false where min_gap={min_gap} leaves none; or min_gap=0"
     )
@@ -199,7 +199,7 @@ def equal_length(
     The two may differ by ``max_difference`` tokens (None: any number); other arguments are as of `all_pairs`.
     """
     if max_difference is not None:
-        require_whole("max_difference", max_difference, 0, beside=", or null")
+        require_whole("max_difference", max_difference, 0, alternative=", or null")
     found = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
@@ -241,7 +241,7 @@ def equal_state(
 def widest_pairs(units: Units, tokens_BT: Tensor, *, min_gap: float, most: int | None) -> Pairs:
     """The pairs of each set of units, those ``most`` that lie widest apart first (None: all)."""
     if most is not None:
-        require_whole("most", most, 1, beside=", or null")
+        require_whole("most", most, 1, alternative=", or null")
     found = _candidates(units, tokens_BT, min_gap=min_gap)
     return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lit_agentrl.checks import named, require
+from lit_agentrl.checks import name_errors, require
 from lit_agentrl.rl.binding import bare, bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
@@ -156,7 +156,7 @@ class PointwiseLoss(Objective):
         try_out("reference", self.reference, Tensor, rows, "BT")
         clean = cleaned(with_computed(rows))
         with torch.no_grad():
-            with named("baseline"):
+            with name_errors("baseline"):
                 baseline = self._level(torch.zeros(2), torch.tensor([True, False]))
             is_valid = isinstance(baseline, Tensor) and baseline.shape in ((), (2,))
             require(is_valid, "baseline", baseline, "a scalar, or a number for each trajectory")
@@ -210,9 +210,9 @@ class PointwiseLoss(Objective):
         """``beta * divergence(score)`` of each trajectory under the policy of that column; float64."""
         x_A = units.read(clean[policy]) - units.read(bind(self.reference, clean))
         every_S = torch.arange(len(units), device=x_A.device)
-        with named("score"):
+        with name_errors("score"):
             score_S = self.score(x_A, units=units, side_S=every_S, other_S=every_S)
-        with named("divergence"):
+        with name_errors("divergence"):
             reward_S: Tensor = self.beta * self.divergence(score_S)
         return reward_S
 

@@ -93,7 +93,7 @@ class Trees(Refill):
         max_waves: int | None = None,
     ) -> None:
         if trees is not None:
-            require_whole("trees", trees, 1, beside=", or null for as many as rollout.members gives")
+            require_whole("trees", trees, 1, alternative=", or null for as many as rollout.members gives")
         require_whole("rounds", rounds, 0)
         require_whole("expansions", expansions, 1)
         self._size = 1 + rounds * expansions
@@ -121,7 +121,7 @@ class Trees(Refill):
                 of_tree.setdefault((episode.group, episode.tree_member), []).append(episode)
 
         def draw(leaf: Episode) -> float:
-            return seeds.uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
+            return seeds.draw_uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
 
         kept = [each for leaves in of_tree.values() for each in sorted(leaves, key=draw)[: self._leaves]]
         drawn = {(leaf.group, leaf.member) for leaf in kept}

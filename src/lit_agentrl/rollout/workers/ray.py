@@ -74,7 +74,7 @@ class RaySettings(PoolSettings):
         if isinstance(self.count, str):
             require(self.count == AUTO, "count", self.count, "a whole number >= 1, or auto")
         else:
-            require_whole("count", self.count, 1, _MOST, beside=", or auto")
+            require_whole("count", self.count, 1, _MOST, alternative=", or auto")
         if self.address is not None and self.address != AUTO:
             host_and_port(self.address)
         require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
