@@ -8,8 +8,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from lit_agentrl import facts
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import FinishReason, Message
+from lit_agentrl.requirements import Fact, Requirement
 
 MOST_SLOTS = 65_536  # upper limit of an engine's slots, whose data are held in memory
 
@@ -115,6 +117,27 @@ class Capabilities:
     opponent: bool = (
         False  # accepts a `reader` of two networks, so that an opponent can play against the policy
     )
+
+    @property
+    def provides(self) -> list[Fact]:
+        """What other parts of a run may require of the engine."""
+        offered = {
+            facts.TOKEN_IDS: self.token_ids,
+            facts.TAKES_WEIGHTS: self.weights != "none",
+            facts.ENTROPIES: self.entropies,
+            facts.FORK: self.fork,
+            facts.PLAYS_REFERENCE: self.opponent,
+            facts.RUNS_CRITIC: self.weights == "shared",
+            facts.EXACT_LOG_PROBS: self.exact_log_probs,
+        }
+        return [fact for fact, is_given in offered.items() if is_given]
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """What an engine needs of the run around it."""
+        alone = [Requirement(facts.ONE_PROCESS, remedy="engine=native")] if self.is_alone else []
+        reason = "it is one server with the weights of one version"
+        return [*alone, *([Requirement(facts.ONE_VERSION, reason=reason)] if self.is_server else [])]
 
 
 class Engine(Protocol):

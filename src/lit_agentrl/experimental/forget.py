@@ -10,6 +10,8 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import sum_over_ranks
+from lit_agentrl.facts import IN_ORDER, PLAYED, READS_OLD_LOG_PROBS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar, Structure, Training, Trial, members_of
 
@@ -34,7 +36,9 @@ class Forget(Structure):
 
     curves = ("forgotten_share", "first_half_entropy")
     takes_trials = True
-    is_off_policy = True
+    requires = frozenset(
+        {READS_OLD_LOG_PROBS, PLAYED, Requirement(IN_ORDER, reason="it moves the weights between two waves")}
+    )
 
     def __init__(
         self, *, threshold: float = 0.3, window: int = 3, lr: float = 3e-3, epsilon: float = 1e-3

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, FORK, PLAYED, PLAYED_HERE, VALUES
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Training, Values
+from lit_agentrl.rollout.structures.base import SoFar, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -187,8 +189,8 @@ class Mcts(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, PLAYED})
+    provides = Refill.provides | {BRANCHES}
     curves = ("first_success", "expanded_turn")
 
     def __init__(
@@ -214,6 +216,9 @@ class Mcts(Refill):
             )
         self._rule = Search(constant, width, depth, together, score, critic_share)
         self.asks_critic = critic_share > 0
+        if self.asks_critic:
+            alone = "algo.structure.critic_share=0"
+            self.requires |= {Requirement(VALUES, remedy=alone), Requirement(PLAYED_HERE, remedy=alone)}
         super().__init__(max_waves)
 
     def setup(self, training: Training) -> None:

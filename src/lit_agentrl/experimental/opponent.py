@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lit_agentrl import facts
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
@@ -23,6 +24,7 @@ from lit_agentrl.engines.native.support import find_obstacle
 from lit_agentrl.episode import OPPONENT as SECOND_PLAYER
 from lit_agentrl.episode import Episode, Source, Turn
 from lit_agentrl.models.lora import disable_adapters, find_adapter_layers
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
@@ -59,7 +61,16 @@ class Opponent(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"opponent"})
+    requires = frozenset(
+        {
+            Requirement(facts.READS_OPPONENT, reason="others would take them for the policy's"),
+            facts.READS_REFERENCE,
+            facts.PLAYS_REFERENCE,
+            facts.PLAYED_HERE,
+            facts.PLAYED,
+        }
+    )
+    provides = Refill.provides | {facts.OPPONENT}
     curves = ("opponent_return", "opponent_success", "win_rate")
 
     def __init__(

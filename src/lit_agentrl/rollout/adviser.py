@@ -17,8 +17,6 @@ from lit_agentrl.rollout.questions import Question, ask
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.blocks import NoStop
 
-_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
-
 
 class Adviser:
     """See `rewards.base.Answerer`.  Its weights are its own and stay as they are.
@@ -42,7 +40,7 @@ class Adviser:
         device: torch.device,
     ) -> None:
         self._params, self._make = SamplingParams(**params), engine
-        check_engine_options(engine, _ASKED)
+        check_engine_options(engine)
         check_server(engine)
         with name_errors("model"):
             policy = load_remote() if model is None else model()
@@ -84,7 +82,7 @@ class Adviser:
     def _opened(self) -> Engine:
         if self._engine is None:
             self._engine = open_engine(
-                self._make, asked=_ASKED, network=self._network, stop=NoStop(),
+                self._make, network=self._network, stop=NoStop(),
                 end_of_turn_ids=self._chat.end_of_turn_ids, max_context_tokens=self._params.max_context_tokens,
                 forward_context=nullcontext,
             )  # fmt: skip

@@ -24,6 +24,7 @@ from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import task_loader
 from lit_agentrl.config.overrides import program
 from lit_agentrl.config.saved import trust_note
+from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import process, ranks, record, run_folder
@@ -130,7 +131,9 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     warnings = (
-        bounds_that_never_act(run.module, is_ahead=rollout.overlap or run.structure.is_off_policy),
+        bounds_that_never_act(
+            run.module, is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
+        ),
         never_repeated(run.structure, run.games, rollout.get("instances")),
         processes_without_prompts(rollout.prompts, processes),
         *(run.recorded.notes if run.recorded else ()),
