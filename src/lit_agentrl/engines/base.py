@@ -120,7 +120,7 @@ class Capabilities:
 
     @property
     def provides(self) -> list[Fact]:
-        """What other parts of a run may require of the engine."""
+        """The capabilities that other parts of a run may require."""
         offered = {
             facts.TOKEN_IDS: self.token_ids,
             facts.TAKES_WEIGHTS: self.weights != "none",
@@ -134,7 +134,7 @@ class Capabilities:
 
     @property
     def requires(self) -> list[Fact | Requirement]:
-        """What an engine needs of the run around it."""
+        """The requirements of the engine on the rest of the run."""
         alone = [Requirement(facts.ONE_PROCESS, remedy="engine=native")] if self.is_alone else []
         reason = "it is one server with the weights of one version"
         return [*alone, *([Requirement(facts.ONE_VERSION, reason=reason)] if self.is_server else [])]
