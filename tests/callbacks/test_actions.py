@@ -15,8 +15,8 @@ from lightning.pytorch import Trainer
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
 from lit_agentrl.callbacks.rollout import RolloutCallback
+from lit_agentrl.experimental.adapt import Adapt
 from lit_agentrl.monitor.actions import Action, Stop
-from lit_agentrl.monitor.adapt import Adapt
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.monitor.rollback import Rollback
 from lit_agentrl.monitor.rules import Rule

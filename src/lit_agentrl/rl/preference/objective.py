@@ -16,9 +16,9 @@ from torch import Tensor
 
 from lit_agentrl.checks import named, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
-from lit_agentrl.rl.credit.tree_steps import Ranking, Targets
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
+from lit_agentrl.rl.preference.critic_terms import Ranking, Targets
 from lit_agentrl.rl.preference.links import certain
 from lit_agentrl.rl.preference.margins import check_heard, none
 from lit_agentrl.rl.preference.pair_columns import kept_pairs, link_losses, pair_metrics, sum_and_count
@@ -83,7 +83,7 @@ class PreferenceLoss(Objective):
         link: returns the loss of each pair; see ``links.py``.
         smoothing: of labels that may be wrong; see ``links.py``.
         nll: or None.
-        targets: returns `Targets` of a critic beside the policy, or None: there is none; see ``tree_steps.py``.
+        targets: returns `Targets` of a critic beside the policy, or None: there is none; see ``critic_terms.py``.
         ranking: orders the critic's values of the two sides, or None.
         beta: units of z per nat, > 0.
         weight: of the pairs beside the NLL, > 0.

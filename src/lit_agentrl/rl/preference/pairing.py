@@ -126,58 +126,7 @@ def best_rest(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    return _picked(found, torch.isin(found.chosen_P, found.best()))
-
-
-def demonstrated(
-    *,
-    return_B: Tensor,
-    group_B: Tensor,
-    trajectory_B: Tensor,
-    is_action_BT: Tensor,
-    turn_BT: Tensor,
-    first_turn_B: Tensor,
-    tokens_BT: Tensor,
-    source_B: Tensor,
-    min_gap: float = 0.0,
-) -> Pairs:
-    """What the policy of now has not played itself, such as a kept success, against each that is worse: SPIN's pairs.
-
-    ``source_B`` is 0 of what the policy of now has played; other arguments are as of `all_pairs`.
-    """
-    found = all_pairs(
-        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
-        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
-    )  # fmt: skip
-    units = found.units
-    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
-    return _picked(found, source_B[row_N[found.chosen_P]] != 0)
-
-
-def opposed(
-    *,
-    return_B: Tensor,
-    group_B: Tensor,
-    trajectory_B: Tensor,
-    is_action_BT: Tensor,
-    turn_BT: Tensor,
-    first_turn_B: Tensor,
-    tokens_BT: Tensor,
-    is_opponent_B: Tensor,
-    min_gap: float = 0.0,
-) -> Pairs:
-    """Each trajectory of the policy with each of the opponent in its group, whichever is better: XPO's pairs.
-
-    ``is_opponent_B`` says who has played a row; other arguments are as of `all_pairs`.
-    """
-    found = all_pairs(
-        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
-        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
-    )  # fmt: skip
-    units = found.units
-    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
-    is_opponent_N = is_opponent_B[row_N]
-    return _picked(found, is_opponent_N[found.chosen_P] != is_opponent_N[found.rejected_P])
+    return pick_pairs(found, torch.isin(found.chosen_P, found.best()))
 
 
 def equal_length(
@@ -209,7 +158,7 @@ def equal_length(
         found, (-found.gap_P, (length_N[found.chosen_P] - length_N[found.rejected_P]).abs()), 1
     )
     difference_P = (length_N[found.chosen_P] - length_N[found.rejected_P]).abs()
-    return found if max_difference is None else _picked(found, difference_P <= max_difference)
+    return found if max_difference is None else pick_pairs(found, difference_P <= max_difference)
 
 
 def equal_state(
@@ -283,8 +232,9 @@ def _first_of_each_set(pairs: Pairs, keys: tuple[Tensor, ...], most: int) -> Pai
     set_P = pairs.set_P[order]
     _, number_P, count = torch.unique_consecutive(set_P, return_inverse=True, return_counts=True)
     rank_P = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[number_P]
-    return _picked(pairs, order[rank_P < most])
+    return pick_pairs(pairs, order[rank_P < most])
 
 
-def _picked(pairs: Pairs, which: Tensor) -> Pairs:
+def pick_pairs(pairs: Pairs, which: Tensor) -> Pairs:
+    """Return some of the pairs, by mask or index."""
     return Pairs(pairs.units, pairs.chosen_P[which], pairs.rejected_P[which])
