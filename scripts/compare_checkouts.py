@@ -28,13 +28,15 @@ from typing import Any
 import torch
 
 CLOCKS = ("time/", "speed/")
-SMALL = (
+PLAYS = (
     "train.py hydra.run.dir=FOLDER trainer.accelerator=cpu rollout.prompts=4 rollout.members=4 engine.num_slots=12 "
-    "val.episodes=8 val.every=2 optim.lr=1e-3 callbacks.transcripts.every=2"
+    "val.episodes=8 val.every=2 callbacks.transcripts.every=2"
 )
+SMALL = f"{PLAYS} optim.lr=1e-3"
 FEW = f"{SMALL} update=four_minibatches"  # ratios leave 1 with the second step of an iteration
 START = f"{FEW} trainer.max_epochs=2 test.episodes=8"  # BASE's, where the continued cases begin
 STEPS = f"{FEW} trainer.max_epochs=3 test.episodes=0"
+BRIEF = f"{FEW} trainer.max_epochs=2 test.episodes=0"  # of experimental methods
 CASES = {
     "grpo": f"{SMALL} trainer.max_epochs=3 test.episodes=8",
     "starpo": f"{STEPS} algo=starpo",
@@ -49,16 +51,16 @@ CASES = {
     "mixture": f"{STEPS} env=mixture",
     "overlap": f"{STEPS} rollout.overlap=true",
     "rewards": f"{STEPS} reward=[format,rnd,count]",
-    "arpo": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=arpo",
-    "arpo_replay": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=arpo_replay rollout.instances=4",
-    "archer": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=archer",
-    "eepo": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=eepo algo.structure.threshold=9",
-    "ghpo": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=ghpo",
+    "arpo": f"{BRIEF} algo=arpo",
+    "arpo_replay": f"{BRIEF} algo=arpo_replay rollout.instances=4",
+    "archer": f"{BRIEF} algo=archer",
+    "eepo": f"{BRIEF} algo=eepo algo.structure.threshold=9",
+    "ghpo": f"{BRIEF} algo=ghpo",
     "hrl_tar": f"{FEW} trainer.max_epochs=2 test.episodes=8 algo=hrl_tar",
-    "lessons": f"{SMALL} trainer.max_epochs=2 test.episodes=8 algo=training_free_grpo rollout.max_context_tokens=8192",
-    "mcts_ppo": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=mcts_ppo",
-    "nash_md": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=nash_md",
-    "ufo": f"{FEW} trainer.max_epochs=2 test.episodes=0 algo=ufo env.max_turns=1",
+    "lessons": f"{PLAYS} trainer.max_epochs=2 test.episodes=0 algo=training_free_grpo",
+    "mcts_ppo": f"{BRIEF} algo=mcts_ppo",
+    "nash_md": f"{BRIEF} algo=nash_md",
+    "ufo": f"{BRIEF} algo=ufo env.max_turns=1 env.game.max_solution=5",
     "xpo": f"{SMALL} trainer.max_epochs=2 test.episodes=0 algo=xpo",
     "ddp": f"{STEPS} strategy=ddp trainer.devices=2",
     "resume": "train.py resume=FOLDER trainer.max_epochs=4",

@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.api import train
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.episode import Episode, Source
+from lit_agentrl.episode import PLANNER, Episode, Source
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 LAKE = "env=frozen_lake env.max_turns=4 rollout.prompts=4 rollout.members=8"
@@ -96,7 +96,7 @@ def record(name: str) -> tuple[StepBatch, ...]:
 
 def line(episode: Episode, **further: Any) -> Line:
     turns = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
-    plans = [number for number, turn in enumerate(episode.turns) if turn.is_plan]
+    plans = [number for number, turn in enumerate(episode.turns) if turn.player == PLANNER]
     told = {"label": f"episode {episode.member}", "begin": episode.branch_turn, "plans": plans, **further}
     return Line(turns=turns, solved=episode.success, **told)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from lit_agentrl.episode import PLANNER
 from lit_agentrl.paths import list_options
 from tests.conftest import ROOT, load_script
 from tests.experimental.test_mcts import over
@@ -21,7 +22,7 @@ def test_branches_stand_below_their_parents() -> None:
     ]  # fmt: skip
     drawn = made.svg("tree", lines)
     own = [e.turns - e.begin for e in lines]
-    group[1].turns[0].is_plan = True
+    group[1].turns[0].player = PLANNER
     assert made.svg("two_level", made.grown(group)).count("-7 7z") == 1  # a diamond
     assert drawn.count("<circle") == sum(own) + 1 and "algo/structure=tree" in drawn  # and the legend's
 

@@ -28,6 +28,7 @@ class EndReason(IntEnum):
     ENV_TIMEOUT = 6  # the game took longer than its hosting allows; as ERROR
 
 
+PLANNER, OPPONENT = "planner", "opponent"  # see `Turn.player`
 FAILED = (EndReason.ERROR, EndReason.ENV_TIMEOUT)
 
 
@@ -84,6 +85,12 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, IntEnum) else value
 
 
+def _rename_plan(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn as it is written today; up to 0.2 one of a planner was marked by ``is_plan``."""
+    renamed = {key: value for key, value in turn.items() if key != "is_plan"}
+    return renamed | ({"player": PLANNER} if turn.get("is_plan") else {})
+
+
 @dataclass(eq=False)
 class Turn:
     """One turn of an episode exactly as it happened; the token ledger's row.
@@ -115,7 +122,7 @@ class Turn:
     problem: str = ""  # why the reply was invalid, a short name of its dialect
     is_well_formed: bool = False  # its markup is in order, whatever is named inside
     has_think: bool = False  # a closed think block stands before the answer
-    is_plan: bool = False  # of a planner: the game plays nothing of its reply, see `TwoLevel`
+    player: str = ""  # who writes the reply, where it is not the policy as ever: `PLANNER`, `OPPONENT`
     actions: list[str] = field(default_factory=list)  # those played
     num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
     reward: float = 0.0  # environment reward and protocol penalty of this turn, in points
@@ -210,7 +217,10 @@ class Episode:
             ValueError: it is no episode.
         """
         try:
-            turns = [Turn(**{**turn, "finish": FinishReason(turn["finish"])}) for turn in plain["turns"]]
+            turns = [
+                Turn(**{**_rename_plan(turn), "finish": FinishReason(turn["finish"])})
+                for turn in plain["turns"]
+            ]
             enums = {"end": EndReason(plain["end"]), "source": Source(plain["source"])}
             return cls(**{**plain, **enums, "turns": turns})
         except (TypeError, KeyError, ValueError, OverflowError) as error:

@@ -15,6 +15,7 @@ from lit_agentrl.build.structure import check_levels
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.episode import PLANNER
 from lit_agentrl.experimental.two_level import TwoLevel
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
@@ -45,7 +46,7 @@ def levelled(moved: float = 0.0) -> Policy:
 
 
 def ask(engine: Any, prefix: list[int], key: int, is_plan: bool) -> TurnResult:
-    engine.submit(TurnRequest(0, prefix, key, PARAMS, is_plan=is_plan))
+    engine.submit(TurnRequest(0, prefix, key, PARAMS, player=PLANNER if is_plan else ""))
     (result,) = engine.poll()
     assert isinstance(result, TurnResult)
     return result

@@ -155,7 +155,7 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         lambda episode, turn: "<answer>Up</answer>",
         encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
     )
-    engine = Rethinking(inner, lambda asked, turn: block_of(chat, asked.found or ""))
+    engine = Rethinking(inner, lambda asked, turn: block_of(chat, asked.note or ""))
     task = Task("sokoban", Sokoban, max_turns=3, max_actions=10, max_actions_per_turn=4)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, engine=lambda **_: engine, asks=best_thought

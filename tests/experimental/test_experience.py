@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from lit_agentrl.actions import Actions
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.experimental.experience import Experience
+from lit_agentrl.experimental.experience import Experience, LessonsHook
 from lit_agentrl.experimental.lessons import Operation, changed, cleaned, read
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
+from lit_agentrl.rollout.hooks import Moment, write_opening
 from lit_agentrl.rollout.questions import Asked, Question, ask
+from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -88,10 +91,12 @@ def test_an_item_is_one_line_that_speaks_for_nobody() -> None:
     }  # fmt: skip
     special = {*chat.tokenizer.all_special_ids, *chat.end_of_turn_ids} - {chat.tokenizer.unk_token_id}
 
+    moment = Moment(plain, Actions("names", ("Up",)), "P")
+
     def markers(lessons: str) -> int:
         return sum(
             token in special
-            for token in chat.render_opening(plain.write_opening(**given, lessons=lessons)).tokens
+            for token in chat.render_opening(write_opening(LessonsHook(lessons), moment, **given)).tokens
         )
 
     assert markers(f"G0: {item}") == markers(HOSTILE) == markers("")
@@ -101,11 +106,29 @@ def test_an_item_is_one_line_that_speaks_for_nobody() -> None:
 
 
 # ---------------------------------------------------------------------- a learner by script
+def lessons_of(spec: EpisodeSpec) -> str:
+    return getattr(spec.extra, "lessons", "")
+
+
+def test_lessons_end_the_system_message_or_stand_below_the_name() -> None:
+    given: dict[str, Any] = {
+        "name": "n", "rules": "", "actions": Actions("names", ("Up",)), "observation": "P", "max_turns": 1,
+        "max_actions": 1, "max_actions_per_turn": 1,
+    }  # fmt: skip
+    hook, user = LessonsHook("go left"), {"role": "user", "content": "P"}
+    system = "Lessons of earlier episodes:\ngo left"
+    bare, compact = (Moment(Prompt(style), Actions("names", ("Up",)), "P") for style in ("bare", "compact"))
+    told = write_opening(hook, bare, **given, system_text="Be kind.")
+    assert told == [{"role": "system", "content": f"Be kind.\n\n{system}"}, user]
+    assert write_opening(hook, bare, **given) == [{"role": "system", "content": system}, user]
+    assert write_opening(hook, compact, **given)[0]["content"] == "n\ngo left\nturns 1 actions 1\nP"
+
+
 def learn(
     structure: Experience, answer: Any, iterations: int = 2
 ) -> tuple[list[dict[str, float]], list[list[str]], list[str]]:
     """Member 0 solves its game, others once a lesson says how: rows, questions of each round, lessons played."""
-    player = Player(lambda spec, k: WIN if spec.member == 0 or "Say Up" in spec.lessons else LOSE)
+    player = Player(lambda spec, k: WIN if spec.member == 0 or "Say Up" in lessons_of(spec) else LOSE)
     made = Collector(
         player.rules, RolloutSettings(prompts=2, members=3, max_context_tokens=300), structure=structure,
         select_groups=filters.keep_all, further_prompts=lambda i, w: StepBatch(i, [], [], [], wave=w),
@@ -120,7 +143,7 @@ def learn(
     rows = [
         made.collect(prompts(i, 0), player, device=torch.device("cpu"), ask=ask) for i in range(iterations)
     ]
-    return rows, rounds, [wave.specs[0].lessons for wave in player.waves]
+    return rows, rounds, [lessons_of(wave.specs[0]) for wave in player.waves]
 
 
 def of_structure(row: dict[str, float]) -> dict[str, float]:

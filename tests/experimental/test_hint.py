@@ -13,10 +13,11 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.structure import check_trained
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Source
-from lit_agentrl.experimental.hint import Hint
+from lit_agentrl.experimental.hint import Hint, HintHook, beginning
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
-from lit_agentrl.rollout.hints import beginning
+from lit_agentrl.rollout.hooks import NO_HOOK, Moment, write_opening
+from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
@@ -25,6 +26,10 @@ from tests.entry.test_structure import built
 from tests.experimental.test_replay import assert_equal
 from tests.rollout.conftest import Count
 from tests.rollout.test_collector import LOSE, WIN, Player
+
+
+def share(spec: EpisodeSpec) -> float:
+    return getattr(spec.extra, "share", 0.0)
 
 
 class Solved(Count):
@@ -73,7 +78,8 @@ def test_a_hint_stands_at_the_end_of_the_opening() -> None:
         "max_actions": 8, "max_actions_per_turn": 3,
     }  # fmt: skip
     for style in ("compact", "full"):
-        plain, told = (Prompt(style).write_opening(**given, hint=hint) for hint in ("", "Up || Up"))  # type: ignore[arg-type]
+        moment = Moment(Prompt(style), given["actions"], "P 0", answer='["Up", "Up"]')  # type: ignore[arg-type]
+        plain, told = (write_opening(hook, moment, **given) for hook in (NO_HOOK, HintHook(1.0)))
         assert told[:-1] == plain[:-1] and told[-1]["content"].startswith(plain[-1]["content"] + "\n")
         assert told[-1]["content"].endswith("Up || Up")
 
@@ -82,10 +88,14 @@ def test_a_group_that_fails_is_told_more_until_it_is_solved() -> None:
     """Group 30 is solved with two thirds of the solution, group 31 without any."""
 
     def script(spec: Any, turn: int) -> str:
-        return WIN if spec.group == 31 or (spec.hint >= 0.5 and spec.member % 2) else LOSE
+        return WIN if spec.group == 31 or (share(spec) >= 0.5 and spec.member % 2) else LOSE
 
     batch, row, player = play(Hint(), script)
-    assert [[spec.hint for spec in wave.specs] for wave in player.waves] == [[0.0] * 4, [0.25] * 2, [0.5] * 2]
+    assert [[share(spec) for spec in wave.specs] for wave in player.waves] == [
+        [0.0] * 4,
+        [0.25] * 2,
+        [0.5] * 2,
+    ]
     assert [spec.member for wave in player.waves[1:] for spec in wave.specs] == [2, 3, 4, 5]
     hinted = [episode for episode in batch.episodes if episode.hint]
     assert [e.opening[0]["content"].rpartition("go ")[2] for e in hinted] == ["Up"] * 2 + ["Up || Up"] * 2
@@ -107,11 +117,15 @@ def test_the_last_try_is_trained_on_also_where_nobody_solves_it() -> None:
 
 def test_further_prompts_come_once_all_hints_are_given() -> None:
     def script(spec: Any, turn: int) -> str:
-        return WIN if spec.member % 2 and (spec.hint or spec.wave) else LOSE
+        return WIN if spec.member % 2 and (share(spec) or spec.wave) else LOSE
 
     select = partial(filters.dynamic_sampling, target=3)
     _, _, player = play(Hint(), script, select=select)
-    assert [(wave.specs[0].hint, len(wave.specs)) for wave in player.waves] == [(0.0, 4), (0.25, 4), (0.0, 2)]
+    assert [(share(wave.specs[0]), len(wave.specs)) for wave in player.waves] == [
+        (0.0, 4),
+        (0.25, 4),
+        (0.0, 2),
+    ]
 
 
 @pytest.mark.parametrize(

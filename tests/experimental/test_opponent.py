@@ -17,10 +17,10 @@ from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import require_promised
 from lit_agentrl.episode import Episode, Source
-from lit_agentrl.experimental.opponent import Opponent, OpponentEngine
+from lit_agentrl.experimental.opponent import Opponent, OpponentEngine, OpponentHook
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.rollout.workers.inline import Inline
 from lit_agentrl.text.chat import ChatRenderer
@@ -33,8 +33,12 @@ from tests.rollout.test_collector import LOSE, WIN, collect
 PROMPTS = StepBatch(0, seed_P=[7, 8], task_P=[0, 0], group_P=[0, 1])
 
 
+def is_opponent(spec: EpisodeSpec) -> bool:
+    return spec.extra == OpponentHook()
+
+
 def players(structure: Refill, members: int) -> list[bool]:
-    return [spec.opponent for spec in structure.plan(PROMPTS, members)]
+    return [is_opponent(spec) for spec in structure.plan(PROMPTS, members)]
 
 
 def test_the_last_members_of_each_group_are_the_opponents() -> None:
@@ -49,7 +53,7 @@ def test_the_last_members_of_each_group_are_the_opponents() -> None:
 
 
 def test_rows_say_who_played_and_means_are_of_the_policy() -> None:
-    script = lambda spec, k: WIN if spec.opponent or (spec.group == 31 and not spec.member) else LOSE  # noqa: E731
+    script = lambda spec, k: WIN if is_opponent(spec) or (spec.group == 31 and not spec.member) else LOSE  # noqa: E731
     batch, row, waves = collect(Opponent(), script=script, members=4)
     rows = batch.trajectories
     assert rows is not None and len(waves) == 1
@@ -63,10 +67,10 @@ def test_rows_say_who_played_and_means_are_of_the_policy() -> None:
 
 
 def test_further_waves_have_opponents_too() -> None:
-    script = lambda spec, k: WIN if spec.group != 30 and spec.opponent else LOSE  # noqa: E731
+    script = lambda spec, k: WIN if spec.group != 30 and is_opponent(spec) else LOSE  # noqa: E731
     select = partial(filters.dynamic_sampling, target=3)
     batch, _, waves = collect(Opponent(), select, script)
-    assert len(waves) == 2 and all(s.opponent == (s.member == 1) for wave in waves for s in wave.specs)
+    assert len(waves) == 2 and all(is_opponent(s) == (s.member == 1) for wave in waves for s in wave.specs)
     assert batch.num_kept_groups >= 3
 
 

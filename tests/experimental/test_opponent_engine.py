@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import foretell
+from lit_agentrl.episode import OPPONENT
 from lit_agentrl.experimental.opponent import OpponentEngine
 from lit_agentrl.models.lora import LoRA, adapters_off
 from tests.conftest import tiny_network, tiny_policy
@@ -45,7 +46,7 @@ def turns(
     is_opponent: bool, *, first: int = 0, keys: int = 0, params: SamplingParams = PARAMS
 ) -> list[TurnRequest]:
     return [
-        TurnRequest(first + e, prefix, keys + e, params, is_opponent=is_opponent)
+        TurnRequest(first + e, prefix, keys + e, params, player=OPPONENT if is_opponent else "")
         for e, prefix in enumerate(PREFIXES[:4])
     ]
 
@@ -84,7 +85,7 @@ def test_a_mixture_writes_with_the_log_probs_of_the_mixture_over_several_turns()
             mixed = 0.75 * log_softmax(policy, rows[e], 6) + 0.25 * log_softmax(reference, rows[e], 6)
             right = (mixed / 0.7).log_softmax(-1)[torch.arange(6), torch.tensor(result.tokens)]
             torch.testing.assert_close(torch.tensor(result.logps), right, atol=1e-4, rtol=0)
-        more = [TurnRequest(e, [20 + e, 30], 90 + e, cooler, is_opponent=True) for e in range(4)]
+        more = [TurnRequest(e, [20 + e, 30], 90 + e, cooler, player=OPPONENT) for e in range(4)]
         for e, row in enumerate(rows):
             row += [20 + e, 30]
         found = ask(engine, more) if not turn else found

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from lit_agentrl.actions import Actions
 from lit_agentrl.batch import LEFT_OUT, StepBatch, TrajectoryBatch
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.episode import EndReason, Segment
-from lit_agentrl.experimental.two_level import TwoLevel
+from lit_agentrl.episode import PLANNER, EndReason, Segment, Turn
+from lit_agentrl.experimental.two_level import PlanHook, TwoLevel
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.hooks import Moment, write_next
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
@@ -43,7 +45,7 @@ def play(
 def test_a_plan_is_no_action_and_costs_no_turn() -> None:
     batch, row, _ = play(TwoLevel(every=2))
     episode = batch.episodes[0]
-    assert [turn.is_plan for turn in episode.turns] == [True, False, False, True, False]
+    assert [turn.player == PLANNER for turn in episode.turns] == [True, False, False, True, False]
     assert [turn.actions for turn in episode.turns] == [[], ["Up"], ["Up"], [], ["Up"]]
     assert (episode.success, episode.total_reward, episode.env_calls) == (
         True,
@@ -64,7 +66,10 @@ def test_a_plan_is_no_action_and_costs_no_turn() -> None:
     )
     assert (row["structure/plans"], row["structure/subtask_return"]) == (2.0, 6.5)
     assert row["structure/executor_invalid_share"] == 0.0
-    assert row["structure/plan_tokens"] == sum(len(t.reply_tokens) for t in episode.turns if t.is_plan) / 2
+    assert (
+        row["structure/plan_tokens"]
+        == sum(len(t.reply_tokens) for t in episode.turns if t.player == PLANNER) / 2
+    )
 
 
 def test_the_budget_is_of_replies_that_act() -> None:
@@ -77,7 +82,7 @@ def test_the_budget_is_of_replies_that_act() -> None:
     told = Evaluation("val", SamplingParams(), told=TwoLevel(every=3).evaluated)
     found = StepBatch(0, [7], [0], [0])
     told.collect(found, lambda wave, version: player(wave), 0)
-    assert found.episodes[0].turns[0].is_plan
+    assert found.episodes[0].turns[0].player == PLANNER
 
 
 def test_without_plans_it_is_independent() -> None:
@@ -143,11 +148,18 @@ def test_tokens_that_are_left_out_weigh_nothing(algo: str) -> None:
 
 
 def test_words_for_instruction_tuned_models() -> None:
-    told = Prompt("full").write_next(
-        observation="P", reward=0.0, complaint="", turns_left=1, actions_left=1, plan=True
+    hook, acted, planned = PlanHook(1), Turn("", [], []), Turn("", [], [], player=PLANNER)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"turns_left": 1, "actions_left": 1}
+    asked, after = (
+        write_next(
+            hook,
+            Moment(Prompt("full"), Actions("names", ("Up",)), "P", turns, **given),
+            reward=0.0,
+            complaint="",
+        )
+        for turns in ([planned, acted], [planned])
     )
-    assert told.endswith("this reply is no turn.")
-    assert Prompt("full").after_plan(observation="P", turns_left=1, actions_left=1) == "Now follow your plan."
+    assert asked.endswith("this reply is no turn.") and after == "Now follow your plan."
 
 
 @pytest.mark.slow

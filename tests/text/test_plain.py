@@ -54,8 +54,8 @@ def test_a_bare_prompt_is_what_the_game_shows() -> None:
     bare = Prompt("bare", show_reward=False)
     user = {"role": "user", "content": "P"}
     assert bare.write_opening(observation="P", **OPENED) == [user]
-    told = bare.write_opening(observation="P", system_text="Be kind.", lessons="go left", **OPENED)
-    assert told == [{"role": "system", "content": "Be kind.\n\nLessons of earlier episodes:\ngo left"}, user]
+    told = bare.write_opening(observation="P", system_text="Be kind.", **OPENED)
+    assert told == [{"role": "system", "content": "Be kind."}, user]
     assert bare.write_next(observation="Q", reward=1.0, complaint="", turns_left=1, actions_left=1) == "Q"
     told = Prompt("bare").write_next(
         observation="Q", reward=1, complaint="it was empty", turns_left=1, actions_left=1

@@ -60,9 +60,8 @@ class TurnRequest:
         params: sampling parameters.
         messages: the whole dialogue that the prompt shows; for engines without ``token_ids`` alone.
         tools: what the reply may call, as chat APIs take them; as before.
-        is_plan: of `two_level`, where each level may have an adapter of its own.
-        found: what the game was asked for this reply; no engine that samples reads it.
-        is_opponent: the reply is the opponent's, see `OpponentEngine`.
+        player: who writes the reply, as of `Turn.player`; for engines that hold several players.
+        note: the game's answer to `Rules.asks`; no engine that samples reads it.
     """
 
     episode: int
@@ -71,9 +70,8 @@ class TurnRequest:
     params: SamplingParams
     messages: Sequence[Message] = ()
     tools: Sequence[Mapping[str, Any]] = ()
-    is_plan: bool = False
-    found: str | None = None
-    is_opponent: bool = False
+    player: str = ""
+    note: str | None = None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
-from lit_agentrl.episode import FinishReason
+from lit_agentrl.episode import PLANNER, FinishReason
 from lit_agentrl.models.lora import LEVELS, level_in_use
 
 
@@ -67,7 +67,7 @@ class LevelEngine:
         return sum(engine.num_pending for engine in self._engines.values())
 
     def submit(self, request: TurnRequest) -> None:
-        name, told = LEVELS[request.is_plan], self._told.setdefault(request.episode, [])
+        name, told = LEVELS[request.player == PLANNER], self._told.setdefault(request.episode, [])
         told.extend(request.prefix)
         known = self._known.get((request.episode, name), 0)
         self._engines[name].submit(replace(request, prefix=told[known:]))

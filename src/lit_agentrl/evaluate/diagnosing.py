@@ -102,7 +102,7 @@ def diagnose(
         "swapped": lambda asked, turn: swapped(asked.episode, turn),
     }
     if _knows_best(run, name, [episode.instance_seed for episode in episodes]):
-        chosen["best"] = lambda asked, turn: block_of(chat, asked.found or "")
+        chosen["best"] = lambda asked, turn: block_of(chat, asked.note or "")
     found["ablation"] = {"best": None} | {
         key: _compared(before, _played_again(run, name, key, params, thought_of))
         for key, thought_of in chosen.items()

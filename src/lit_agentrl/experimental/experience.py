@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects, rank
+from lit_agentrl.episode import Message
 from lit_agentrl.experimental import lessons
 from lit_agentrl.experimental.lessons import (
     Operation,
@@ -19,12 +20,33 @@ from lit_agentrl.experimental.lessons import (
     for_summary,
     listed,
 )
+from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar, by_group
 from lit_agentrl.rollout.structures.refill import Refill
 
 _DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "merged", "dropped": "dropped"}
+
+
+@dataclass(frozen=True)
+class LessonsHook(PlayHook):
+    """Show lessons in the opening: below the name of the game, or at the end of the system message."""
+
+    lessons: str
+
+    def messages(self, written: list[Message], moment: Moment) -> list[Message]:
+        if moment.turns:
+            return written
+        first, *others = written
+        if moment.prompt.style == "compact":
+            name, _, rest = first["content"].partition("\n")
+            return [first | {"content": f"{name}\n{self.lessons}\n{rest}"}, *others]
+        text = f"Lessons of earlier episodes:\n{self.lessons}"
+        if first["role"] == "system":
+            return [first | {"content": f"{first['content']}\n\n{text}"}, *others]
+        tools = {key: first.pop(key) for key in ("tools",) if key in first}
+        return [{"role": "system", "content": text, **tools}, first, *others]
 
 
 class _Interview:
@@ -94,7 +116,11 @@ class Experience(Refill):
         return self.evaluated(super().plan(prompts, members))
 
     def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
-        return [replace(spec, lessons=listed(self._items)) for spec in specs]
+        return (
+            [replace(spec, extra=LessonsHook(listed(self._items))) for spec in specs]
+            if self._items
+            else specs
+        )
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         groups, interview = by_group(so_far.sampled), _Interview(so_far)

@@ -2,19 +2,81 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 
+from lit_agentrl.actions import Format
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.envs.base import Task
-from lit_agentrl.episode import Episode
+from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Episode, Message, Source
+from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
+from lit_agentrl.rollout.worlds.seats import Look
+
+_INTRO = "This is the beginning of a solution, which you can refer to:"
+
+
+def solution(env: World, observation: str, *, horizon: int) -> str | None:
+    """The best play of the state that an environment is in, as JSON; None where the game knows none."""
+    actions = env.optimal_actions(horizon=horizon)
+    return None if not actions else json.dumps([str(action) for action in actions])
+
+
+def beginning(found: str, share: float, *, kind: Format) -> str:
+    """The first ``share`` of a solution: of its actions, or of the characters of a text; at least one of them.
+
+    ``round(share n)`` of ``n``, as the released code of GHPO (arXiv 2507.10628) cuts its solutions.
+
+    Args:
+        found: what `solution` gave.
+        share: in (0, 1].
+        kind: of the game's actions.
+
+    >>> beginning('["Up", "Left", "Down", "Down"]', 0.5, kind="names")
+    'Up || Left'
+    >>> beginning('["forty-two"]', 0.25, kind="text")
+    'fo'
+    """
+    actions: list[str] = json.loads(found)
+    if kind == "text":
+        text = "\n".join(actions)
+        return text[: max(1, round(share * len(text)))]
+    shown = actions[: max(1, round(share * len(actions)))]
+    return (" || " if kind == "names" else "\n").join(shown)
+
+
+@dataclass(frozen=True)
+class HintHook(PlayHook):
+    """Show the first ``share`` of a solution at the end of the opening."""
+
+    share: float
+
+    no_answer: ClassVar[str] = "the game knows no solution of this instance to hint at"
+
+    def mark_episode(self, episode: Episode) -> None:
+        episode.source, episode.hint = Source.HINT, self.share
+
+    def ask_game(self, task: Task) -> Look:
+        return partial(solution, horizon=task.action_budget)
+
+    def messages(self, written: list[Message], moment: Moment) -> list[Message]:
+        if moment.turns or moment.answer is None:
+            return written
+        hint = beginning(moment.answer, self.share, kind=moment.actions.format)
+        intro = "go " if moment.prompt.style == "compact" else f"{_INTRO}\n"
+        *before, last = written
+        return [*before, last | {"content": f"{last['content']}\n{intro}{hint}"}]
 
 
 class Hint(Refill):
@@ -66,7 +128,7 @@ class Hint(Refill):
         return [
             EpisodeSpec(
                 e.iteration, e.group, e.member + so_far.members, e.task, e.instance_seed, so_far.waves,
-                hint=self._shares[e.member // so_far.members],
+                extra=HintHook(self._shares[e.member // so_far.members]),
             )
             for tried in unsolved
             for e in tried

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,26 @@ from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.support import why_not
-from lit_agentrl.episode import Episode, Source
+from lit_agentrl.episode import OPPONENT, Episode, Source, Turn
 from lit_agentrl.models.lora import adapter_layers, adapters_off
 from lit_agentrl.rollout.branching import Branching
+from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar, by_group
 from lit_agentrl.rollout.structures.refill import Refill
 
 Around = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class OpponentHook(PlayHook):
+    """Let the opponent write all replies of an episode."""
+
+    def mark_episode(self, episode: Episode) -> None:
+        episode.source = Source.OPPONENT
+
+    def before_turn(self, turn: Turn, number: int) -> None:
+        turn.player = OPPONENT
 
 
 class Opponent(Refill):
@@ -75,7 +87,10 @@ class Opponent(Refill):
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         first = members - self._number(members)
-        return [replace(spec, opponent=spec.member >= first) for spec in super().plan(prompts, members)]
+        return [
+            replace(spec, extra=OpponentHook()) if spec.member >= first else spec
+            for spec in super().plan(prompts, members)
+        ]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         """Points and success of opponents, and how often the policy earns more than an opponent of its group."""
@@ -224,9 +239,10 @@ class OpponentEngine:
         Raises:
             ValueError: the reply is to be an opponent's, and there is none.
         """
-        if request.is_opponent and len(self._engines) == 1:
+        is_opponent = request.player == OPPONENT
+        if is_opponent and len(self._engines) == 1:
             raise ValueError("an opponent plays with the reference, and this run has none")
-        self._engines[request.is_opponent].submit(request)
+        self._engines[is_opponent].submit(request)
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See :class:`Engine`; the policy's first."""

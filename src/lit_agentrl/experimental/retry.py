@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Turn
+from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import WHOLE_CONTEXT, SoFar
 from lit_agentrl.rollout.structures.refill import Refill
+
+
+@dataclass(frozen=True)
+class RetryHook(PlayHook):
+    """Begin the same task again after each reply that does not solve it.
+
+    Attributes:
+        tries: replies of an episode at most.
+        feedback: the whole message before each further try.
+    """
+
+    tries: int
+    feedback: str
+
+    def count_tries(self) -> int:
+        return self.tries
+
+    def after_turn(self, turn: Turn, *, is_solved: bool) -> str | None:
+        return None if is_solved else self.feedback
 
 
 class Retry(Refill):
@@ -45,7 +66,7 @@ class Retry(Refill):
             repr(feedback),
             "a text that is not blank",
         )
-        self._tries, self._feedback = tries, feedback
+        self._hook = RetryHook(tries, feedback)
         super().__init__(max_waves)
 
     def check_game(self, task: Task) -> None:
@@ -57,7 +78,7 @@ class Retry(Refill):
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         specs = super().plan(prompts, members)
-        return [replace(spec, tries=self._tries, feedback=self._feedback) for spec in specs]
+        return [replace(spec, extra=self._hook) for spec in specs]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         played = [episode for episode in so_far.sampled if not episode.failed]

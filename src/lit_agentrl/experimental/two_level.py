@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.checks import require_one_of, require_whole
-from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.episode import PLANNER, Episode, Message, Turn
+from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import PLANS, WHOLE_CONTEXT, SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 _ONCE = 1_000_000  # more replies than any episode has
+_ASK = "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
+
+
+@dataclass(frozen=True)
+class PlanHook(PlayHook):
+    """Ask for a plan before each ``every`` replies that act; the game plays nothing of it."""
+
+    every: int
+
+    def is_plan(self, number: int) -> bool:
+        """Return whether the reply of this number is a plan."""
+        return number % (self.every + 1) == 0
+
+    def before_turn(self, turn: Turn, number: int) -> None:
+        turn.player = PLANNER if self.is_plan(number) else ""
+
+    def is_action(self, turn: Turn) -> bool:
+        return turn.player != PLANNER
+
+    def messages(self, written: list[Message], moment: Moment) -> list[Message]:
+        *before, last = written
+        is_compact, text = moment.prompt.style == "compact", last["content"]
+        if moment.turns and moment.turns[-1].player == PLANNER:
+            # the embedded policy acts on the last text that it reads
+            budget = f"turns {moment.turns_left} actions {moment.actions_left}"
+            text = f"act\n{budget}\n{moment.observation}" if is_compact else "Now follow your plan."
+        elif self.is_plan(len(moment.turns)):
+            text = f"{text}\n{'plan' if is_compact else _ASK}"
+        return [*before, last | {"content": text}]
 
 
 class TwoLevel(Refill):
@@ -61,6 +91,7 @@ class TwoLevel(Refill):
             if trains != "alternate":
                 raise ValueError(f"period={period} has no effect with trains={trains}; set trains=alternate")
         self._every = _ONCE if every is None else every
+        self._hook = PlanHook(self._every) if self._every else NO_HOOK
         self._trains, self._period = trains, period or 1
         self.gives = Refill.gives | ({PLANS} if self._every else frozenset())
         super().__init__(max_waves)
@@ -69,7 +100,7 @@ class TwoLevel(Refill):
         return self.evaluated(super().plan(prompts, members))
 
     def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
-        return [replace(spec, plan_every=self._every) for spec in specs]
+        return [replace(spec, extra=self._hook) for spec in specs]
 
     def left_out(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
         trained = self._trained(iteration)
@@ -80,8 +111,8 @@ class TwoLevel(Refill):
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         played = [episode for episode in so_far.sampled if not episode.failed]
         taken = [turn for episode in played for turn in episode.turns if len(turn.reply_tokens)]
-        plans = [turn for turn in taken if turn.is_plan]
-        acts = [turn for turn in taken if not turn.is_plan]
+        plans = [turn for turn in taken if turn.player == PLANNER]
+        acts = [turn for turn in taken if turn.player != PLANNER]
         trained = self._trained(so_far.iteration)
         subtasks = [points for episode in played for points in subtask_returns(episode)]
         return {
@@ -106,7 +137,7 @@ def subtask_returns(episode: Episode) -> list[float]:
     """Points as training sees them, from each plan to the next one or the end."""
     found: list[float] = []
     for turn in episode.turns:
-        if turn.is_plan or not found:
+        if turn.player == PLANNER or not found:
             found.append(0.0)
         found[-1] += turn.training_reward
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from lit_agentrl.engines.base import TurnResult
-from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Turn
-from lit_agentrl.rollout.hints import beginning, solution
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
+from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook, write_next, write_opening
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.past import PLAIN, Before, Manner, Node, before, reopened, taken_over
+from lit_agentrl.rollout.worlds.past import Before, Node, before, reopened, taken_over
 from lit_agentrl.rollout.worlds.seats import Answer, Look
-from lit_agentrl.rollout.written import encode, read
-from lit_agentrl.text.chat import Prefix
+from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
-from lit_agentrl.text.dialects.base import may_hold_several_calls
+from lit_agentrl.text.dialects.base import Reply, may_hold_several_calls
+from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.prompts import add_shots
 
 
@@ -36,17 +37,17 @@ class EpisodeInPlay:
     Args:
         episode: who it is.
         rules: how it is played.
-        manner: what is its own.
+        hook: how it is played otherwise than by the rules of all.
     """
 
-    def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, manner: Manner = PLAIN) -> None:
+    def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK) -> None:
         self.episode = episode
         self.is_over = False
         self.asks: Look | None = None
         self.found: str | None = None
-        self._after_reset: Answer | None = None  # kept while the game is asked for its solution
+        self._after_reset: Answer | None = None  # kept while the game is asked what the hook wants to know
         self.tries_again = False
-        self._tries, self._manner = manner.tries, manner
+        self._hook, self._tries, self._feedback = hook, hook.count_tries(), ""
         self.rules = rules
         self._noise = [(0, noise_seed)]  # of the game, from which turn on
         self._nodes: list[Node] = []  # where each turn opened
@@ -99,26 +100,26 @@ class EpisodeInPlay:
     def begin(self, answer: Answer) -> None:
         """Write the opening prompt from what the game said to its reset; a game that failed ends the episode.
 
-        An episode with a hint is given two answers: that to the reset, and the solution, for which it asks.
+        An episode whose hook asks the game takes two answers: that to the reset, and that to the question.
         """
         task, episode = self._task, self.episode
         if not self._heard(answer):
             return
-        told = ""
-        if episode.hint and self._after_reset is None:
-            self._after_reset, self.asks = answer, partial(solution, horizon=task.action_budget)
+        asked: str | None = None
+        if self._after_reset is None and (look := self._hook.ask_game(task)) is not None:
+            self._after_reset, self.asks = answer, look
             return
         if self._after_reset is not None:
-            found, answer, self.asks = answer.found, self._after_reset, None
-            if found is None:
-                self._end(EndReason.ERROR, error="the game knows no solution of this instance to hint at")
+            asked, answer, self.asks = answer.found, self._after_reset, None
+            if asked is None:
+                self._end(EndReason.ERROR, error=self._hook.no_answer)
                 return
-            told = beginning(found, episode.hint, kind=self._actions.format)
         episode.instance_id = answer.instance_id
+        moment = Moment(self._prompt, self._actions, self._observation, answer=asked)
         opening = partial(
             add_shots,
             self.rules.shots.get(task.name, ()),
-            self._prompt.write_opening,
+            partial(write_opening, self._hook, moment),
             name=task.name,
             rules=answer.rules,
             actions=self._actions,
@@ -128,9 +129,6 @@ class EpisodeInPlay:
             max_turns=task.max_turns * self._tries,
             max_actions=task.max_actions * self._tries,
             max_actions_per_turn=self._allowed,
-            hint=told,
-            lessons=self._manner.lessons,
-            plan=self._manner.is_plan(0),
         )
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
@@ -160,7 +158,7 @@ class EpisodeInPlay:
         turn.policy_version, turn.finish = result.policy_version, result.finish
         turn.reply_text = self._chat.decode(result.tokens)
         try:
-            reply = read(turn, self.rules, self._actions)
+            reply = self._read(turn)
         except ValueError as error:
             self._end(EndReason.ERROR, error=str(error))
             return []
@@ -169,6 +167,31 @@ class EpisodeInPlay:
         allowed = min(self._allowed, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         return list(reply.actions[:allowed])
+
+    def _read(self, turn: Turn) -> Reply:
+        """Return what a reply means, and give its tokens their roles; one that the game does not play has no actions.
+
+        Raises:
+            ValueError: the dialect fails, be it of a user, or at names of the game's that it cannot tell apart.
+        """
+        chat, dialect = self._chat, self._chat.dialect
+        text = (dialect.think_start if chat.forced_think else "") + turn.reply_text
+        turn.reply_segments = np.full(len(turn.reply_tokens), Segment.OTHER, np.int8)
+        try:
+            segments = reply_segments(
+                chat.tokenizer, turn.reply_tokens.tolist(), forced_think=chat.forced_think, dialect=dialect
+            )
+            turn.reply_segments = np.array(segments, np.int8)
+            if not self._hook.is_action(turn):
+                has_think = bool((turn.reply_segments == Segment.THINK).any())
+                return Reply(True, (), "", "", has_think)
+            reply = dialect.parse(text, self._actions, think=self._prompt.think)
+        except (Exception, SystemExit) as error:
+            kind = type(dialect).__name__
+            raise ValueError(f"dialect {kind} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(reply, Reply):
+            raise ValueError(f"dialect: parse must return a Reply, and returned {type(reply).__name__}")
+        return reply
 
     def messages(self) -> list[Message]:
         """The dialogue that the prompt of the present turn shows.
@@ -233,9 +256,11 @@ class EpisodeInPlay:
 
     def _continue_or_end(self, turn: Turn, answer: Answer) -> None:
         turns = self.episode.turns
-        turns_left = self._task.max_turns * self._tries - sum(not each.is_plan for each in turns)
-        if self._tries > 1 and turns_left and not answer.success and turn.finish is not FinishReason.CONTEXT:
-            self.tries_again = True
+        turns_left = self._task.max_turns * self._tries - sum(map(self._hook.is_action, turns))
+        is_open = turns_left and turn.finish is not FinishReason.CONTEXT
+        feedback = self._hook.after_turn(turn, is_solved=answer.success) if is_open else None
+        if feedback is not None:
+            self._feedback, self.tries_again = feedback, True
         elif answer.ended:
             end = EndReason.SUCCESS if answer.success else EndReason.FAILURE
             self._end(end, success=answer.success)
@@ -245,22 +270,11 @@ class EpisodeInPlay:
             self._end(EndReason.ACTION_LIMIT)
         elif not turns_left:
             self._end(EndReason.TURN_LIMIT)
-        elif turn.is_plan:
-            message = self._prompt.after_plan(
-                observation=self._observation, turns_left=turns_left, actions_left=self._actions_left
-            )
-            self._open_turn(
-                message, self._chat.render_next(message, last_reply=turn.reply_tokens.tolist()), answer
-            )
         else:
-            message = self._prompt.write_next(
-                observation=self._observation,
-                reward=turn.reward,
-                complaint=self._complaint,
-                turns_left=turns_left,
-                actions_left=self._actions_left,
-                plan=self._manner.is_plan(len(turns)),
+            moment = Moment(
+                self._prompt, self._actions, self._observation, turns, turns_left, self._actions_left
             )
+            message = write_next(self._hook, moment, reward=turn.reward, complaint=self._complaint)
             piece = self._chat.render_next(message, last_reply=turn.reply_tokens.tolist())
             self._open_turn(message, piece, answer)
 
@@ -270,8 +284,8 @@ class EpisodeInPlay:
         if self._heard(answer):
             self._actions_left = self._task.max_actions
             last = self.episode.turns[-1].reply_tokens.tolist()
-            told = self._manner.feedback
-            self._open_turn(told, self._chat.render_next(told, last_reply=last), answer)
+            message = self._feedback
+            self._open_turn(message, self._chat.render_next(message, last_reply=last), answer)
 
     def _open_turn(self, message: str, piece: Prefix, answer: Answer) -> None:
         past, is_first = self._past, not self.episode.turns
@@ -281,19 +295,32 @@ class EpisodeInPlay:
         prefix = self._context.prompt(past, self._chat)
         self.episode.num_broken += prefix.broken
         self.asks = self.rules.asks
-        self.episode.turns.append(
-            Turn(
-                observation=self._observation,
-                prefix_tokens=np.array(prefix.tokens),
-                prefix_segments=np.array(prefix.segments, np.int8),
-                message=message,
-                starts_row=is_first or not self._context.is_append_only,
-                state_key=answer.state_key,
-                probes=answer.probes,
-                is_plan=self._manner.is_plan(len(self.episode.turns)),
-            )
+        turn = Turn(
+            observation=self._observation,
+            prefix_tokens=np.array(prefix.tokens),
+            prefix_segments=np.array(prefix.segments, np.int8),
+            message=message,
+            starts_row=is_first or not self._context.is_append_only,
+            state_key=answer.state_key,
+            probes=answer.probes,
         )
+        self._hook.before_turn(turn, len(self.episode.turns))
+        self.episode.turns.append(turn)
 
     def _end(self, reason: EndReason, *, success: bool = False, error: str = "") -> None:
         self.is_over = True
         self.episode.end, self.episode.success, self.episode.error = reason, success, error
+
+
+def encode(result: TurnResult, chat: ChatRenderer) -> None:
+    """The tokens that a text stands for here: up to where a reply is complete, an empty one as a space."""
+    dialect = chat.dialect
+    text = (result.text or "") + (dialect.write(result.calls, thought=None) if result.calls else "")
+    rule, state = dialect.stop(chat.tokenizer), ""
+    for token in chat.encode(text or " "):
+        result.tokens.append(token)
+        state, is_complete = rule.update(state, token)
+        if is_complete:
+            break
+    result.logps = result.entropies = [math.nan] * len(result.tokens)
+    result.policy_version = -1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch, columns
 from lit_agentrl.distributed import rank
-from lit_agentrl.episode import Episode, Source, Turn
+from lit_agentrl.episode import PLANNER, Episode, Source, Turn
 
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
 _RANK_BITS = 40  # of a node's number, above those of the tokens of one rank
@@ -108,7 +108,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
         "is_action_BT": np.arange(given + sampled) >= given,
         "turn_BT": np.full(given + sampled, number),
         "is_turn_end_BT": is_end,
-        "is_plan_BT": (np.arange(given + sampled) >= given) & turn.is_plan,
+        "is_plan_BT": (np.arange(given + sampled) >= given) & (turn.player == PLANNER),
         "segment_BT": np.concatenate([turn.prefix_segments, turn.reply_segments]),
         "sampler_logp_BT": np.concatenate([np.zeros(given), turn.reply_logps]),
         "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),

@@ -38,7 +38,7 @@ class Rules:
         probes: measured before every turn of training episodes, into ``Turn.probes``.
         worlds: when the answers of games are awaited.
         shots: solved episodes that stand before the own message of an opening, by the name of the game.
-        asks: what a game is asked before each reply, into ``TurnRequest.found``; None: nothing.
+        asks: what a game is asked before each reply, into ``TurnRequest.note``; None: nothing.
     """
 
     tasks: Sequence[Task]

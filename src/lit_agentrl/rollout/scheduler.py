@@ -8,11 +8,12 @@ from functools import partial
 
 from lit_agentrl import seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
-from lit_agentrl.episode import Episode, Source
+from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Admission, Branch, Branching
 from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.past import Before, Manner, row_of
+from lit_agentrl.rollout.worlds.past import Before, row_of
 from lit_agentrl.rollout.worlds.pool import Desk
 
 
@@ -20,11 +21,8 @@ from lit_agentrl.rollout.worlds.pool import Desk
 class EpisodeSpec:
     """The address of one episode: everything random in it is keyed by these numbers and the run seed.
 
-    A ``greedy`` episode takes the most likely token everywhere.  ``hint`` is the share of the game's solution that its
-    opening tells.  Of a game of one turn an episode may hold several ``tries``: after each that does not solve it the
-    same instance begins anew, and ``feedback`` is all that the policy is told.  ``lessons`` stand in the opening.  A
-    reply that is a plan stands before each ``plan_every`` that act; 0: none.  Who plays may be
-    the structure's ``opponent``.
+    A ``greedy`` episode takes the most likely token everywhere.  ``extra`` is what an experimental structure changes in
+    how it is played.
     """
 
     iteration: int
@@ -34,12 +32,7 @@ class EpisodeSpec:
     instance_seed: int  # shared by the members of a group
     wave: int = 0
     greedy: bool = False
-    hint: float = 0.0
-    tries: int = 1
-    feedback: str = ""
-    lessons: str = ""
-    plan_every: int = 0
-    opponent: bool = False
+    extra: PlayHook = NO_HOOK
 
 
 @dataclass(frozen=True)
@@ -146,14 +139,12 @@ class Scheduler:
             task=spec.task,
             task_name=self._rules.tasks[spec.task].name,
             instance_seed=spec.instance_seed,
-            source=Source.OPPONENT if spec.opponent else Source.HINT if spec.hint else Source.ROLLOUT,
-            hint=spec.hint,
             tree=branch.tree if parent is None else self._plays[parent].episode.tree_member,
         )
+        spec.extra.mark_episode(episode)
         noise_seed, before = self._key(f"{wave.split}/noise", episode), None
         if parent is None:
-            manner = Manner(spec.tries, spec.feedback, spec.lessons, spec.plan_every)
-            play = EpisodeInPlay(episode, self._rules, noise_seed, manner)
+            play = EpisodeInPlay(episode, self._rules, noise_seed, spec.extra)
         else:
             play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
             self._fork(parent, index, play)
@@ -229,10 +220,7 @@ class Scheduler:
             self._engine.close(index)  # what it holds of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
         unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
-        request = TurnRequest(
-            index, unread, key, wave.params, is_plan=turn.is_plan, found=play.found,
-            is_opponent=episode.source is Source.OPPONENT,
-        )  # fmt: skip
+        request = TurnRequest(index, unread, key, wave.params, player=turn.player, note=play.found)
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)

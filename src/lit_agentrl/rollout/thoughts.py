@@ -9,7 +9,7 @@ import numpy as np
 
 from lit_agentrl import seeds
 from lit_agentrl.envs.world import World
-from lit_agentrl.episode import Episode, Segment
+from lit_agentrl.episode import PLANNER, Episode, Segment
 from lit_agentrl.rollout.worlds.past import row_of
 from lit_agentrl.text.chat import ChatRenderer
 
@@ -57,7 +57,7 @@ def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
             found.append(
                 Thought(
                     index, episode.group, number, (*before, *reply[:first]), tuple(reply[first:end]),
-                    tuple(reply[:first]), turn.is_plan,
+                    tuple(reply[:first]), turn.player == PLANNER,
                 )
             )  # fmt: skip
     return found

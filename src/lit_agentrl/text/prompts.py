@@ -57,9 +57,6 @@ class Prompt:
         dialect: Dialect = ANSWER,
         system_text: str | None = None,
         message: str | None = None,
-        hint: str = "",
-        lessons: str = "",
-        plan: bool = False,
     ) -> list[dict[str, str]]:
         """Return the chat messages before the first reply.
 
@@ -74,9 +71,6 @@ class Prompt:
             dialect: The reply grammar (style ``full`` only).
             system_text: The game's own start of the system message, in place of name and rules.
             message: The message of a later turn, to begin the dialogue in place of the first observation.
-            hint: The beginning of a solution, shown at the end; empty for none.
-            lessons: Lessons of earlier episodes, one per line; empty for none.
-            plan: Whether to ask for a plan as the first reply.
 
         Raises:
             ValueError: If a budget is below 1, or the name is not one line.
@@ -84,13 +78,8 @@ class Prompt:
         _check(name, max_turns=max_turns, max_actions=max_actions, max_actions_per_turn=max_actions_per_turn)
         if self.style == "compact":
             first = f"turns {max_turns} actions {max_actions}\n{observation}" if message is None else message
-            lines = [name, *([lessons] if lessons else []), first, *([f"go {hint}"] if hint else [])]
-            return [_make_user_message("\n".join([*lines, *self._ask_for_plan(plan)]))]
-        first = observation if message is None else message
-        if hint:
-            first += f"\nThis is the beginning of a solution, which you can refer to:\n{hint}"
-        user = _make_user_message("\n".join([first, *self._ask_for_plan(plan)]))
-        lessons = f"Lessons of earlier episodes:\n{lessons}" if lessons else ""
+            return [_make_user_message(f"{name}\n{first}")]
+        user = _make_user_message(observation if message is None else message)
         parts = [system_text or ""]
         if self.style == "full":
             parts = [
@@ -101,7 +90,7 @@ class Prompt:
                     actions, max_actions=min(max_actions_per_turn, max_actions), think=self.think
                 ),
             ]
-        system = "\n\n".join(filter(None, [*parts, lessons]))
+        system = "\n\n".join(filter(None, parts))
         before = [{"role": "system", "content": system}] if system else []
         return self._add_tools([*before, user], actions, dialect)
 
@@ -122,7 +111,6 @@ class Prompt:
         complaint: str,
         turns_left: int,
         actions_left: int,
-        plan: bool = False,
     ) -> str:
         """Return the user message after a turn.
 
@@ -132,7 +120,6 @@ class Prompt:
             complaint: The dialect's description of the error in the last reply; empty if it was valid.
             turns_left: Replies left in the episode.
             actions_left: Actions left in the episode.
-            plan: Whether to ask for a plan as the next reply.
 
         Raises:
             ValueError: For a reward that is not finite, or a negative budget.
@@ -145,32 +132,14 @@ class Prompt:
         if self.style == "compact":
             lines = ["invalid"] * bool(complaint) + [f"reward {reward_text}"] * self.show_reward
             lines += [f"turns {turns_left} actions {actions_left}", observation]
-            return "\n".join([*lines, *self._ask_for_plan(plan)])
+            return "\n".join(lines)
         lines = [f"Your last reply was invalid: {complaint}."] if complaint else []
         if self.show_reward:
             lines.append(f"Your last turn earned {reward_text} points.")
         if self.style == "full":
             lines.append(f"You have {_count(turns_left, 'turn')} and {_count(actions_left, 'action')} left.")
             lines.append("The game now shows:")
-        return "\n".join([*lines, observation, *self._ask_for_plan(plan)])
-
-    def after_plan(self, *, observation: str, turns_left: int, actions_left: int) -> str:
-        """Return the user message after a plan; arguments as in `write_next`.
-
-        Style ``compact`` repeats the observation, since the embedded policy acts on the last text it reads.
-        """
-        if self.style == "compact":
-            return f"act\nturns {turns_left} actions {actions_left}\n{observation}"
-        return "Now follow your plan."
-
-    def _ask_for_plan(self, is_asked: bool) -> list[str]:
-        if not is_asked:
-            return []
-        if self.style == "compact":
-            return ["plan"]
-        return [
-            "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
-        ]
+        return "\n".join([*lines, observation])
 
 
 def add_shots(

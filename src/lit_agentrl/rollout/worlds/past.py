@@ -14,23 +14,6 @@ from lit_agentrl.rollout.worlds.returned import OF_STEP, readable, returned
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How an episode is played, beside the rules of all; see `scheduler.EpisodeSpec`."""
-
-    tries: int = 1
-    feedback: str = ""
-    lessons: str = ""
-    plan_every: int = 0
-
-    def is_plan(self, number: int) -> bool:
-        """Whether the reply of this number is a plan."""
-        return self.plan_every > 0 and number % (self.plan_every + 1) == 0
-
-
-PLAIN = Manner()
-
-
-@dataclass(frozen=True)
 class Before:
     """Where an episode goes on from turns of another.
 
@@ -118,7 +101,7 @@ def reopened(turn: Turn) -> Turn:
         prefix_segments=turn.prefix_segments,
         message=turn.message,
         state_key=turn.state_key,
-        is_plan=turn.is_plan,
+        player=turn.player,
         starts_row=turn.starts_row,
         probes=dict(turn.probes),
     )
