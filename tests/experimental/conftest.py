@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.callbacks.conftest import toy_module
 from tests.entry.conftest import finished_run, in_empty_folder, refused, run_copy
 from tests.rl.conftest import batch
 
-__all__ = ["batch", "finished_run", "in_empty_folder", "refused", "run_copy"]
+__all__ = ["batch", "finished_run", "in_empty_folder", "refused", "run_copy", "toy_module"]
 
 
 @pytest.fixture
