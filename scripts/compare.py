@@ -46,7 +46,7 @@ def instances_of(env: str | None, count: int) -> list[int]:
         return list(range(count))
     task: Task = instantiate(OmegaConf.load(CONF / f"{env}.yaml"))
     with closing(task.make("test")) as game:  # as `data.prompts` draws them
-        resets = (game.reset(seed=seeds.key(0, "test-instance", 0, p))[1] for p in range(count))
+        resets = (game.reset(seed=seeds.make_key(0, "test-instance", 0, p))[1] for p in range(count))
         ids = [info["instance_id"] for info in resets]
     return [sorted(set(ids)).index(each) for each in ids]
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import lit_agentrl
-from lit_agentrl.api import Job, Result, RunError, UserError, _own_errors, compose, train
+from lit_agentrl.api import Job, Result, RunError, UserError, _convert_errors, compose, train
 from lit_agentrl.cli.play import main as main_play
 from lit_agentrl.config.overrides import parse, written
 from lit_agentrl.models.policy import load_nano
@@ -125,7 +125,7 @@ def test_what_is_asked_of_a_run_is_checked(result: Result, tmp_path: Path) -> No
         (lambda: result.evaluate(split="dev"), "split=dev must be one of train, val, test"),
         (lambda: result.play(instance=-1), "instance=-1 must be a whole number >= 0"),
         (lambda: result.play(env=["bandit", "sokoban"]), "must be the name of one game"),
-        (lambda: result.play(episodes=3), "call play for each instance"),
+        (lambda: result.play(episodes=3), "call it once per instance"),
         (lambda: result.policy("newest"), "checkpoint=newest is unknown; valid: last, best, start"),
         (lambda: result.resume(seed=3), "seed=3 cannot be given with resume="),
     ]:
@@ -138,7 +138,7 @@ def test_what_is_asked_of_a_run_is_checked(result: Result, tmp_path: Path) -> No
     [(RuntimeError("boom\nmore"), RunError), (ValueError("boom"), UserError), (SystemExit("boom"), RunError)],
 )
 def test_every_error_is_ours(error: BaseException, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="boom") as raised, _own_errors():
+    with pytest.raises(kind, match="boom") as raised, _convert_errors():
         raise error
     assert raised.value.__cause__ is error
     assert "traceback=true" not in str(raised.value) and "\n" not in str(raised.value)

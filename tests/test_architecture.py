@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
 BASE = {
     "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks", "renamed",
-    "screen", "paths",
+    "screen", "paths", "requirements", "facts",
 }  # fmt: skip
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
@@ -38,8 +38,14 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["__main__"], 15),
     **dict.fromkeys(["experimental"], 16),  # imports any room, and none imports it
 }
+PURE = {"checks", "requirements", "facts"}  # that know no tensor and no run
 FORBIDDEN = {
-    "rl": {"numpy", "lightning", "transformers", *(f"lit_agentrl.{name}" for name in BASE - {"checks"})},
+    "rl": {
+        "numpy",
+        "lightning",
+        "transformers",
+        *(f"lit_agentrl.{name}" for name in BASE - PURE),
+    },
     "envs": {"torch", "lightning", "transformers", "lit_agentrl.batch", "lit_agentrl.rl"},  # batch: torch
     "episode": {"torch", "lightning", "transformers", "lit_agentrl.batch"},
     "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl import batch
-from lit_agentrl.batch import Column, TrajectoryBatch, columns
+from lit_agentrl.batch import Column, TrajectoryBatch, list_columns
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rollout import pack
@@ -28,14 +28,14 @@ def lines(declared: dict[str, Column]) -> list[str]:
 
 def test_the_docs_hold_every_column():
     page = (ROOT / "docs" / "formats.md").read_text()
-    assert [line for line in lines(columns()) if line not in page] == []
+    assert [line for line in lines(list_columns()) if line not in page] == []
 
 
 @dataclass(frozen=True)
 class Wider(TrajectoryBatch):
     """One line more."""
 
-    surprise_BT: Tensor = batch.column(torch.float32, fill=-1, filler=-2, toy=[0, 1, 1], says="nats")
+    surprise_BT: Tensor = batch.declare_column(torch.float32, fill=-1, filler=-2, toy=[0, 1, 1], says="nats")
 
 
 @pytest.fixture
@@ -46,15 +46,15 @@ def wider(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("wider")
 def test_a_further_column_is_one_line_and_what_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = Wider.empty().surprise_BT
+    empty = Wider.make_empty().surprise_BT
     assert (empty.shape, empty.dtype) == ((0, 0), torch.float32)
-    assert "| `surprise_BT` | float32 | -1 | nats |" in lines(columns())
+    assert "| `surprise_BT` | float32 | -1 | nats |" in lines(list_columns())
 
     def surprised(*, surprise_BT: Tensor) -> Tensor:
         assert surprise_BT.tolist() == [[0, 1, 1]] * 4
         return surprise_BT
 
-    try_out("algo.ratio", surprised, Tensor, Wider.toy().tensors())
+    try_out("algo.ratio", surprised, Tensor, Wider.make_toy().to_dict())
 
     episodes = [
         Episode(0, 0, member, 0, "count", 1, end=EndReason.TURN_LIMIT, turns=[
@@ -73,10 +73,10 @@ def test_a_further_column_is_one_line_and_what_fills_it(monkeypatch: pytest.Monk
     packed = pack.pack(episodes)
     assert isinstance(packed, Wider)
     assert packed.surprise_BT.tolist() == [[0, 1, 2, 3], [0, 1, -1, -1]]
-    assert packed.select(torch.tensor([1])).trimmed().surprise_BT.tolist() == [[0, 1]]
+    assert packed.select(torch.tensor([1])).trim().surprise_BT.tolist() == [[0, 1]]
 
-    narrow = packed.select(torch.tensor([1])).trimmed().tensors()
-    assert batch.padded(narrow, {"surprise_BT": 3})["surprise_BT"].tolist() == [[0, 1, -1]]
+    narrow = packed.select(torch.tensor([1])).trim().to_dict()
+    assert batch.pad_columns(narrow, {"surprise_BT": 3})["surprise_BT"].tolist() == [[0, 1, -1]]
     rows, part_B = with_fillers(narrow, torch.tensor([1]), 2)
     assert rows["surprise_BT"].tolist() == [[0, 1], [-2, -2]] and part_B.tolist() == [1, 0]
     assert rows["turn_BT"].tolist() == [[0, 0], [-1, -1]] and rows["is_real_BT"].all()

@@ -181,7 +181,7 @@ def make_axis(cfg: DictConfig, axis: str) -> None:
         assert part is None or callable(part) or isinstance(part, NLL | Ranking)
     elif part is not None:
         results = {"advantage": Advantage, "clip": Clipped, "aggregate": Weights}
-        try_out(f"algo.{axis}", part, results.get(axis, Tensor), TrajectoryBatch.toy().tensors())
+        try_out(f"algo.{axis}", part, results.get(axis, Tensor), TrajectoryBatch.make_toy().to_dict())
 
 
 def make_callbacks(cfg: DictConfig) -> None:
@@ -246,7 +246,7 @@ def make_reference(cfg: DictConfig) -> None:
 
 
 def make_filter(cfg: DictConfig) -> None:
-    try_out("filter", instantiate(cfg.filter), Selection, TrajectoryBatch.toy().tensors())
+    try_out("filter", instantiate(cfg.filter), Selection, TrajectoryBatch.make_toy().to_dict())
 
 
 def make_update(cfg: DictConfig) -> None:

@@ -17,9 +17,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from safetensors import safe_open
 
-from lit_agentrl.__main__ import subcommands
+from lit_agentrl.__main__ import find_subcommands
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.build.prompts import check_prompts
+from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
 from lit_agentrl.config.overrides import FLAGS
@@ -128,7 +128,7 @@ def test_mix_of_the_page(composed: dict[str, DictConfig]) -> None:
 
 def test_filter_of_the_page(composed: dict[str, DictConfig]) -> None:
     rule = instantiate(composed["filter"].filter)
-    try_out("filter", rule, Selection, TrajectoryBatch.toy().tensors())
+    try_out("filter", rule, Selection, TrajectoryBatch.make_toy().to_dict())
     tensors = {"success_B": torch.tensor([True, True, True, False]), "group_B": torch.tensor([7, 7, 9, 9])}
     assert bind(rule, tensors).keep_groups.tolist() == [9]
     tensors["success_B"][3] = True
@@ -284,7 +284,7 @@ def test_the_pages_show_many_commands() -> None:
 
 def test_every_command_and_flag_is_on_its_page() -> None:
     page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
-    words = [*subcommands(), *(flag for flag in FLAGS if flag.startswith("--"))]
+    words = [*find_subcommands(), *(flag for flag in FLAGS if flag.startswith("--"))]
     assert [word for word in words if f"`{word}" not in page] == []
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.files import append_durable, recover_folder, replace_folder, whole_lines, write_atomic
+from lit_agentrl.files import (
+    append_durable,
+    read_complete_lines,
+    recover_folder,
+    replace_folder,
+    write_atomic,
+)
 
 
 class Killed(BaseException):
@@ -85,14 +91,14 @@ def test_replace_folder_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: p
 
 def test_whole_lines_split_off_a_torn_one_inside_a_character(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    assert whole_lines(path) == ([], False)
+    assert read_complete_lines(path) == ([], False)
     append_durable(path, "é\n\n")
-    assert whole_lines(path) == (["é", ""], False)
+    assert read_complete_lines(path) == (["é", ""], False)
     with open(path, "ab") as file:
         file.write("x é".encode()[:-1])
-    assert whole_lines(path) == (["é", ""], True)
+    assert read_complete_lines(path) == (["é", ""], True)
     path.write_bytes(b"a\xff\n")  # a flipped bit
-    assert whole_lines(path) == (["a\ufffd"], False)
+    assert read_complete_lines(path) == (["a\ufffd"], False)
 
 
 def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,12 +113,12 @@ def test_a_file_is_a_subcommand(printed: Printed, tmp_path: Path, monkeypatch: p
     del sys.modules["lit_agentrl.cli.say_it"]
 
 
-@pytest.mark.parametrize("name", program.subcommands())
+@pytest.mark.parametrize("name", program.find_subcommands())
 def test_every_subcommand_has_a_line_of_help_and_a_main(name: str) -> None:
     module = importlib.import_module(f"lit_agentrl.cli.{name.replace('-', '_')}")
     assert callable(module.main)
     line = (
-        ast.get_docstring(ast.parse(program.subcommands()[name].read_text(encoding="utf-8"))) or ""
+        ast.get_docstring(ast.parse(program.find_subcommands()[name].read_text(encoding="utf-8"))) or ""
     ).split("\n")[0]
     assert 10 < len(line) <= 65
 
@@ -131,15 +131,15 @@ def test_the_version_is_ours(printed: Printed, arguments: str) -> None:
 
 
 def test_an_exit_that_lightning_makes_of_an_interrupt_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(argv: list[str]) -> int:
+    def exit_after_interrupt() -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             sys.exit(1)
 
-    for command, status in [(interrupted, 130), (lambda argv: sys.exit(3), 3)]:
-        with pytest.raises(SystemExit) as ended:
-            run_command(command, [])
+    for body, status in [(exit_after_interrupt, 130), (lambda: sys.exit(3), 3)]:
+        with pytest.raises(SystemExit) as ended, run_command([]):
+            body()
         assert ended.value.code == status
     assert capsys.readouterr().err == "interrupted\n"
 

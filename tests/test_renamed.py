@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.config.composition import compose_job, load_option, search_path
-from lit_agentrl.renamed import current_name, first_name, read_table, rename_targets
+from lit_agentrl.renamed import get_current_name, get_first_name, read_table, rename_targets
 from lit_agentrl.rl.credit.advantages import group_mean
 
 
@@ -25,17 +25,17 @@ def test_every_name_of_today_exists(today: str) -> None:
 
 def test_a_name_of_today_stays() -> None:
     for today in read_table().values():
-        assert current_name(f"{today}.Thing") == f"{today}.Thing"
+        assert get_current_name(f"{today}.Thing") == f"{today}.Thing"
     assert (
-        current_name("mine.rl.advantages.own")
-        == first_name("mine.rl.advantages.own")
+        get_current_name("mine.rl.advantages.own")
+        == get_first_name("mine.rl.advantages.own")
         == "mine.rl.advantages.own"
     )
 
 
 def test_a_package_with_the_name_of_an_old_module_is_told_apart() -> None:
     old, new = "lit_agentrl.rollout.worlds.Worlds", "lit_agentrl.rollout.worlds.pool.Worlds"
-    assert current_name(old) == current_name(new) == new and first_name(new) == old
+    assert get_current_name(old) == get_current_name(new) == new and get_first_name(new) == old
 
 
 def test_targets_in_lists_and_sections_are_renamed_and_nothing_else_is() -> None:

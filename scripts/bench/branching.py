@@ -76,7 +76,7 @@ def play(structure: Structure, prompts: int) -> list[Episode]:
 
 def counted(episodes: Sequence[Episode]) -> dict[str, float]:
     """Tokens of the rollout and of the update, and how often messages were read."""
-    batch = pack(episodes).tensors()
+    batch = pack(episodes).to_dict()
     parts = micro_batches(batch, 10**9, "shared")
     return {
         "sampled": sum(e.num_sampled for e in episodes),

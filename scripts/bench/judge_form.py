@@ -31,7 +31,7 @@ def verdict(first: Episode, second: Episode) -> dict[str, Any]:
     one, other = first.total_reward, second.total_reward
     better = "1" if one > other else "2" if one < other else "tie"
     reply = f"<critique>go</critique>\n<better>{better}</better>"
-    asked = {"role": "user", "content": CRITERIA.better_of(first, second)}
+    asked = {"role": "user", "content": CRITERIA.ask_better(first, second)}
     return {"messages": [asked, {"role": "assistant", "content": reply}]}
 
 

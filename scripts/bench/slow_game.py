@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from lit_agentrl.envs.world import World
-from lit_agentrl.seeds import uniform
+from lit_agentrl.seeds import draw_uniform
 
 
 class Slow(World):
@@ -28,6 +28,6 @@ class Slow(World):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._turn += 1
-        share = 2 * uniform(0, "slow", self._seed, self._turn) - 1
+        share = 2 * draw_uniform(0, "slow", self._seed, self._turn) - 1
         time.sleep(self._seconds * (1 + self._spread * share))
         return f"go {len(action) % 9}", 0.0, False, False, {}

@@ -117,7 +117,7 @@ def play_vector(*, seconds: float = 0.05, spread: float = 0.0) -> tuple[list[Epi
             each.take(Said(shown[e], actions))
         for turn in range(TURNS):
             for e, each in enumerate(plays):
-                key = seeds.key(rules.seed, "train/token", 0, 0, e, 0, turn)
+                key = seeds.make_key(rules.seed, "train/token", 0, 0, e, 0, turn)
                 writing.submit(TurnRequest(e, each.episode.turns[-1].prefix_tokens.tolist(), key, PARAMS))
             replies: dict[int, str] = {}
             while len(replies) < EPISODES:

@@ -1,4 +1,4 @@
-"""What one reply may do in a game: play names from a list, write free text, or call a tool by JSON."""
+"""Actions of a reply: names from a list, free text, or a JSON tool call."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lit_agentrl.schemas import require_schema, short, why_not
+from lit_agentrl.schemas import explain_mismatch, require_schema, shorten
 
 Format = Literal["names", "text", "tools"]
 FORMATS: tuple[Format, ...] = ("names", "text", "tools")
 
-_DEEPEST = 64  # objects and lists within each other: what reads a call later has less of the stack left
+_MAX_DEPTH = 64  # nested objects and lists; later readers of a call have less of the stack left
 
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool: what it is called, what it does, and the JSON schema of its arguments (an object).
+    """A tool: its name, its description, and the JSON schema of its arguments (an object).
 
     Raises:
-        ValueError: a nameless tool, or a schema that is none, or one that would be fetched from elsewhere, or a pattern
-            that cannot be searched for in linear time.
+        ValueError: the name is blank, or the schema is invalid, refers to another document, or has a pattern that
+            cannot be searched for in linear time.
     """
 
     name: str
@@ -38,17 +38,20 @@ class ToolSpec:
 
     @property
     def text(self) -> str:
-        """As it is told to a policy: one line of JSON, in the form that tool-calling models know."""
-        told = {"name": self.name, "description": self.description, "parameters": self.schema}
-        return json.dumps({"type": "function", "function": told}, ensure_ascii=False)
+        """The declaration shown to a policy: one line of JSON, as tool-calling models know it."""
+        declaration = {"name": self.name, "description": self.description, "parameters": self.schema}
+        return json.dumps({"type": "function", "function": declaration}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Actions:
-    """What can be done now.
+    """The actions that are possible in a state.
 
     Attributes:
         format: ``names``: one of ``names``; ``text``: any text; ``tools``: a call of one of ``tools``.
+
+    Raises:
+        ValueError: the format is unknown, or there are no names or tools to choose from.
     """
 
     format: Format
@@ -61,12 +64,12 @@ class Actions:
         if self.format == "names" and not self.names:
             raise ValueError("action_names=() must hold at least one action; None means free text")
         if self.format == "tools" and len({tool.name for tool in self.tools}) != max(len(self.tools), 1):
-            raise ValueError("tools must be at least one, each of a name of its own")
+            raise ValueError("tools must hold at least one tool, and their names must differ")
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that a game can play; its text, canonical JSON, is the action."""
+    """A valid tool call; its text (canonical JSON) is the action."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -77,31 +80,34 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class BadCall:
-    """Why a text is no call: ``malformed_call``, ``unknown_tool`` or ``bad_arguments``, and a message about it."""
+    """An invalid call: ``malformed_call``, ``unknown_tool`` or ``bad_arguments``, with a message."""
 
     problem: str
     message: str
 
 
 def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -> ToolCall | BadCall:
-    """The call that a text writes as ``{"name": …, "arguments": {…}}``: strict JSON, checked by the tool's schema.
+    """Parse ``{"name": …, "arguments": {…}}`` as strict JSON and validate it against the tool's schema.
 
-    ``key`` names the arguments; some models were taught ``parameters``.
+    The time is linear in the length of the text.  An invalid text gives a `BadCall` and never an exception.
 
-    Linear in the length of the text, and total: only a schema that cannot be applied makes it raise, never a text.
+    Args:
+        text: the text of the call.
+        tools: the tools that may be called.
+        key: the name of the arguments; some models were trained to write ``parameters``.
 
     Raises:
-        ValueError: the schema of the tool refers to what is not there.
+        ValueError: the schema of the tool cannot be applied, for example because a ``$ref`` points nowhere.
 
     >>> read_call('{"name": "go"}', [])
     BadCall(problem='malformed_call', message='a call has the keys name and arguments and no others')
     """
     try:
-        call = json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refuse)
+        call = json.loads(text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
         _require_shallow(call)
-        # numbers beyond any float, and halves of characters, which no tokenizer reads
+        # refuses numbers beyond the range of a float, and lone surrogates, which tokenizers cannot read
         json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits and endless nesting
+    except (ValueError, RecursionError) as error:  # also integers with too many digits, and endless nesting
         return BadCall("malformed_call", f"its call is not JSON ({str(error) or 'nested too deeply'})")
     if not isinstance(call, dict) or set(call) != {"name", key}:
         return BadCall("malformed_call", f"a call has the keys name and {key} and no others")
@@ -109,16 +115,18 @@ def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -
     known = {tool.name: tool for tool in tools}
     if not isinstance(name, str) or name not in known:
         return BadCall(
-            "unknown_tool", f"there is no tool {short(json.dumps(name))}; the tools are {', '.join(known)}"
+            "unknown_tool", f"there is no tool {shorten(json.dumps(name))}; the tools are {', '.join(known)}"
         )
-    if reason := why_not(arguments, known[name].schema):
-        return BadCall("bad_arguments", f"{name} was called wrongly: {reason}")
+    if reason := explain_mismatch(arguments, known[name].schema):
+        return BadCall(
+            "bad_arguments", f"{name} was called wrongly: {reason}"
+        )  # policies read these messages: their words never change
     return ToolCall(name, arguments)
 
 
 def _require_shallow(value: Any) -> None:
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inside = [
             each.values() if isinstance(each, dict) else each
             for each in level
@@ -130,12 +138,12 @@ def _require_shallow(value: Any) -> None:
     raise ValueError("nested too deeply")
 
 
-def _unrepeated(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _refuse_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("an object names a key twice")
-    return found
+    return mapping
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")

@@ -1,4 +1,4 @@
-"""The Python API: compose a run, train it, look at what it left, evaluate its policy and watch it play.
+"""The Python API: compose, train, evaluate and play runs.
 
     from lit_agentrl.api import compose
 
@@ -7,13 +7,13 @@
     print(result.metrics, result.evaluate(env="sokoban", episodes=16), result.play(env="sokoban"))
 
 Options are those of the command line: ``algo="grpo"`` is ``algo=grpo``; ``rollout={"prompts": 4}`` and
-``**{"rollout.prompts": 4}`` are ``rollout.prompts=4``; a text that is given by itself, such as
-``"algo/clip=clip_higher"``, is taken as it is.
+``**{"rollout.prompts": 4}`` are ``rollout.prompts=4``; positional texts, such as ``"algo/clip=clip_higher"``, are
+passed on unchanged.
 
-An option that makes no sense is a `UserError`, before anything is played; what fails later is a `RunError`.  Nothing
-here ends the program; an interrupt is a ``KeyboardInterrupt``, after which `Result.resume` goes on.
+An invalid option raises `UserError` before anything is played; later failures raise `RunError`.  Nothing here ends the
+program; an interrupt raises ``KeyboardInterrupt``, after which `Result.resume` continues the run.
 
-A run that names code of your own is read again with ``trust_run=True`` only, in `Result.policy`, `Result.evaluate`,
+A run that refers to code of your own is loaded only with ``trust_run=True``, in `Result.policy`, `Result.evaluate`,
 `Result.play` and `Result.resume`.
 """
 
@@ -34,7 +34,7 @@ from lit_agentrl.config.overrides import written
 from lit_agentrl.config.run_options import opened, options_of
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
-from lit_agentrl.runs import jobs, ranks, threads
+from lit_agentrl.runs import jobs, process, ranks
 from lit_agentrl.runs.checking import check
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ __all__ = ["Job", "Result", "RunError", "UserError", "compose", "train"]
 def compose(
     *overrides: str, config_dir: str | Path | None = None, folder: str | Path | None = None, **options: Any
 ) -> Job:
-    """A run that is checked, and not begun.
+    """Compose and check a run without starting it.
 
     Args:
-        overrides: options as they are written on a command line.
-        config_dir: a folder of configs of your own, as ``--config-dir``.
-        folder: the run folder, new; by default ``outputs/DATE/TIME`` below the current one.
-        options: by name; dictionaries set options below it.
+        overrides: options as on a command line.
+        config_dir: a folder of your own configs, as ``--config-dir``.
+        folder: the new run folder; by default ``outputs/DATE/TIME`` in the current folder.
+        options: options by name; dictionaries set nested options.
 
     Raises:
-        UserError: an option that does not exist or makes no sense, in one line that says what would.
+        UserError: an option does not exist or is invalid; the message has one line and names the remedy.
     """
-    with _own_errors():
+    with _convert_errors():
         words = [*overrides, *written(options)]
         if folder is not None:
             words += written({"hydra.run.dir": folder})
@@ -71,17 +71,17 @@ def compose(
 def train(
     *overrides: str, config_dir: str | Path | None = None, folder: str | Path | None = None, **options: Any
 ) -> Result:
-    """`compose` and `Job.train` in one."""
+    """Compose and train a run in one call."""
     return compose(*overrides, config_dir=config_dir, folder=folder, **options).train()
 
 
 @dataclass(frozen=True, repr=False)
 class Job:
-    """A run that can be trained; printed, it is its whole config.
+    """A run that can be trained; its text is the whole config.
 
     Attributes:
-        overrides: what was asked for, as on a command line.
-        flags: as on a command line.
+        overrides: options as on a command line.
+        flags: flags as on a command line.
         config: all options, interpolations unresolved.
     """
 
@@ -90,18 +90,18 @@ class Job:
     config: DictConfig
 
     def train(self) -> Result:
-        """Train it in a folder of its own, with the display of the command ``train``.
+        """Train the run in its own folder, with the display of the command ``train``.
 
         Raises:
-            UserError: an option that makes no sense.
-            RunError: the run failed; its folder says with what.
+            UserError: an option is invalid.
+            RunError: the run failed; its folder holds the reason.
             KeyboardInterrupt: the run was interrupted; its ``folder`` can be resumed.
         """
         failures: list[Exception] = []
-        with _own_errors():
+        with _convert_errors():
             ranks.require_one_process("the Python API starts the processes of a run itself")
             (folder,) = jobs.launch(
-                self.flags, self.overrides, on_failure=lambda error, _: failures.append(error)
+                self.flags, self.overrides, on_failure=lambda error, *_: failures.append(error)
             )
             if failures:
                 raise failures[0]
@@ -112,13 +112,13 @@ class Job:
 
 
 class Result:
-    """What a run left in its folder; printed, it is the table that closes the run.
+    """The results in a run folder; its text is the closing table of the run.
 
     Args:
-        folder: of a run, trained here or by a command, now or long ago.
+        folder: folder of a run, trained by this API or by a command.
 
     Raises:
-        UserError: it is not the folder of a run.
+        UserError: it is not a run folder.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -131,89 +131,91 @@ class Result:
         """Status, versions, scores at start, best and last with intervals, chance, oracle, totals.
 
         Raises:
-            UserError: there is none that can be read.
+            UserError: there is no readable summary.
         """
-        with _own_errors():
+        with _convert_errors():
             return reports.read(self.folder / "summary.json")
 
     @property
     def metrics(self) -> Metrics:
         """All metrics of all iterations."""
-        with _own_errors():
+        with _convert_errors():
             return Metrics.read(self.folder / "metrics.csv")
 
     @property
     def paths(self) -> dict[str, Path]:
-        """What lies in the folder, by name: ``metrics.csv``, ``checkpoints/last.ckpt``, ``hf`` and others."""
-        found = [
+        """Files and folders of the run by name, such as ``metrics.csv`` and ``checkpoints/last.ckpt``."""
+        entries = [
             *self.folder.glob("*"),
             *self.folder.glob("checkpoints/*"),
             *self.folder.glob("evaluations/*"),
         ]
-        return {str(path.relative_to(self.folder)): path for path in sorted(found) if path.name != ".hydra"}
+        return {str(path.relative_to(self.folder)): path for path in sorted(entries) if path.name != ".hydra"}
 
     def policy(self, checkpoint: str = "last", **options: Any) -> Policy:
-        """Network and tokenizer, on the CPU.
+        """Load network and tokenizer on the CPU.
 
         Args:
             checkpoint: last, best, or start (the policy before training).
-            options: further ones of ``play --help``.
+            options: further options of ``play --help``.
 
         Raises:
-            UserError: no such checkpoint.
+            UserError: the checkpoint does not exist.
         """
-        with _own_errors():
-            cfg, folder, saved, load_task = self._opened("play", {"checkpoint": checkpoint, **options})
+        with _convert_errors():
+            cfg, folder, saved, load_task = self._open("play", {"checkpoint": checkpoint, **options})
             from lit_agentrl.evaluate.playing import load_policy
 
             return load_policy(cfg, saved, load_task, folder=folder)
 
     def evaluate(self, **options: Any) -> Scores:
-        """Measure the policy, as the command ``evaluate`` does; also written below ``evaluations/``.
+        """Evaluate the policy as the command ``evaluate`` does, and write the scores to ``evaluations/``.
 
         Args:
-            options: of ``evaluate --help``, such as ``env``, ``checkpoint``, ``split``, ``episodes``,
+            options: options of ``evaluate --help``, such as ``env``, ``checkpoint``, ``split``, ``episodes``,
                 ``temperature``.
 
         Raises:
-            UserError: an option that makes no sense.
+            UserError: an option is invalid.
         """
-        with _own_errors():
-            cfg, folder, saved, load_task = self._opened("evaluate", options)
+        with _convert_errors():
+            cfg, folder, saved, load_task = self._open("evaluate", options)
             from lit_agentrl.evaluate.evaluation import evaluate
 
             return evaluate(cfg, saved, load_task, folder=folder)
 
     def play(self, **options: Any) -> Playthrough:
-        """Play one episode, as `evaluate` plays that instance.
+        """Play one episode, exactly as `evaluate` plays that task.
 
         Args:
-            options: of ``play --help``, such as ``env``, ``instance``, ``checkpoint``, ``temperature``.
+            options: options of ``play --help``, such as ``env``, ``instance``, ``checkpoint``, ``temperature``.
 
         Raises:
-            UserError: an option that makes no sense.
+            UserError: an option is invalid.
         """
         if "episodes" in options:
-            raise UserError("episodes is no option here: one episode is played; call play for each instance")
-        with _own_errors():
-            cfg, folder, saved, load_task = self._opened("play", options)
+            raise UserError(
+                "episodes is not an option of play, which plays one episode; call it once per instance"
+            )
+        with _convert_errors():
+            cfg, folder, saved, load_task = self._open("play", options)
             from lit_agentrl.evaluate.playing import play
 
             return play(cfg, saved, load_task, folder=folder)[0]
 
     def resume(self, *overrides: str, **options: Any) -> Result:
-        """Continue the run in its folder, exactly; ``trainer={"max_epochs": 100}`` makes it longer.
+        """Resume the run exactly, in its folder; ``trainer={"max_epochs": 100}`` extends it.
 
         Raises:
-            UserError: an option that may not change.
+            UserError: an option may not change.
             RunError: the run failed.
         """
-        with _own_errors():
+        with _convert_errors():
             ranks.require_one_process("the Python API starts the processes of a run itself")
             jobs.resume([f"resume={self.folder}"], [], [*overrides, *written(options)])
         return self
 
-    def _opened(self, command: str, options: dict[str, Any]) -> tuple[Any, ...]:
+    def _open(self, command: str, options: dict[str, Any]) -> tuple[Any, ...]:
         cfg = options_of(command, written({"run": self.folder, **options}))
         return (cfg, *opened(cfg))
 
@@ -225,33 +227,33 @@ class Result:
 
 
 @contextmanager
-def _own_errors() -> Iterator[None]:
-    """Every error is one of ours, in one line, and its cause the one that was raised."""
-    threads.spin_briefly()  # where torch is not imported yet
-    with jobs.apart(), _own_interrupts():
+def _convert_errors() -> Iterator[None]:
+    """Convert each error into a UserError or RunError of one line, with its cause."""
+    process.shorten_spin()  # where torch is not imported yet
+    with jobs.clear_hydra(), _restore_interrupts():
         try:
             yield
         except (UserError, RunError) as error:
-            if (told := _in_python(str(error))) == str(error):
+            if (message := _rename_options(str(error))) == str(error):
                 raise
-            raise type(error)(told) from error
+            raise type(error)(message) from error
         except SystemExit as error:
             if was_interrupted(error):
                 raise KeyboardInterrupt from error
-            raise RunError(f"something ended the program with code {error.code}") from error
+            raise RunError(f"the run called sys.exit with code {error.code}") from error
         except Exception as error:
             kind = UserError if isinstance(error, ValueError) else RunError
-            raise kind(_in_python(explain(error).removesuffix(f" ({WHERE})"))) from error
+            raise kind(_rename_options(explain(error).removesuffix(f" ({WHERE})"))) from error
 
 
-def _in_python(message: str) -> str:
-    """With options as they are written here, where they have another name on a command line."""
+def _rename_options(message: str) -> str:
+    """Replace options of the command line by those of this API where their names differ."""
     return message.replace("hydra.run.dir=", "folder=")
 
 
 @contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Lightning stops listening to interrupts once there was one, and a notebook goes on."""
+def _restore_interrupts() -> Iterator[None]:
+    """Restore the interrupt handler: Lightning removes it on an interrupt, and notebooks continue."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

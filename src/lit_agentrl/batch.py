@@ -1,7 +1,7 @@
-"""The tensors of one iteration: the prompts that are asked for and the packed rows that are trained on.
+"""The tensors of one iteration: its prompts, and the packed rows of training.
 
-Shape suffixes used everywhere: ``B`` rows, ``T`` tokens, ``K`` turns, ``P`` prompts, ``N`` members of a
-group (rollouts of one prompt), ``V`` vocabulary.  Log-probabilities are in nats and position ``t`` holds
+Shape suffixes used everywhere: ``B`` rows, ``T`` tokens, ``K`` turns, ``P`` prompts, ``N`` group size
+(rollouts of one prompt), ``V`` vocabulary.  Log-probabilities are in nats and position ``t`` holds
 the log-probability *of* token ``t``; rewards are in environment points.  Masks say what True means.
 """
 
@@ -18,23 +18,23 @@ from torch import Tensor
 from lit_agentrl.episode import Episode, Outcome, Segment, Source
 
 LEFT_OUT = (
-    "is_left_out_BT"  # sampled tokens that advantages see and the loss does not; in `StepBatch.columns`
+    "is_left_out_BT"  # sampled tokens that count for advantages and not for the loss; in `StepBatch.columns`
 )
-_APART = 1 << 39  # half of the numbers that a rank has for its tokens
-FILLER = -1  # id of the trajectory, and group, of a row that is there only to take part
+_NODE_OFFSET = 1 << 39  # half of the node numbers of a rank
+FILLER = -1  # trajectory and group of filler rows, which only keep the ranks in step
 _TOY_SIZES = {"_B": (4,), "_BT": (4, 3), "_BK": (4, 1)}  # 4 trajectories in 2 groups, 1 turn of 2 tokens
 
 
 @dataclass(frozen=True)
 class Column:
-    """What is known of a column before it has rows.
+    """The declaration of a column.
 
     Attributes:
-        dtype: of its numbers.
-        fill: stands at padding.
-        filler: stands in a row that is there only to take part.
-        toy: small valid values for 4 trajectories in 2 groups, of 1 turn: a prompt token, two of the reply.
-        says: its meaning, for the docs.
+        dtype: data type of the values.
+        fill: value at padding.
+        filler: value in filler rows.
+        toy: small valid values for 4 trajectories in 2 groups, of 1 turn: a prompt token and two reply tokens.
+        says: meaning, for the docs.
     """
 
     dtype: torch.dtype
@@ -44,133 +44,142 @@ class Column:
     says: str
 
 
-def column(
+def declare_column(
     dtype: torch.dtype, *, says: str, fill: float = 0, filler: float | None = None, toy: Any = 0
 ) -> Any:
-    """Declares a column of :class:`TrajectoryBatch`; see :class:`Column`.  ``filler`` is ``fill`` unless given."""
+    """Declare a column of :class:`TrajectoryBatch`; see :class:`Column`.
+
+    ``filler`` is ``fill`` by default.
+    """
     return field(metadata={"column": Column(dtype, fill, fill if filler is None else filler, toy, says)})
 
 
-def columns(kind: type[TrajectoryBatch] | None = None) -> dict[str, Column]:
-    """The columns by name, in order."""
+def list_columns(kind: type[TrajectoryBatch] | None = None) -> dict[str, Column]:
+    """List the declared columns by name, in order."""
     return {f.name: f.metadata["column"] for f in fields(kind or TrajectoryBatch)}
 
 
 @dataclass(frozen=True)
 class TrajectoryBatch:
-    """Packed rows, tensors only, right-padded.  See ``docs/formats.md`` for a worked example.
+    """Packed rows, tensors only, right-padded; see ``docs/formats.md`` for an example.
 
     Several rows may belong to one trajectory (per-turn contexts); sequence means weight trajectories.  A column
-    is declared here and filled in ``rollout/pack.py``; whatever else handles columns reads the declarations.
+    is declared here and filled in ``rollout/pack.py``; other code that handles columns reads the declarations.
     """
 
-    tokens_BT: Tensor = column(torch.int64, toy=[[1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 2, 2]], says="ids")
-    is_real_BT: Tensor = column(torch.bool, toy=1, says="not padding")
-    is_action_BT: Tensor = column(torch.bool, toy=[0, 1, 1], says="sampled by the policy")
-    turn_BT: Tensor = column(
+    tokens_BT: Tensor = declare_column(
+        torch.int64, toy=[[1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 2, 2]], says="ids"
+    )
+    is_real_BT: Tensor = declare_column(torch.bool, toy=1, says="not padding")
+    is_action_BT: Tensor = declare_column(torch.bool, toy=[0, 1, 1], says="sampled by the policy")
+    turn_BT: Tensor = declare_column(
         torch.int32, fill=-1, says="of the trajectory; a turn owns its prefix and its reply"
     )
-    is_turn_end_BT: Tensor = column(torch.bool, toy=[0, 0, 1], says="last sampled token of a turn")
-    is_plan_BT: Tensor = column(torch.bool, says="sampled in a turn of the planner, see `two_level`")
-    segment_BT: Tensor = column(torch.int8, fill=Segment.PADDING, toy=Segment.THINK, says="`Segment`")
-    sampler_logp_BT: Tensor = column(torch.float32, toy=-1, says="nats, 0 where not an action")
-    sampler_entropy_BT: Tensor = column(
+    is_turn_end_BT: Tensor = declare_column(torch.bool, toy=[0, 0, 1], says="last sampled token of a turn")
+    is_plan_BT: Tensor = declare_column(torch.bool, says="sampled in a turn of the planner, see `two_level`")
+    segment_BT: Tensor = declare_column(torch.int8, fill=Segment.PADDING, toy=Segment.THINK, says="`Segment`")
+    sampler_logp_BT: Tensor = declare_column(torch.float32, toy=-1, says="nats, 0 where not an action")
+    sampler_entropy_BT: Tensor = declare_column(
         torch.float32, toy=0.5, says="nats, of the distribution it was drawn from; 0 where not an action"
     )
-    policy_version_BT: Tensor = column(
+    policy_version_BT: Tensor = declare_column(
         torch.int32, fill=-1, says="of the weights that sampled it, -1 where not an action"
     )
-    reward_BT: Tensor = column(
+    reward_BT: Tensor = declare_column(
         torch.float32, toy=[[0, 0, 0], [0, 0, 1]] * 2, says="points, at turn ends, shaping included"
     )
-    cost_BT: Tensor = column(
+    cost_BT: Tensor = declare_column(
         torch.float32,
         toy=[[0, 0, 1], [0, 0, 0]] * 2,
         says="what a turn costs by the game, or by `reward=cost`, at turn ends",
     )
-    node_BT: Tensor = column(
+    node_BT: Tensor = declare_column(
         torch.int64, toy=[[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],
         says="equal for a token shared by several rows, else unique",
     )  # fmt: skip
-    group_B: Tensor = column(torch.int64, filler=FILLER, toy=[0, 0, 1, 1], says="unique over the run")
-    member_B: Tensor = column(torch.int64, toy=[0, 1, 0, 1], says="of the group")
-    trajectory_B: Tensor = column(torch.int64, filler=FILLER, toy=[0, 1, 2, 3], says="unique over the run")
-    tree_B: Tensor = column(torch.int64, toy=[0, 1, 2, 3], says="trajectories that branched from one root")
-    task_B: Tensor = column(torch.int64, says="index into the run's games")
-    first_turn_B: Tensor = column(torch.int32, says="the row's first turn")
-    return_B: Tensor = column(
+    group_B: Tensor = declare_column(torch.int64, filler=FILLER, toy=[0, 0, 1, 1], says="unique over the run")
+    member_B: Tensor = declare_column(torch.int64, toy=[0, 1, 0, 1], says="of the group")
+    trajectory_B: Tensor = declare_column(
+        torch.int64, filler=FILLER, toy=[0, 1, 2, 3], says="unique over the run"
+    )
+    tree_B: Tensor = declare_column(
+        torch.int64, toy=[0, 1, 2, 3], says="trajectories that branched from one root"
+    )
+    task_B: Tensor = declare_column(torch.int64, says="index into the run's games")
+    first_turn_B: Tensor = declare_column(torch.int32, says="the row's first turn")
+    return_B: Tensor = declare_column(
         torch.float32, filler=math.nan, toy=[0, 1, 0, 1],  # NaN: left out of statistics
         says="points, of the whole trajectory, shaping included",
     )  # fmt: skip
-    baseline_B: Tensor = column(
+    baseline_B: Tensor = declare_column(
         torch.float32,
         toy=0.5,
         says="points, return of the prompt's greedy episode; NaN where none was played",
     )
-    success_B: Tensor = column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
-    source_B: Tensor = column(torch.int8, says="`Source`")
-    is_opponent_B: Tensor = column(
+    success_B: Tensor = declare_column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
+    source_B: Tensor = declare_column(torch.int8, says="`Source`")
+    is_opponent_B: Tensor = declare_column(
         torch.bool, toy=[0, 1, 0, 1], says="played by the opponent, see `opponent`"
     )
-    end_B: Tensor = column(torch.int8, says="`EndReason`")
-    is_truncated_B: Tensor = column(
+    end_B: Tensor = declare_column(torch.int8, says="`EndReason`")
+    is_truncated_B: Tensor = declare_column(
         torch.bool, says="a limit cut off a reply of the trajectory, or left no room for the next message"
     )
-    state_key_BK: Tensor = column(
+    state_key_BK: Tensor = declare_column(
         torch.int64, toy=[[0], [0], [1], [1]], says="hash of the game's state before each turn of the row"
     )
 
     @classmethod
-    def empty(cls) -> Self:
-        """No rows: what a process has that the filter left none of its groups."""
+    def make_empty(cls) -> Self:
+        """Make a batch without rows, for a process whose groups were all filtered out."""
         return cls(**{
             name: torch.zeros((0,) if name.endswith("_B") else (0, 0), dtype=spec.dtype)
-            for name, spec in columns(cls).items()
+            for name, spec in list_columns(cls).items()
         })  # fmt: skip
 
     @classmethod
-    def toy(cls) -> Self:
-        """A small valid batch, on which parts of an algorithm are tried out before anything is played."""
+    def make_toy(cls) -> Self:
+        """Make a small valid batch, to try out an algorithm before the rollouts."""
 
-        def made(name: str, spec: Column) -> Tensor:
+        def make_column(name: str, spec: Column) -> Tensor:
             shape = _TOY_SIZES[name[name.rindex("_") :]]
             return torch.tensor(spec.toy).to(spec.dtype).broadcast_to(shape).clone()
 
-        return cls(**{name: made(name, spec) for name, spec in columns(cls).items()})
+        return cls(**{name: make_column(name, spec) for name, spec in list_columns(cls).items()})
 
     @property
     def num_rows(self) -> int:
         return self.tokens_BT.shape[0]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The columns by name."""
+    def to_dict(self) -> dict[str, Tensor]:
+        """Return the columns by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def joined(self, other: Self) -> Self:
-        """These rows, then those of another batch of this rank, which shares no token with it."""
-        parts = [self.tensors(), other.tensors()]
-        parts[1] = parts[1] | {"node_BT": other.node_BT + _APART}
+    def append(self, other: Self) -> Self:
+        """Append the rows of another batch of this rank that shares no tokens."""
+        parts = [self.to_dict(), other.to_dict()]
+        parts[1] = parts[1] | {"node_BT": other.node_BT + _NODE_OFFSET}
         wide = {n: max(p[n].shape[1] for p in parts) for n in parts[0] if not n.endswith("_B")}
-        parts = [padded(part, wide) for part in parts]
+        parts = [pad_columns(part, wide) for part in parts]
         return replace(self, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def select(self, rows: Tensor) -> Self:
-        """The rows named by an index or a mask, columns unchanged."""
-        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
+        """Select rows by an index or a mask; columns are unchanged."""
+        return replace(self, **{name: tensor[rows] for name, tensor in self.to_dict().items()})
 
-    def trimmed(self) -> Self:
-        """Without the columns that are padding in every row."""
+    def trim(self) -> Self:
+        """Trim the positions that are padding in every row."""
         longest = int(self.is_real_BT.sum(1).max()) if self.num_rows else 0
-        cut = {name: tensor[:, :longest] for name, tensor in self.tensors().items() if name.endswith("_BT")}
+        cut = {name: tensor[:, :longest] for name, tensor in self.to_dict().items() if name.endswith("_BT")}
         return replace(self, **cut)
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Self:
-        return replace(self, **{name: t.to(device, **kwargs) for name, t in self.tensors().items()})
+        return replace(self, **{name: t.to(device, **kwargs) for name, t in self.to_dict().items()})
 
 
-def padded(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> dict[str, Tensor]:
-    """The tensors with padding on the right up to these widths: what their columns declare, else 0."""
-    known = columns()
+def pad_columns(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> dict[str, Tensor]:
+    """Pad tensors on the right to the given widths, with declared fill values or 0."""
+    known = list_columns()
     fills = {name: known[name].fill if name in known else 0 for name in widths}
     return dict(tensors) | {
         name: torch.nn.functional.pad(tensors[name], (0, width - tensors[name].shape[1]), value=fills[name])
@@ -178,39 +187,39 @@ def padded(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> dict[str
     }
 
 
-def filler_rows(like: Tensor, name: str, number: int) -> Tensor:
-    """Rows of a tensor that are there only to take part: what its column declares, else 0."""
-    spec = columns().get(name)
+def make_filler_rows(like: Tensor, name: str, number: int) -> Tensor:
+    """Make filler rows like a tensor, with the declared filler value or 0."""
+    spec = list_columns().get(name)
     return like.new_full((number, *like.shape[1:]), 0 if spec is None else spec.filler)
 
 
 @dataclass
 class StepBatch:
-    """What the data stream yields: the prompts of one iteration; the rollout callback adds the rest."""
+    """The prompts of one iteration; the rollout callback adds the other fields."""
 
     iteration: int
     seed_P: list[int]
     task_P: list[int]
     group_P: list[int]  # ids unique over the run
     trajectories: TrajectoryBatch | None = None
-    episodes: list[Episode] = field(default_factory=list)  # all of them, also those not trained on
-    outcomes: list[Outcome] = field(default_factory=list)  # of the episodes of all ranks, in evaluations
+    episodes: list[Episode] = field(default_factory=list)  # all episodes, also those without training
+    outcomes: list[Outcome] = field(default_factory=list)  # outcomes of all ranks, in evaluations
     num_groups: int = 0  # groups rolled out
     num_kept_groups: int = 0  # groups selected for training
-    greedy_episodes: list[Episode] = field(default_factory=list)  # one per prompt where baselines are wanted
+    greedy_episodes: list[Episode] = field(
+        default_factory=list
+    )  # one per prompt if a greedy baseline is used
     wave: int = 0  # number of the iteration's draw of prompts
-    used: dict[str, float] = field(
-        default_factory=dict
-    )  # what the engines of all ranks were asked for, if counted
-    columns: dict[str, Tensor] = field(default_factory=dict)  # of the trajectories, beside their own
-    given: dict[str, float] | None = None  # what is logged of trajectories that were not played, but read
-    beside: StepBatch | None = None  # read, to be trained on beside those that are played
+    used: dict[str, float] = field(default_factory=dict)  # usage of the engines of all ranks, if counted
+    columns: dict[str, Tensor] = field(default_factory=dict)  # further columns of the trajectories
+    given: dict[str, float] | None = None  # metrics of trajectories that were read, not played
+    recorded: StepBatch | None = None  # recorded data to train on together with the rollouts
 
     @property
     def own_episodes(self) -> list[Episode]:
-        """Those of the policy, told no part of a solution; what is reported of a policy is of these."""
+        """Episodes of the policy without hints and opponents, for metrics of the policy."""
         return [e for e in self.episodes if not e.hint and e.source is not Source.OPPONENT]
 
     def to(self, device: torch.device | str, **kwargs: Any) -> StepBatch:
-        """Lightning moves batches before the rollout fills them: nothing to move yet."""
+        """Return the batch unchanged: Lightning moves it before the rollout fills it."""
         return self

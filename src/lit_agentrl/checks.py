@@ -1,7 +1,7 @@
-"""Checks of options, and whose options they are.
+"""Checks of options, with error messages that give the full key.
 
-A part names its options bare (``epsilon=-1 must be …``); whoever builds it says with `named` where it stands, up to the
-full key that a user types, so that one message serves every place.
+A part names its options without a prefix (``epsilon=-1 must be …``); the code that builds it adds the key with
+`name_errors`, so that users see the full key that they type.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-_OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # how a message about an option begins
+_OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # the beginning of a message about an option
 
 
 class NotFinite(ValueError):
-    """Weights, logits or gradients are NaN or infinite; all ranks raise it alike.
+    """Error: weights, logits or gradients are NaN or infinite; all ranks raise the same one.
 
     Args:
         message: one line.
-        version: checkpoints of so many optimizer steps, or more, are of no use.
+        version: number of optimizer steps from which on checkpoints are unusable.
     """
 
     def __init__(self, message: str, *, version: int) -> None:
@@ -27,14 +27,14 @@ class NotFinite(ValueError):
         self.version = version
 
 
-def under(key: str, message: str) -> str:
-    """The message about a part, with the key at which the part stands."""
+def add_key(key: str, message: str) -> str:
+    """Put the key of a part before a message about it."""
     return f"{key}.{message}" if _OPTION.match(message) else f"{key}: {message}"
 
 
 @contextmanager
-def named(key: str) -> Iterator[None]:
-    """Whatever is built inside stands at ``key``: its errors begin with it.
+def name_errors(key: str) -> Iterator[None]:
+    """Put ``key`` before the message of each ValueError raised inside.
 
     Raises:
         ValueError: in place of one raised inside.
@@ -42,17 +42,19 @@ def named(key: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(under(key, str(error))) from error
+        raise ValueError(add_key(key, str(error))) from error
 
 
 @contextmanager
-def blamed(key: str, who: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Runs code of a part, which may be a user's: whatever it raises, `sys.exit` included, is told as its fault.
+def blame(key: str, who: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn every error raised inside, ``SystemExit`` included, into an error of one part.
+
+    For code that may be a user's.
 
     Args:
-        key: where the part stands, as of `named`.
-        who: what it is called where a message is about no option; empty: ``key``.
-        but: errors that are left alone.
+        key: key of the part, as in `name_errors`.
+        who: name of the part in messages that are not about an option; empty: ``key``.
+        but: errors that pass unchanged.
 
     Raises:
         ValueError: in place of one raised inside.
@@ -65,14 +67,14 @@ def blamed(key: str, who: str = "", *, but: tuple[type[Exception], ...] = ()) ->
         text = str(error) if isinstance(error, ValueError) else ""
         text = text or f"{type(error).__name__}: {error}"
         if not text.startswith(key):
-            text = under(key, text) if _OPTION.match(text) else f"{who or key}: {text}"
+            text = add_key(key, text) if _OPTION.match(text) else f"{who or key}: {text}"
         raise ValueError(text) from error
 
 
-def shown(value: object) -> str:
-    """A value as it is written in YAML.
+def format_value(value: object) -> str:
+    """Format a value as it is written in YAML.
 
-    >>> shown([None, True, {"a": 1.5}])
+    >>> format_value([None, True, {"a": 1.5}])
     '[null, true, {a: 1.5}]'
     """
     if value is None:
@@ -80,31 +82,31 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {shown(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {format_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(shown, value))}]"
-    return one_line(str(value))
+        return f"[{', '.join(map(format_value, value))}]"
+    return escape_unprintable(str(value))
 
 
-def one_line(text: str) -> str:
-    """A text with its line breaks and other signs that nothing shows as they are written in code."""
+def escape_unprintable(text: str) -> str:
+    """Replace line breaks and other unprintable characters by their escape sequences."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def require(condition: bool, option: str, value: object, valid: str) -> None:
-    """Checks that a condition holds; ``valid`` completes "must be".
+    """Check that a condition holds; ``valid`` completes "must be".
 
     Raises:
         ValueError: it does not.
     """
     if not condition:
-        # a text that looks like a number, as of ${now:%Y}, would be told to be what it seems
-        told = repr(value) if isinstance(value, str) and reads_as_number(value) else shown(value)
-        raise ValueError(f"{option}={told} must be {valid}")
+        # quotes tell a text that looks like a number, such as ${now:%Y}, from a number
+        text = repr(value) if isinstance(value, str) and is_numeric(value) else format_value(value)
+        raise ValueError(f"{option}={text} must be {valid}")
 
 
-def reads_as_number(text: str) -> bool:
-    """Whether it would be shown as a number is."""
+def is_numeric(text: str) -> bool:
+    """Return whether a text can be read as a number."""
     try:
         float(text)
     except ValueError:
@@ -115,17 +117,17 @@ def reads_as_number(text: str) -> bool:
 def require_number(
     option: str, value: object, valid: str, is_valid: Callable[[float], bool] = lambda _: True
 ) -> None:
-    """Checks a finite number; ``valid`` completes "must be".
+    """Check that a value is a finite number; ``valid`` completes "must be".
 
     Raises:
-        ValueError: it is none, or ``is_valid`` says no.
+        ValueError: it is not, or ``is_valid`` returns False.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     require(is_number and is_valid(value), option, value, valid)  # type: ignore[arg-type]
 
 
 def require_positive(option: str, value: object) -> None:
-    """Checks a number > 0; ``inf`` is one, and stands for no limit.
+    """Check that a value is a number > 0; ``inf`` means no limit.
 
     Raises:
         ValueError: it is not.
@@ -134,8 +136,12 @@ def require_positive(option: str, value: object) -> None:
     require(is_number and value > 0, option, value, "a number > 0")  # type: ignore[operator]
 
 
-def require_whole(option: str, value: object, low: int, high: int | None = None, beside: str = "") -> None:
-    """Checks a whole number of at least ``low`` and at most ``high``; ``beside`` says what else would be valid.
+def require_whole(
+    option: str, value: object, low: int, high: int | None = None, alternative: str = ""
+) -> None:
+    """Check that a value is a whole number from ``low`` to ``high``.
+
+    ``alternative`` is added to the message and names another valid value.
 
     Raises:
         ValueError: it is not.
@@ -146,24 +152,24 @@ def require_whole(option: str, value: object, low: int, high: int | None = None,
         is_valid,
         option,
         value,
-        f"a whole number {f'>= {low}' if high is None else f'from {low} to {high}'}{beside}",
+        f"a whole number {f'>= {low}' if high is None else f'from {low} to {high}'}{alternative}",
     )
 
 
 def require_local(option: str, path: object) -> None:
-    """Checks that a file is not named by an address: nothing is downloaded.
+    """Check that a path is not a URL, because nothing is downloaded.
 
     Raises:
-        ValueError: it is.
+        ValueError: it is one.
     """
     if "://" in str(path):
-        raise ValueError(f"{option}={shown(path)} is an address; download the file and give its path")
+        raise ValueError(f"{option}={format_value(path)} is an address; download the file and give its path")
 
 
 def require_one_of(option: str, value: object, valid: tuple[str, ...]) -> None:
-    """Checks a choice.
+    """Check that a value is one of the valid ones.
 
     Raises:
-        ValueError: it is not among them.
+        ValueError: it is not.
     """
     require(value in valid, option, value, f"one of {', '.join(valid)}")

@@ -1,6 +1,6 @@
-"""Episodes exactly as they happened: plain Python and numpy, so that any process can hold them.
+"""Records of episodes in plain Python and numpy, usable in any process.
 
-Log-probabilities and entropies are in nats, rewards in environment points.
+Log-probabilities and entropies are in nats, rewards in units of the environment.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class EndReason(IntEnum):
     TURN_LIMIT = 2
     ACTION_LIMIT = 3
     CONTEXT_LIMIT = 4  # the next observation or reply no longer fits; counted as truncated
-    ERROR = 5  # the game or the engine raised; recorded, counted, never trained on
-    ENV_TIMEOUT = 6  # the game took longer than its hosting allows; as ERROR
+    ERROR = 5  # the game or the engine raised; recorded and counted, excluded from training
+    ENV_TIMEOUT = 6  # the game exceeded its time limit; otherwise as ERROR
 
 
 PLANNER, OPPONENT = "planner", "opponent"  # see `Turn.player`
@@ -42,7 +42,7 @@ class FinishReason(IntEnum):
 
 
 class Segment(IntEnum):
-    """What a token is; only THINK, ANSWER and OTHER are sampled by the policy."""
+    """The origin of a token; only THINK, ANSWER and OTHER are sampled by the policy."""
 
     PADDING = -1
     PROMPT = 0  # the first message: instructions and first observation
@@ -55,51 +55,51 @@ class Segment(IntEnum):
 
 
 class Source(IntEnum):
-    """How an episode of training came about."""
+    """The source of a training episode."""
 
-    ROLLOUT = 0  # played by the policy as it was
-    REPLAY = 1  # by the policy of an earlier iteration, and kept
-    HINT = 2  # told the beginning of a solution
-    TRIAL = 3  # by the policy after a step that was taken back
-    RECORDED = 4  # read from a data set, whoever wrote it
-    OPPONENT = 5  # by the reference, or a mixture of policy and reference
+    ROLLOUT = 0  # played by the current policy
+    REPLAY = 1  # played by the policy of an earlier iteration
+    HINT = 2  # played with the beginning of a solution in the prompt
+    TRIAL = 3  # played by the policy after a step that was undone
+    RECORDED = 4  # read from a data set
+    OPPONENT = 5  # played by the reference, or a mixture of policy and reference
 
 
-_DTYPES: dict[str, type] = {  # of what a turn holds for each token
+_DTYPES: dict[str, type] = {  # of the fields with one entry per token
     "prefix_tokens": np.int64,
     "prefix_segments": np.int8,
     "reply_tokens": np.int64,
     "reply_segments": np.int8,
-    "reply_logps": np.float64,  # as wide as Python's: sums of them are what they are of lists
+    "reply_logps": np.float64,  # as wide as Python floats, so that sums equal those of lists
     "reply_entropies": np.float64,
 }
 
 
-def _nothing() -> Any:
+def _make_empty() -> Any:
     return np.empty(0)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return int(value) if isinstance(value, IntEnum) else value
 
 
 def _rename_plan(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn as it is written today; up to 0.2 one of a planner was marked by ``is_plan``."""
+    """Return a turn in the current format; version 0.2 marked plans by ``is_plan``."""
     renamed = {key: value for key, value in turn.items() if key != "is_plan"}
     return renamed | ({"player": PLANNER} if turn.get("is_plan") else {})
 
 
 @dataclass(eq=False)
 class Turn:
-    """One turn of an episode exactly as it happened; the token ledger's row.
+    """One turn of an episode: a row of the token ledger.
 
-    ``prefix_tokens`` are the tokens put before the reply: the whole prompt where ``starts_row``, otherwise what
-    is new (the end marker of the last reply if it was not sampled, the observation, the reply header).
-    ``prefix_segments`` has one :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``,
-    ``reply_logps`` (nats, full-vocabulary log-softmax at the sampling temperature) and ``reply_entropies``
-    (nats) have one entry for each.  These six are arrays; a list that is put in becomes one.
+    ``prefix_tokens`` precede the reply: the whole prompt if ``starts_row``, otherwise only the new tokens (the end
+    marker of the last reply if it was not sampled, the observation, the reply header).  ``prefix_segments`` has one
+    :class:`Segment` for each.  ``reply_tokens`` were sampled; ``reply_segments``, ``reply_logps`` (nats,
+    full-vocabulary log-softmax at the sampling temperature) and ``reply_entropies`` (nats) have one entry for each.
+    These six are arrays; lists are converted.
 
     >>> Turn(observation="P _", prefix_tokens=[5, 7], prefix_segments=[0, 2]).prefix_tokens
     array([5, 7])
@@ -108,30 +108,30 @@ class Turn:
     observation: str
     prefix_tokens: NDArray[np.int64]
     prefix_segments: NDArray[np.int8]
-    message: str = ""  # what the game said before the reply; of the first turn Episode.opening holds it
+    message: str = ""  # of the game, before the reply; that of the first turn is in Episode.opening
     state_key: int = 0
-    starts_row: bool = False  # read from an empty history; the first turn starts a row anyhow
-    reply_tokens: NDArray[np.int64] = field(default_factory=_nothing)
-    reply_segments: NDArray[np.int8] = field(default_factory=_nothing)
-    reply_logps: NDArray[np.float64] = field(default_factory=_nothing)
-    reply_entropies: NDArray[np.float64] = field(default_factory=_nothing)
-    policy_version: int = 0  # -1: of a model that is not the run's, whose log-probs nobody knows (NaN)
+    starts_row: bool = False  # the prompt is rebuilt from an empty history; always so in the first turn
+    reply_tokens: NDArray[np.int64] = field(default_factory=_make_empty)
+    reply_segments: NDArray[np.int8] = field(default_factory=_make_empty)
+    reply_logps: NDArray[np.float64] = field(default_factory=_make_empty)
+    reply_entropies: NDArray[np.float64] = field(default_factory=_make_empty)
+    policy_version: int = 0  # -1: another model, whose log-probs are unknown (NaN)
     reply_text: str = ""
     finish: FinishReason = FinishReason.STOP
     is_valid: bool = False
     problem: str = ""  # why the reply was invalid, a short name of its dialect
-    is_well_formed: bool = False  # its markup is in order, whatever is named inside
-    has_think: bool = False  # a closed think block stands before the answer
-    player: str = ""  # who writes the reply, where it is not the policy as ever: `PLANNER`, `OPPONENT`
-    actions: list[str] = field(default_factory=list)  # those played
-    num_surplus_actions: int = 0  # parsed but beyond a budget, hence not played
-    reward: float = 0.0  # environment reward and protocol penalty of this turn, in points
+    is_well_formed: bool = False  # the markup is valid, whatever its content
+    has_think: bool = False  # a closed think block precedes the answer
+    player: str = ""  # author of the reply if it is not the policy: `PLANNER` or `OPPONENT`
+    actions: list[str] = field(default_factory=list)  # the actions that were played
+    num_surplus_actions: int = 0  # parsed, but beyond a budget and not played
+    reward: float = 0.0  # environment reward and protocol penalty of this turn
     reward_parts: dict[str, float] = field(default_factory=dict)
-    probes: dict[str, float] = field(default_factory=dict)  # of the state before it, for reward parts
-    shaping: dict[str, float] = field(default_factory=dict)  # points that each reward part added
-    shaped_reward: float | None = None  # what training sees in place of reward; None without reward parts
-    cost: float | None = None  # what may be held within a limit, no part of the reward; None: nobody told any
-    told_cost: float | None = None  # what training sees in its place; None without a part that tells it
+    probes: dict[str, float] = field(default_factory=dict)  # measured before the turn, for reward parts
+    shaping: dict[str, float] = field(default_factory=dict)  # reward that each reward part added
+    shaped_reward: float | None = None  # reward used in training; None without reward parts
+    cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
+    told_cost: float | None = None  # cost used in training; None without a reward part that gives one
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, np.asarray(value, _DTYPES[name]) if name in _DTYPES else value)
@@ -144,20 +144,20 @@ class Turn:
 
     @property
     def training_reward(self) -> float:
-        """Points of this turn as training sees them."""
+        """Reward of this turn in training, shaping included."""
         return self.reward if self.shaped_reward is None else self.shaped_reward
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What reports need of an episode: numbers and names, small enough to travel between processes."""
+    """The summary of an episode for reports, small enough to send between processes."""
 
     wave: int
     group: int
     member: int
     end: EndReason
     success: bool
-    total_reward: float  # points, shaping excluded
+    total_reward: float  # shaping excluded
     turns: int
     taken: int  # turns with a reply
     actions: int  # played
@@ -167,8 +167,8 @@ class Outcome:
     entropy: float  # nats, sum over sampled tokens
     task_name: str
     error: str
-    broken: int = 0  # markers in its prompts
-    cost: float | None = None  # None: nobody told any
+    broken: int = 0  # chat markers that prompts contained as text
+    cost: float | None = None  # None: the game gives no costs
 
     @property
     def failed(self) -> bool:
@@ -178,7 +178,7 @@ class Outcome:
 
 @dataclass
 class Episode:
-    """One trajectory: who it is (addresses of its random draws), what happened, how it ended."""
+    """One trajectory: its identity (address of its random draws), its turns and its end."""
 
     iteration: int
     group: int  # unique over the run
@@ -187,34 +187,34 @@ class Episode:
     task_name: str
     instance_seed: int
     instance_id: str = ""
-    opening: list[Message] = field(default_factory=list)  # what the policy was told first; ids stay the truth
+    opening: list[Message] = field(default_factory=list)  # first messages; the token ids are authoritative
     turns: list[Turn] = field(default_factory=list)
     end: EndReason = EndReason.ERROR
     success: bool = False
     error: str = ""
     wave: int = 0
     source: Source = Source.ROLLOUT
-    hint: float = 0.0  # share of a solution that the opening tells
-    tree: int | None = None  # member that names its tree; None: itself
+    hint: float = 0.0  # share of a solution that the opening reveals
+    tree: int | None = None  # member that is the root of its tree; None: itself
     branches: list[tuple[int, int]] = field(default_factory=list)  # see `parent`
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
-    num_shared: int = 0  # ... and those whose state it took over from another episode
-    num_broken: int = 0  # markers that prompts spelt and only a space could make text; see text.marker_guard
+    num_shared: int = 0  # ... of which the state was shared with another episode
+    num_broken: int = 0  # chat markers in prompts that had to be broken up by a space; see text.marker_guard
     env_calls: int = 0  # resets and steps of the game
-    env_seconds: float = field(default=0.0, compare=False)  # that they took; never the same twice
+    env_seconds: float = field(default=0.0, compare=False)  # their duration; differs between runs
 
     def to_plain(self) -> dict[str, Any]:
-        """In lists, dicts, texts and numbers, as checkpoints hold it."""
-        turns = [{f.name: _plain(getattr(turn, f.name)) for f in fields(Turn)} for turn in self.turns]
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(Episode)} | {"turns": turns}
+        """Convert to lists, dicts, texts and numbers for checkpoints."""
+        turns = [{f.name: _to_plain(getattr(turn, f.name)) for f in fields(Turn)} for turn in self.turns]
+        return {f.name: _to_plain(getattr(self, f.name)) for f in fields(Episode)} | {"turns": turns}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Episode:
-        """Inverse of :meth:`to_plain`.
+        """Restore an episode from :meth:`to_plain`.
 
         Raises:
-            ValueError: it is no episode.
+            ValueError: the data is not an episode.
         """
         try:
             turns = [
@@ -228,53 +228,53 @@ class Episode:
 
     @property
     def failed(self) -> bool:
-        """Whether its game or its engine failed: counted, never trained on."""
+        """True if the game or the engine failed; such episodes are excluded from training."""
         return self.end in FAILED
 
     @property
     def parent(self) -> int | None:
-        """The member whose turns it goes on from, if it does.
+        """The member of the group from which this episode branched, or None.
 
-        Turns before ``turn`` of an entry (member, turn) of ``branches``, and not before that of an earlier entry, were
-        written by that member; those after the last entry are its own.
+        An entry (member, turn) of ``branches`` says that the turns before ``turn``, from the turn of the entry before
+        it on, were played by ``member``; the turns after the last entry are its own.
         """
         return self.branches[-1][0] if self.branches else None
 
     @property
     def tree_member(self) -> int:
-        """The member that names its tree."""
+        """The member that is the root of its tree."""
         return self.member if self.tree is None else self.tree
 
     @property
     def branch_turn(self) -> int:
-        """Its first own turn."""
+        """Index of its first own turn."""
         return self.branches[-1][1] if self.branches else 0
 
     @property
     def is_truncated(self) -> bool:
-        """Whether a limit cut off a reply, or left no room for the next message."""
+        """True if a limit cut off a reply or left no room for a message."""
         limits = (FinishReason.LENGTH, FinishReason.CONTEXT)
         return self.end == EndReason.CONTEXT_LIMIT or any(turn.finish in limits for turn in self.turns)
 
     @property
     def total_reward(self) -> float:
-        """Undiscounted return in environment points, shaping excluded."""
+        """Undiscounted return in units of the environment's reward, shaping excluded."""
         return sum(turn.reward for turn in self.turns)
 
     @property
     def training_return(self) -> float:
-        """Undiscounted return in points as training sees it, shaping included."""
+        """Undiscounted return in training, shaping included."""
         return sum(turn.training_reward for turn in self.turns)
 
     @property
     def total_cost(self) -> float | None:
-        """The costs of its turns, summed; None where nobody told any."""
-        told = [turn.cost for turn in self.turns if turn.cost is not None]
-        return sum(told) if told else None
+        """Sum of the costs of its turns; None if the game gives no costs."""
+        costs = [turn.cost for turn in self.turns if turn.cost is not None]
+        return sum(costs) if costs else None
 
     @property
     def outcome(self) -> Outcome:
-        """What reports need of it."""
+        """Summary for reports."""
         taken = [turn for turn in self.turns if len(turn.reply_tokens)]
         return Outcome(
             wave=self.wave,
@@ -306,5 +306,5 @@ class Episode:
 
     @property
     def num_sampled(self) -> int:
-        """Of the action tokens, those that were not taken over from its parent."""
+        """Number of sampled tokens without those taken over from its parent."""
         return sum(len(turn.reply_tokens) for turn in self.turns[self.branch_turn :])

@@ -1,4 +1,4 @@
-"""Durable files: replaced whole or not at all, and on disk before the call returns."""
+"""Durable writes: files are replaced as a whole and on disk before a call returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def fsync_folder(folder: str | Path) -> None:
-    """Put the names in ``folder`` on disk; a rename is only durable after this."""
+    """Flush the entries of ``folder`` to disk; a rename is durable only after this."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -20,8 +20,8 @@ def fsync_folder(folder: str | Path) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Errors of a write or a flush do not say which file: say it."""
+def _add_file_name(path: Path) -> Iterator[None]:
+    """Add the file name to errors of writes and flushes, which lack it."""
     try:
         yield
     except OSError as error:
@@ -29,16 +29,18 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: str | Path, text: str | bytes) -> None:
-    """Replace the file by ``text`` (as UTF-8): a reader, or a run killed half-way, sees the old or the new, whole.
+    """Replace the content of a file by ``text`` (as UTF-8) atomically.
+
+    Readers see the old or the new content, also if the process is killed half-way.
 
     Raises:
         OSError: the folder is not writable or full; the old file is untouched.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
-    temporary.unlink(missing_ok=True)  # never through a link that lies there
-    with _naming(path), open(temporary, "xb") as file:
+    temporary = _get_temporary(path)
+    temporary.unlink(missing_ok=True)  # so that an existing link is not written through
+    with _add_file_name(path), open(temporary, "xb") as file:
         file.write(text.encode() if isinstance(text, str) else text)
         file.flush()
         os.fsync(file.fileno())
@@ -47,7 +49,9 @@ def write_atomic(path: str | Path, text: str | bytes) -> None:
 
 
 def append_durable(path: str | Path, text: str) -> None:
-    """Append ``text`` and wait until it is on disk.  A kill may leave a torn tail: see :func:`whole_lines`.
+    """Append ``text`` to a file and wait until it is on disk.
+
+    A kill may leave an incomplete last line: see :func:`read_complete_lines`.
 
     Raises:
         OSError: the folder is not writable or full.
@@ -55,7 +59,7 @@ def append_durable(path: str | Path, text: str) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
-    with _naming(path), open(path, "a", encoding="utf-8", newline="") as file:
+    with _add_file_name(path), open(path, "a", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -63,30 +67,33 @@ def append_durable(path: str | Path, text: str) -> None:
         fsync_folder(path.parent)
 
 
-def whole_lines(path: str | Path) -> tuple[list[str], bool]:
-    """The complete lines of a file (without their ends), and whether a torn one follows them.
+def read_complete_lines(path: str | Path) -> tuple[list[str], bool]:
+    """Read the complete lines of a file, and whether an incomplete one follows them.
 
-    A missing file has no lines.  Damaged bytes are read as the replacement character.
+    Line ends are removed.  A missing file has no lines.  Damaged bytes are read as the replacement character.
     """
     path = Path(path)
     if not path.exists():
         return [], False
     *lines, tail = path.read_bytes().split(b"\n")
-    # a torn tail may end inside a character, so it is split off before decoding
+    # an incomplete line may end inside a character, so it is split off before decoding
     return [line.decode("utf-8", "replace") for line in lines], tail != b""
 
 
 def remove_leftover(path: str | Path) -> None:
-    """Remove what a killed :func:`write_atomic` of ``path`` left beside it."""
-    _temporary(Path(path)).unlink(missing_ok=True)
+    """Remove the temporary file of a :func:`write_atomic` of ``path`` that was killed."""
+    _get_temporary(Path(path)).unlink(missing_ok=True)
 
 
-def _temporary(path: Path) -> Path:
+def _get_temporary(path: Path) -> Path:
     return path.with_name(path.name + ".tmp")
 
 
 def recover_folder(folder: str | Path) -> None:
-    """Undo a :func:`replace_folder` that was killed: the old folder comes back if the new is not in place."""
+    """Undo a :func:`replace_folder` that was killed.
+
+    The old folder is restored if the new one is not in place.
+    """
     folder = Path(folder)
     old, new = folder.with_name(folder.name + ".old"), folder.with_name(folder.name + ".tmp")
     if old.is_dir() and not folder.exists():
@@ -96,13 +103,13 @@ def recover_folder(folder: str | Path) -> None:
 
 
 def replace_folder(folder: str | Path, write: Callable[[str], Any]) -> None:
-    """Replace ``folder`` by what ``write(path)`` writes: whole and on disk, or the old one stays.
+    """Replace ``folder`` by the files that ``write(path)`` writes, or keep the old one.
 
-    A folder cannot be exchanged in one step.  A kill in the instant between two renames leaves it under
-    ``<name>.old``, from where :func:`recover_folder` brings it back.
+    A folder cannot be replaced in one step.  A kill between the two renames leaves the old one as ``<name>.old``, from
+    which :func:`recover_folder` restores it.
 
     Raises:
-        OSError: it cannot be written; what was written of it is removed, or a full disk would stay full.
+        OSError: it cannot be written; the partial copy is removed, so that it does not fill the disk.
     """
     folder = Path(folder)
     old, new = folder.with_name(folder.name + ".old"), folder.with_name(folder.name + ".tmp")
@@ -128,7 +135,7 @@ def replace_folder(folder: str | Path, write: Callable[[str], Any]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """A folder with what is in it; of a link to one, the link."""
+    """Remove a folder with its content; of a link, only the link."""
     if folder.is_symlink():
         folder.unlink()
     elif folder.exists():

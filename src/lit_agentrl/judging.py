@@ -1,4 +1,4 @@
-"""What a judge is asked and what of its replies is believed: an episode is data, and so is a reply."""
+"""Questions to a judge model and strict parsing of its replies; both texts are untrusted."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from statistics import fmean, median
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 
-_TAG = re.compile(r"<(?=[|/\w｜])|\[(?=/?[A-Z_]+\])")  # what begins a tag or a marker of a chat template
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # of a model that thinks before it replies
+_TAG = re.compile(
+    r"<(?=[|/\w｜])|\[(?=/?[A-Z_]+\])"
+)  # the beginning of a tag or of a marker of a chat template
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # of a reasoning model
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
-_FEWEST = 200  # characters of an episode: less says nothing
+_MIN_CHARACTERS = 200  # of an episode; fewer are meaningless
 
 
 class Unreadable(ValueError):
-    """A reply that is no verdict; the message is a short reason."""
+    """Error: a reply is no verdict; the message is a short reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
-    """By what episodes are judged, and in which words a judge is asked.
+    """Criteria by which episodes are judged, and the prompts for the judge.
 
-    The text of an episode stands between two lines that it cannot contain, each of its lines after a bar; what begins a
-    tag in it is broken up by a space.  So it can neither close its fence nor spell a verdict or a marker.
+    The text of an episode is fenced by two lines that it cannot contain, and each of its lines follows a bar; the
+    beginnings of tags in it are broken up by a space.  So it can neither close its fence nor contain a verdict or a
+    chat marker.
 
     Args:
-        principles: by which to judge; none: the judge writes its own first, as SPCT has it (arXiv 2504.02495).
-        low, high: between which a score lies.
-        shows_end: the judge is told how the game ended.
-        most_characters: of an episode; of a longer one the middle is left out.
+        principles: by which to judge; none: the judge writes its own first, as in SPCT (arXiv 2504.02495).
+        low, high: range of a score.
+        shows_end: show the judge how the game ended.
+        most_characters: limit of an episode; the middle of a longer one is left out.
 
     Raises:
-        ValueError: an option makes no sense, naming it.
+        ValueError: an option is invalid; the message names it.
     """
 
     principles: Sequence[str] = ()
@@ -53,47 +56,49 @@ class Criteria:
         require_number("low", self.low, "a number")
         require_number("high", self.high, f"a number > low={self.low:g}", lambda high: high > self.low)
         require(isinstance(self.shows_end, bool), "shows_end", self.shows_end, "true or false")
-        require_whole("most_characters", self.most_characters, _FEWEST)
+        require_whole("most_characters", self.most_characters, _MIN_CHARACTERS)
 
     # ------------------------------------------------------------------ questions
-    def score_of(self, episode: Episode) -> str:
-        """Asks for a score of one episode."""
+    def ask_score(self, episode: Episode) -> str:
+        """Ask for a score of one episode."""
         form = f"<score>a number from {self.low:g} to {self.high:g}</score>"
-        return self._question("how well an assistant has done what it was asked", [episode], form)
+        return self._compose_question("how well an assistant has done what it was asked", [episode], form)
 
-    def critique_of(self, episode: Episode) -> str:
-        """Asks for a critique of one episode in words, and for no number (CLoud, arXiv 2408.11791)."""
-        return self._question("how well an assistant has done what it was asked", [episode], "")
+    def ask_critique(self, episode: Episode) -> str:
+        """Ask for a critique of one episode without a score (CLoud, arXiv 2408.11791)."""
+        return self._compose_question("how well an assistant has done what it was asked", [episode], "")
 
-    def revision_of(self, episode: Episode, place: int) -> str:
-        """Asks for a critique of the reply of one turn, and for a better one (Constitutional AI, arXiv 2212.08073).
+    def ask_revision(self, episode: Episode, place: int) -> str:
+        """Ask for a critique of the reply of one turn and for a better reply.
+
+        Constitutional AI, arXiv 2212.08073.
 
         Args:
-            episode: of which what came after that turn is not shown.
-            place: of the turn.
+            episode: shown up to that turn.
+            place: index of the turn.
         """
         form = (
             "<revision>the whole reply that should stand in place of the assistant's last one; where a tag is broken "
             "up by a space above, write it without the space</revision>"
         )
         until = replace(episode, turns=episode.turns[: place + 1])
-        return self._question("the last reply of an assistant, and write a better one", [until], form)
+        return self._compose_question("the last reply of an assistant, and write a better one", [until], form)
 
-    def scores_of(self, episodes: Sequence[Episode]) -> str:
-        """Asks for a score of each of several episodes of one prompt."""
+    def ask_scores(self, episodes: Sequence[Episode]) -> str:
+        """Ask for a score of each of several episodes of one prompt."""
         what = f"how well each of {len(episodes)} assistants has done what it was asked"
         form = f"<scores>{len(episodes)} numbers from {self.low:g} to {self.high:g}, commas between them</scores>"
-        return self._question(what, episodes, form)
+        return self._compose_question(what, episodes, form)
 
-    def better_of(self, first: Episode, second: Episode) -> str:
-        """Asks which of two episodes of one prompt is better."""
+    def ask_better(self, first: Episode, second: Episode) -> str:
+        """Ask which of two episodes of one prompt is better."""
         form = "<better>1, 2, or tie</better>"
-        return self._question(
+        return self._compose_question(
             "which of two assistants has better done what it was asked", [first, second], form
         )
 
-    def _question(self, what: str, episodes: Sequence[Episode], form: str) -> str:
-        texts = [self._shown(episode) for episode in episodes]
+    def _compose_question(self, what: str, episodes: Sequence[Episode], form: str) -> str:
+        texts = [self._format_episode(episode) for episode in episodes]
         fence, salt = "", 0
         while not fence or any(fence in text for text in texts):
             digest = hashlib.blake2b(f"{salt}|{texts}".encode(), digest_size=6).hexdigest()
@@ -120,114 +125,114 @@ class Criteria:
             ]
         )
 
-    def _shown(self, episode: Episode) -> str:
-        """An episode as text, each line after a bar."""
-        said = [f"[{message['role']}]\n{message['content']}" for message in episode.opening]
+    def _format_episode(self, episode: Episode) -> str:
+        """Format an episode as text, each line after a bar."""
+        parts = [f"[{message['role']}]\n{message['content']}" for message in episode.opening]
         for number, turn in enumerate(episode.turns):
             if number and turn.message:
-                said.append(f"[user]\n{turn.message}")
-            said.append(f"[assistant]\n{turn.reply_text}")
-        text = _TAG.sub(lambda found: found[0] + " ", "\n".join(said))
+                parts.append(f"[user]\n{turn.message}")
+            parts.append(f"[assistant]\n{turn.reply_text}")
+        text = _TAG.sub(lambda match: match[0] + " ", "\n".join(parts))
         if (surplus := len(text) - self.most_characters) > 0:
             half = self.most_characters // 2
             text = f"{text[:half]}\n[{surplus} characters left out]\n{text[-half:]}"
         if self.shows_end:
             text += f"\n[end]\n{'solved' if episode.success else 'not solved'}: {episode.end.name.lower()}"
-        # half a character, which no file and no tokenizer takes, is a question mark
+        # lone surrogates, which neither files nor tokenizers accept, become question marks
         text = text.encode("utf-8", "replace").decode()
         return "\n".join(f"| {line}" for line in text.splitlines())
 
     # ------------------------------------------------------------------ replies
     def read_score(self, reply: str) -> float:
-        """The score of a reply, as a share of the way from ``low`` to ``high``.
+        """Read the score of a reply, rescaled from [``low``, ``high``] to [0, 1].
 
         Raises:
-            Unreadable: it is not of the form that was asked for, or the score is out of range.
+            Unreadable: the reply has another form, or the score is out of range.
         """
-        return self._share(self._read(reply, "score", _NUMBER))
+        return self._rescale(self._read(reply, "score", _NUMBER))
 
     def read_critique(self, reply: str) -> str:
-        """The words of a reply without a think block, as a reward model reads them.
+        """Read the critique of a reply without its think block, for a reward model.
 
         Raises:
-            Unreadable: it is not of the form that was asked for.
+            Unreadable: the reply has another form.
         """
-        text = self._said(reply)
-        if re.fullmatch(rf"{self._words()}\s*", text, re.DOTALL) is None:
+        text = self._remove_thought(reply)
+        if re.fullmatch(rf"{self._build_pattern()}\s*", text, re.DOTALL) is None:
             raise Unreadable("form")
         return text.strip()
 
     def read_revision(self, reply: str) -> str:
-        """The reply that a judge writes in place of another.
+        """Read the revised reply that a judge wrote.
 
         Raises:
-            Unreadable: it is not of the form that was asked for.
+            Unreadable: the reply has another form.
         """
         no = "(?!</?revision>)"
         return self._read(reply, "revision", rf"{no}\S(?:{no}.)*").strip()
 
     def read_scores(self, reply: str, count: int) -> list[float]:
-        """The scores of ``count`` episodes, each as `read_score` gives it.
+        """Read the scores of ``count`` episodes, each rescaled as by `read_score`.
 
         Raises:
-            Unreadable: as of `read_score`, or there are more or fewer of them.
+            Unreadable: as `read_score`, or the number of scores differs.
         """
         numbers = rf"{_NUMBER}(?:\s*,\s*{_NUMBER}){{{count - 1}}}"
-        return [self._share(number) for number in self._read(reply, "scores", numbers).split(",")]
+        return [self._rescale(number) for number in self._read(reply, "scores", numbers).split(",")]
 
     def read_better(self, reply: str) -> int:
-        """Which is better: 1 or 2; 0 is a tie.
+        """Read which episode is better: 1 or 2; 0 is a tie.
 
         Raises:
-            Unreadable: it is not of the form that was asked for.
+            Unreadable: the reply has another form.
         """
         return {"1": 1, "2": 2, "tie": 0}[self._read(reply, "better", "1|2|tie")]
 
     def write(self, verdict: str, value: str) -> str:
-        """A reply of the form that is asked for, with few words.
+        """Write a short reply of the requested form.
 
         Args:
             verdict: ``score``, ``scores`` or ``better``.
-            value: what stands in it.
+            value: content of the verdict.
         """
         first = "" if self.principles else "<principles>It does what was asked.</principles>\n"
         return f"{first}<critique>Some do, and some do not.</critique>\n<{verdict}>{value}</{verdict}>"
 
-    def _share(self, number: str) -> float:
+    def _rescale(self, number: str) -> float:
         score = float(number)
         if not self.low <= score <= self.high or not math.isfinite(score):
             raise Unreadable("out_of_range")
         return (score - self.low) / (self.high - self.low)
 
     def _read(self, reply: str, tag: str, value: str) -> str:
-        text = self._said(reply)
-        found = re.fullmatch(rf"{self._words()}\s*<{tag}>\s*({value})\s*</{tag}>\s*", text, re.DOTALL)
-        if found is None or text.count(f"<{tag}>") != 1:
+        text = self._remove_thought(reply)
+        match = re.fullmatch(rf"{self._build_pattern()}\s*<{tag}>\s*({value})\s*</{tag}>\s*", text, re.DOTALL)
+        if match is None or text.count(f"<{tag}>") != 1:
             raise Unreadable("form")
-        return found[1]
+        return match[1]
 
-    def _said(self, reply: str) -> str:
+    def _remove_thought(self, reply: str) -> str:
         text = _THOUGHT.sub("", reply.encode("utf-8", "replace").decode())
         if not text.strip():
             raise Unreadable("empty")
         return text
 
-    def _words(self) -> str:
-        """What matches principles, unless they are given, and a critique."""
+    def _build_pattern(self) -> str:
+        """Build the pattern of the critique, and of the principles unless they are given."""
         blocks = ([] if self.principles else ["principles"]) + ["critique"]
         inside = {block: rf"(?!</?{block}>)" for block in blocks}
         return "".join(rf"\s*<{b}>\s*{no}\S(?:{no}.)*?</{b}>" for b, no in inside.items())
 
 
-def best_judged(values: Sequence[float], worth: Sequence[float], keep: int) -> list[float]:
-    """The ``keep`` values whose judgements are worth most, in their order; of equal worth the first ones.
+def select_best_judged(values: Sequence[float], worth: Sequence[float], keep: int) -> list[float]:
+    """Select the ``keep`` scores whose judgements are worth most, in their order.
 
-    They vote in place of all, as SPCT has it with its meta reward model (arXiv 2504.02495, section 4.2).
+    Ties go to the first.  Only these vote, as with the meta reward model of SPCT (arXiv 2504.02495, section 4.2).
 
     Args:
         values: scores of one episode by several judgements.
-        worth: of each judgement, the more the better.
-        keep: at least 1; all where there are fewer.
+        worth: quality of each judgement, higher is better.
+        keep: at least 1; all scores if there are fewer.
     """
     best = sorted(range(len(values)), key=lambda k: -worth[k])[:keep]
     return [values[k] for k in sorted(best)]
@@ -236,11 +241,13 @@ def best_judged(values: Sequence[float], worth: Sequence[float], keep: int) -> l
 VOTES = ("mean", "median", "majority")
 
 
-def voted(values: Sequence[float], vote: str) -> float:
-    """What several scores of one episode come to; ``majority``: the mean of the most frequent ones.
+def aggregate_votes(values: Sequence[float], vote: str) -> float:
+    """Aggregate several scores of one episode by mean, median or majority.
+
+    ``majority`` is the mean of the most frequent scores.
 
     Raises:
-        ValueError: an unknown vote.
+        ValueError: the vote is unknown.
     """
     require_one_of("vote", vote, VOTES)
     if vote == "mean":

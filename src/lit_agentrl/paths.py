@@ -1,4 +1,4 @@
-"""Where the files of this package lie: its own folder, and the configs.
+"""Paths of the package and of its configs.
 
 The configs have two roots of the same shape: ``conf``, and ``conf/experimental`` for methods that have shown no gain
 yet.  Hydra searches both, so that an option is chosen by its name alone.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def find_configs(package: Path) -> Path:
-    """Return the folder of configs: in an installed package, or next to ``src`` in a checkout."""
+    """Return the config folder: inside an installed package, or next to ``src`` in a checkout."""
     inside = package / "conf"
     return inside if (inside / "train.yaml").is_file() else package.parents[1] / "conf"
 
@@ -28,7 +28,10 @@ def name_config(file: Path) -> str:
 
 
 def find_config(name: str) -> Path:
-    """Return the file of a config such as ``algo/grpo.yaml``, of whichever root; of neither, where it would lie."""
+    """Return the file of a config such as ``algo/grpo.yaml`` in its root.
+
+    A config that exists in neither root gets its path in the first.
+    """
     return next((root / name for root in CONFIG_ROOTS if (root / name).is_file()), CONFIG_DIR / name)
 
 
@@ -38,7 +41,10 @@ def list_configs() -> list[Path]:
 
 
 def list_options(group: str) -> list[Path]:
-    """Return the options of a group in both roots, sorted by name, without those that only others start from."""
+    """Return the option files of a group in both roots, sorted by name.
+
+    Files that only other options inherit from are left out.
+    """
     return sorted(
         (file for root in CONFIG_ROOTS for file in (root / group).glob("[!_]*.yaml")), key=lambda f: f.stem
     )

@@ -1,4 +1,4 @@
-"""Names of earlier versions, and what they are called today: one table, ``renamed.yaml``."""
+"""Translation of names of earlier versions into current ones by the table ``renamed.yaml``."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ import yaml
 
 @cache
 def read_table() -> dict[str, str]:
-    """Read the table: the dotted name of a module, class or function, and its name today."""
-    found: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return found
+    """Read the table of old and current dotted names of modules, classes and functions."""
+    table: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return table
 
 
-def current_name(name: str) -> str:
-    """Translate a dotted name of an earlier version into today's; any other name stays.
+def get_current_name(name: str) -> str:
+    """Translate a dotted name of an earlier version into the current one; other names stay.
 
-    >>> current_name("lit_agentrl.rl.advantages.group_mean")
+    >>> get_current_name("lit_agentrl.rl.advantages.group_mean")
     'lit_agentrl.rl.credit.advantages.group_mean'
     """
-    old = _longest_prefix(name, read_table())
-    today = _longest_prefix(name, read_table().values())
+    old = _find_longest_prefix(name, read_table())
+    today = _find_longest_prefix(name, read_table().values())
     if len(today) >= len(old):  # a package may have taken the name of an old module
         return name
     return read_table()[old] + name.removeprefix(old)
 
 
-def first_name(name: str) -> str:
-    """Translate a dotted name of today into the first one it had, for keys that must never change.
+def get_first_name(name: str) -> str:
+    """Translate a current dotted name into its first one, for keys that must never change.
 
-    >>> first_name("lit_agentrl.envs.games.sokoban.Sokoban")
+    >>> get_first_name("lit_agentrl.envs.games.sokoban.Sokoban")
     'lit_agentrl.envs.sokoban.Sokoban'
     """
-    new = _longest_prefix(name, read_table().values())
+    new = _find_longest_prefix(name, read_table().values())
     old = next((old for old, today in read_table().items() if today == new), "")
     return old + name.removeprefix(new) if new else name
 
 
 def rename_targets(node: Any) -> Any:
-    """Return a config of plain containers in which every ``_target_`` has today's name."""
+    """Return a config of plain containers in which every ``_target_`` has its current name."""
     if isinstance(node, list):
         return [rename_targets(child) for child in node]
     if not isinstance(node, dict):
         return node
     return {
-        key: current_name(child) if key == "_target_" and isinstance(child, str) else rename_targets(child)
+        key: get_current_name(child)
+        if key == "_target_" and isinstance(child, str)
+        else rename_targets(child)
         for key, child in node.items()
     }
 
 
-def _longest_prefix(name: str, known: Any) -> str:
-    """Find the longest of the known dotted names that this one equals or continues; empty without."""
+def _find_longest_prefix(name: str, known: Any) -> str:
+    """Find the longest known dotted name that this one begins with, or nothing."""
     return max((each for each in known if name == each or name.startswith(f"{each}.")), key=len, default="")

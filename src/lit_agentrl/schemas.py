@@ -1,4 +1,4 @@
-"""JSON schemas of tools: checked, and applied to calls, in bounded time, whoever wrote schema and call."""
+"""Checks of JSON schemas of tools and of calls, in bounded time."""
 
 from __future__ import annotations
 
@@ -9,138 +9,143 @@ from types import ModuleType
 from typing import Any
 
 _SHOWN = 200  # characters of a value that a message repeats
-_MOST_RULES = (
-    20_000  # of a schema that are applied to one call, each time anew: references can double them endlessly
-)
-_LONGEST_PATTERN = 1000  # characters
-_rules_left: ContextVar[int] = ContextVar("rules_left", default=_MOST_RULES)
+_MAX_RULES = 20_000  # rules applied to one call: references can double their number endlessly
+_MAX_PATTERN = 1000  # characters
+_rules_left: ContextVar[int] = ContextVar("rules_left", default=_MAX_RULES)
 
 
 def require_schema(schema: Mapping[str, Any]) -> None:
-    """Checks the schema of an object.
+    """Check that a schema is valid, describes an object and refers to no other document.
 
     Raises:
-        ValueError: it is none, would be fetched from elsewhere, or has a pattern that cannot be searched for in linear
-            time; the message goes on after "the schema of …".
+        ValueError: it does not, or a pattern of it cannot be searched for in linear time; the message continues
+            "the schema of …".
     """
     if schema.get("type") != "object":
         raise ValueError("must have type: object")
     try:
-        _library().Draft202012Validator.check_schema(schema)
-    except _library().SchemaError as error:
+        _import_library().Draft202012Validator.check_schema(schema)
+    except _import_library().SchemaError as error:
         raise ValueError(f"is invalid: {error.message}") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
-    if _refers_out(schema):  # the library would open it, be it a file or an address
+    if _has_external_ref(schema):  # the library would open it, be it a file or an address
         raise ValueError("refers to another document; write $ref: '#/…'")
-    for pattern in patterns_of(schema):
-        finder(pattern)
+    for pattern in list_patterns(schema):
+        compile_search(pattern)
 
 
-def why_not(arguments: Any, schema: Mapping[str, Any]) -> str:
-    """Why these are no arguments of a tool; empty if they are.  Ones that the schema does not name are refused."""
-    validator = _bounded()({"additionalProperties": False, **schema})
-    before = _rules_left.set(_MOST_RULES)
+def explain_mismatch(arguments: Any, schema: Mapping[str, Any]) -> str:
+    """Return why arguments do not match the schema of a tool; empty if they do.
+
+    Arguments that the schema does not name are refused.
+
+    Raises:
+        ValueError: the schema cannot be applied.
+    """
+    validator = _build_validator()({"additionalProperties": False, **schema})
+    before = _rules_left.set(_MAX_RULES)
     try:
-        error = _library().exceptions.best_match(validator.iter_errors(arguments))
-    except RecursionError:  # of a schema that refers to itself
+        error = _import_library().exceptions.best_match(validator.iter_errors(arguments))
+    except RecursionError:  # the schema refers to itself
         return "arguments are nested too deeply"
-    except ArithmeticError:  # multipleOf of what no float holds
+    except ArithmeticError:  # multipleOf with a number that no float holds
         return "a number is too large"
-    except Exception as error:  # a $ref to nothing: a fault of the game, whose episode fails
+    except Exception as error:  # a $ref that points nowhere is an error of the game, and its episode fails
         raise ValueError(f"the schema of a tool cannot be applied: {error}") from error
     finally:
         _rules_left.reset(before)
-    return "" if error is None else _where(error)
+    return "" if error is None else _format_error(error)
 
 
 @cache
-def _bounded() -> Any:
-    """The validator, with a bound on its work: a schema may come from a server, and arguments from anyone."""
-    library = _library()
+def _build_validator() -> Any:
+    """Build a validator with bounded work, because schemas and arguments are untrusted."""
+    library = _import_library()
     rules = {
         **library.Draft202012Validator.VALIDATORS,
-        "pattern": _pattern,
-        "patternProperties": _named_by_patterns,
+        "pattern": _check_pattern,
+        "patternProperties": _check_pattern_properties,
     }
-    rules["additionalProperties"] = _further(rules["additionalProperties"])
+    rules["additionalProperties"] = _exclude_pattern_properties(rules["additionalProperties"])
     return library.validators.extend(
-        library.Draft202012Validator, {name: _counted(rule) for name, rule in rules.items()}
+        library.Draft202012Validator, {name: _count_applications(rule) for name, rule in rules.items()}
     )
 
 
-def _counted(rule: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    def counted(*given: Any) -> Iterator[Any]:
+def _count_applications(rule: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def apply_counted(*args: Any) -> Iterator[Any]:
         _rules_left.set(left := _rules_left.get() - 1)
         if left < 0:
-            raise ValueError(f"it has more than {_MOST_RULES} rules for one call")
-        yield from rule(*given) or ()
+            raise ValueError(f"it has more than {_MAX_RULES} rules for one call")
+        yield from rule(*args) or ()
 
-    return counted
+    return apply_counted
 
 
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    if isinstance(instance, str) and not finder(pattern)(instance):
+def _check_pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    if isinstance(instance, str) and not compile_search(pattern)(instance):
         value = repr(instance)
         value = (
             value if len(value) <= _SHOWN // 4 else f"{value[: _SHOWN // 4]}…"
         )  # the reason is cut at its end
-        yield _library().ValidationError(f"{value} does not match {pattern!r}")
+        yield _import_library().ValidationError(f"{value} does not match {pattern!r}")
 
 
-def _named_by_patterns(
+def _check_pattern_properties(
     validator: Any, schemas: Mapping[str, Any], instance: Any, schema: Any
 ) -> Iterator[Any]:
     for pattern, inner in schemas.items():
         for name in (
-            [name for name in instance if finder(pattern)(name)] if isinstance(instance, dict) else ()
+            [name for name in instance if compile_search(pattern)(name)] if isinstance(instance, dict) else ()
         ):
             yield from validator.descend(instance[name], inner, path=name, schema_path=pattern)
 
 
-def _further(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The library's rule about properties that are not named, with names that patterns name taken away before."""
+def _exclude_pattern_properties(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the library's rule ``additionalProperties`` so that names that match a pattern are left out."""
 
-    def further(validator: Any, inner: Any, instance: Any, schema: Mapping[str, Any]) -> Any:
+    def check_additional(validator: Any, inner: Any, instance: Any, schema: Mapping[str, Any]) -> Any:
         patterns = schema.get("patternProperties", {})
         if patterns and isinstance(instance, dict):
             instance = {
                 name: value
                 for name, value in instance.items()
-                if not any(finder(pattern)(name) for pattern in patterns)
+                if not any(compile_search(pattern)(name) for pattern in patterns)
             }
         plain = {"properties": schema.get("properties", {})}
         return rule(validator, inner, instance, plain)
 
-    return further
+    return check_additional
 
 
-def patterns_of(schema: Any) -> list[str]:
-    """The regular expressions in a schema.
+def list_patterns(schema: Any) -> list[str]:
+    """Return the regular expressions in a schema.
 
     Raises:
-        ValueError: it has both of two rules that only the library's own way of searching, without a bound, supports.
+        ValueError: it has both patternProperties and unevaluatedProperties, which only the library's unbounded search
+            supports together.
     """
-    inside, found = [schema], []
+    nodes, patterns = [schema], []
     keys: set[str] = set()
-    while inside:
-        each = inside.pop()
-        if isinstance(each, Mapping):
-            keys |= {str(key) for key in each}
-            pattern, named = each.get("pattern"), each.get("patternProperties")
-            found += [pattern] if isinstance(pattern, str) else []
-            found += list(named) if isinstance(named, Mapping) else []
-            inside += each.values()
-        elif isinstance(each, list | tuple):
-            inside += each
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Mapping):
+            keys |= {str(key) for key in node}
+            pattern, properties = node.get("pattern"), node.get("patternProperties")
+            patterns += [pattern] if isinstance(pattern, str) else []
+            patterns += list(properties) if isinstance(properties, Mapping) else []
+            nodes += node.values()
+        elif isinstance(node, list | tuple):
+            nodes += node
     if {"patternProperties", "unevaluatedProperties"} <= keys:
         raise ValueError("has both patternProperties and unevaluatedProperties; use one")
-    return found
+    return patterns
 
 
 @lru_cache(maxsize=1024)
-def finder(pattern: str) -> Callable[[str], Any]:
-    r"""Searches a text for a pattern in time linear in both: neither can make a backtracking search explode.
+def compile_search(pattern: str) -> Callable[[str], Any]:
+    r"""Compile a pattern into a search whose time is linear for any input.
 
     Raises:
         ValueError: the library is missing, or the pattern is too long or needs backtracking (``\\1``, ``(?=…)``).
@@ -151,51 +156,51 @@ def finder(pattern: str) -> Callable[[str], Any]:
         raise ValueError("has a pattern, which needs google-re2; pip install 'lit-agentrl[tools]'") from error
     options = re2.Options()
     options.max_mem, options.never_capture, options.log_errors = 2**20, True, False
-    if len(pattern) > _LONGEST_PATTERN:
+    if len(pattern) > _MAX_PATTERN:
         raise ValueError(
-            f"has the pattern {short(pattern)} of more than {_LONGEST_PATTERN} characters; shorten it"
+            f"has the pattern {shorten(pattern)} of more than {_MAX_PATTERN} characters; shorten it"
         )
     try:
         return re2.compile(pattern, options).search  # type: ignore[no-any-return]
     except re2.error as error:
         raise ValueError(
-            f"has the pattern {short(pattern)}, which cannot be searched for in linear time ({short(_said(error))}); "
-            "write it without \\1 and (?=…)"
+            f"has the pattern {shorten(pattern)}, which cannot be searched for in linear time "
+            f"({shorten(_read_message(error))}); write it without \\1 and (?=…)"
         ) from error
 
 
-def _where(error: Any) -> str:
-    """Place and reason; those of thousands of characters are cut."""
-    return f"arguments{short(error.json_path.removeprefix('$'))}: {short(error.message)}"
+def _format_error(error: Any) -> str:
+    """Format the place and the reason of an error, each cut to a readable length."""
+    return f"arguments{shorten(error.json_path.removeprefix('$'))}: {shorten(error.message)}"
 
 
-def _said(error: Exception) -> str:
-    said = error.args[0] if error.args else ""
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+def _read_message(error: Exception) -> str:
+    message = error.args[0] if error.args else ""
+    return message.decode(errors="replace") if isinstance(message, bytes) else str(message)
 
 
-def short(text: str) -> str:
-    """A text as messages show it."""
+def shorten(text: str) -> str:
+    """Cut a text to the length that messages show."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _refers_out(schema: Any) -> bool:
-    """Whether any part of a schema refers to another document."""
-    inside = [schema]
-    while inside:
-        each = inside.pop()
-        if isinstance(each, Mapping):
-            refers = (each.get(key) for key in ("$ref", "$dynamicRef"))
-            if any(isinstance(target, str) and not target.startswith("#") for target in refers):
+def _has_external_ref(schema: Any) -> bool:
+    """Return whether any part of a schema refers to another document."""
+    nodes = [schema]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Mapping):
+            targets = (node.get(key) for key in ("$ref", "$dynamicRef"))
+            if any(isinstance(target, str) and not target.startswith("#") for target in targets):
                 return True
-            inside += each.values()
-        elif isinstance(each, list | tuple):
-            inside += each
+            nodes += node.values()
+        elif isinstance(node, list | tuple):
+            nodes += node
     return False
 
 
 @cache
-def _library() -> ModuleType:
-    import jsonschema  # only games with tools need it, and start-up is counted in milliseconds
+def _import_library() -> ModuleType:
+    import jsonschema  # imported late: only games with tools need it, and it slows down the start
 
     return jsonschema

@@ -1,6 +1,6 @@
-"""What a command says while it works: a line for each thing that takes time, on standard output.
+"""Progress lines of commands, printed on standard output before each slow step.
 
-Errors and what a library warns of go to standard error; results and what leads to them stay together.
+Errors and warnings of libraries go to standard error.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
 
 def is_first() -> bool:
-    """Say whether this process speaks for the run: it composes, prints and writes."""
+    """Return whether this is the first process of the run, which composes, prints and writes."""
     return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
-def doing(what: str) -> None:
-    """Say what begins now, in the first process of a run: dim on a terminal, a plain line elsewhere."""
+def announce(what: str) -> None:
+    """Print in the first process of a run which step starts now; dim on terminals."""
     note(f"{what} …", style="dim")
 
 
 def note(line: str, style: str = "") -> None:
-    """Print a line in the first process of a run; a terminal breaks it between words."""
+    """Print a line in the first process of a run; terminals wrap it between words."""
     if is_first():
-        # isatty is asked as well: environment variables make rich believe in terminals that are none
+        # rich alone is not enough: environment variables can make it assume a terminal
         is_terminal = sys.stdout.isatty()
         console = Console(force_terminal=None if is_terminal else False, highlight=False)
         console.print(Text(line, style), soft_wrap=not is_terminal)
 
 
-def episodes_of(games: Sequence[str], count: int) -> str:
-    """How many episodes are played of which games.
+def describe_episodes(games: Sequence[str], count: int) -> str:
+    """Describe how many episodes of which games are played.
 
-    >>> episodes_of(["bandit"], 8), episodes_of(["bandit", "sokoban"], 8)
+    >>> describe_episodes(["bandit"], 8), describe_episodes(["bandit", "sokoban"], 8)
     ('8 episodes of bandit', '8 episodes each of bandit, sokoban')
     """
     if len(games) > 3:

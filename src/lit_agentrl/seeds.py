@@ -1,4 +1,4 @@
-"""Addressed randomness: every draw has a key made from where it is used, never from what was drawn before."""
+"""Counter-based random draws, keyed by purpose and address and never by earlier draws."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
-def key(seed: int, purpose: str, *address: int) -> int:
-    """A 63-bit key of (seed, purpose, address...), equal on every machine and in every process.
+def make_key(seed: int, purpose: str, *address: int) -> int:
+    """Hash (seed, purpose, address...) into a 63-bit key, equal on all machines and processes.
 
-    >>> key(0, "sample", 1, 2) == key(0, "sample", 1, 2) != key(0, "sample", 2, 1)
+    >>> make_key(0, "sample", 1, 2) == make_key(0, "sample", 1, 2) != make_key(0, "sample", 2, 1)
     True
     """
     text = f"{seed}|{purpose}|" + ",".join(map(str, address))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Uniform draws in [0, 1), one for each (key, position).
+def draw_uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Draw uniform numbers in [0, 1), one for each (key, position).
 
     SplitMix64 of Steele et al. (OOPSLA 2014) in counter form: position ``n`` is the generator's n-th output.
     """
@@ -36,10 +36,12 @@ def uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) ->
     return draws
 
 
-def uniform(seed: int, purpose: str, *address: int) -> float:
-    """One uniform draw in [0, 1) of an address.
+def draw_uniform(seed: int, purpose: str, *address: int) -> float:
+    """Draw one uniform number in [0, 1) for an address.
 
-    >>> uniform(0, "trained", 3, 1) == uniform(0, "trained", 3, 1) < 1
+    >>> draw_uniform(0, "trained", 3, 1) == draw_uniform(0, "trained", 3, 1) < 1
     True
     """
-    return float(uniforms(np.array([key(seed, purpose, *address)], np.uint64), np.zeros(1, np.uint64))[0])
+    return float(
+        draw_uniforms(np.array([make_key(seed, purpose, *address)], np.uint64), np.zeros(1, np.uint64))[0]
+    )

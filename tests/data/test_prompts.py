@@ -48,7 +48,7 @@ def test_evaluation_instances_do_not_depend_on_the_place_of_a_game() -> None:
 
     first_val, second_val, first_test, second_test = instances(EvalSpec(0, 5), EvalSpec(3, 4))
     assert first_val[:4] == second_val and first_test[:4] == second_test
-    recorded = [seeds.key(0, "val-instance", 0, p) for p in range(5)]  # of runs of one game
+    recorded = [seeds.make_key(0, "val-instance", 0, p) for p in range(5)]  # of runs of one game
     assert first_val == recorded
     assert not set(first_val) & set(first_test)
 

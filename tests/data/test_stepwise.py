@@ -20,7 +20,7 @@ from tests.data.test_reading import TALK, file, folder, learnt, played, reply, s
 
 def labels_of(*episodes: Episode) -> list[float]:
     """The label at each turn end, row by row."""
-    rows = pack(episodes).tensors()
+    rows = pack(episodes).to_dict()
     return [round(float(each), 6) for each in bind(so_far, rows)[rows["is_turn_end_BT"]]]
 
 

@@ -15,7 +15,7 @@ import torch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.sampling import draw_tokens
 from lit_agentrl.engines.served.keyed import DRAWS, NUMBER, Draws, KeyedDraws
-from lit_agentrl.seeds import uniforms
+from lit_agentrl.seeds import draw_uniforms
 
 KINDS = (
     SamplingParams(),
@@ -63,7 +63,7 @@ def test_each_row_draws_what_the_native_engine_draws_and_has_no_other_choice(rep
     assert torch.equal(logits[2], given[2])  # a request that is not ours
     for row, i in ((4, 0), (1, 1), (0, 2), (3, 3)):
         kind, position = KINDS[i], len(written[i])
-        uniform = uniforms(np.array([2**62 + i], dtype=np.uint64), np.array([position], dtype=np.uint64))
+        uniform = draw_uniforms(np.array([2**62 + i], dtype=np.uint64), np.array([position], dtype=np.uint64))
         expected = draw_tokens(
             given[row : row + 1], uniform_A=torch.from_numpy(uniform), temperature=kind.temperature,
             top_p=kind.top_p, top_k=kind.top_k,

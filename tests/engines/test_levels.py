@@ -11,16 +11,18 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from lit_agentrl.batch import LEFT_OUT
-from lit_agentrl.build.structure import check_levels
+from lit_agentrl.build.matching import describe_levels
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.needs import ALONE
 from lit_agentrl.episode import PLANNER
 from lit_agentrl.experimental.two_level import TwoLevel
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import LEVELS, LoRA, level_in_use, levels_of, merged
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.policy import row_selection
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.update.settings import OptimSettings
@@ -99,7 +101,7 @@ def marked() -> Any:
     """The recorded rows, of which every third turn is a plan."""
     batch = recorded()[1]
     is_plan_BT = batch.is_action_BT & (batch.turn_BT % 3 == 0)
-    return type(batch)(**{**batch.tensors(), "is_plan_BT": is_plan_BT})
+    return type(batch)(**{**batch.to_dict(), "is_plan_BT": is_plan_BT})
 
 
 @pytest.mark.slow
@@ -179,13 +181,13 @@ def test_they_are_saved_by_name(tmp_path: Any) -> None:
 
 
 def test_what_does_not_fit() -> None:
-    with pytest.raises(
-        ValueError, match="episodes of algo.structure=Refill have none; set model/lora=default"
+    for structure, given, message in (
+        (Refill(), ALONE, "planner, not given by algo.structure=Refill: .* or model/lora=default"),
+        (TwoLevel(), (), "set strategy=single"),
+        (TwoLevel(every=0), ALONE, "one adapter writes plans"),
     ):
-        check_levels(Refill(), processes=1)
-    with pytest.raises(ValueError, match="set strategy=single"):
-        check_levels(TwoLevel(), processes=2)
-    with pytest.raises(ValueError, match="has an adapter for plans"):
-        check_levels(TwoLevel(every=0), processes=1)
+        played = describe_part("algo.structure", structure, requires=())
+        with pytest.raises(ValueError, match=f"^model/lora=levels needs .*{message}"):
+            match([describe_levels(), played, *given])
     with pytest.raises(ValueError, match="checkpoint_activations=true runs layers again"):
         step(policy=levelled(), checkpoint_activations=True)

@@ -69,7 +69,7 @@ def test_a_judge_criticises_what_was_recorded(
         assert "12 critiques of 6 episodes: 12 were read, in 12 replies" in said
         assert f"12 rows, 6 of them of successes, in said/{ROWS}" in said
         rows = [json.loads(line) for line in Path("said", ROWS).read_text().splitlines()]
-        texts = [Criteria(principles=["win"]).critique_of(each) for each in episodes for _ in range(2)]
+        texts = [Criteria(principles=["win"]).ask_critique(each) for each in episodes for _ in range(2)]
         assert [row["prompt"][0]["content"] for row in rows] == texts
         assert sorted(texts) == sorted(question(body) for _, body, _ in asked)
         assert [row["completion"][0]["content"] for row in rows[:3]] == [

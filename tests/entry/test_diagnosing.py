@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from lit_agentrl.build.assembly import Run, build
 from lit_agentrl.config.composition import compose_job, task_loader
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.rethinking import Rethinking
 from lit_agentrl.engines.scripted import ScriptedEngine
@@ -52,7 +52,7 @@ def run_of(folder: Path, *overrides: str) -> Run:
 def played(run: Run, params: SamplingParams) -> list[Episode]:
     (batch,) = run.stream.test_dataloader()[0]
     context = run.trainer.precision_plugin.forward_context
-    player = Inline(run.rules, run.module.policy.network, context, StrategyDoors())
+    player = Inline(run.rules, run.module.policy.network, context, StrategyHooks())
     replace(run.rollouts.test, params=params).collect(batch, player.play, 0)
     player.stop()
     return batch.episodes

@@ -17,6 +17,7 @@ from lit_agentrl.build.parts import build_parts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import hydra_ready, task_loader
+from lit_agentrl.facts import IN_ORDER, PLAYED_HERE
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.rl.policy.correction import masked, truncated
@@ -24,7 +25,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 from lit_agentrl.runs.record import hyperparameters
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from tests.rl.test_algo_configs import ALGORITHMS
 
 
@@ -49,9 +50,8 @@ SWEEP = [pytest.mark.slow, pytest.mark.sweep]
 def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
     teacher = [f"reference.path={NANO_FOLDER}"] if algo == "distill" else []
     cfg = config(f"algo={algo}", "rollout.overlap=true", *teacher)
-    structure = build_algorithm(cfg)[1]
-    needs_more = structure.takes_trials or structure.is_sequential or structure.asks_critic
-    if needs_more or structure.opponent is not None:
+    asked = {getattr(each, "fact", each) for each in build_algorithm(cfg)[1].requires}
+    if asked & {IN_ORDER, PLAYED_HERE}:
         with pytest.raises(ValueError, match=r"set .*rollout\.overlap=false"):
             build_parts(cfg, task_loader())
         return
@@ -163,4 +163,4 @@ def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str],
 def test_strategies_that_shard_weights_say_so() -> None:
     """Players refuse a worker under them."""
     whole, cut = (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()), FSDPStrategy()
-    assert not any(doors_of(strategy).is_sharded for strategy in whole) and doors_of(cut).is_sharded
+    assert not any(get_hooks(strategy).is_sharded for strategy in whole) and get_hooks(cut).is_sharded

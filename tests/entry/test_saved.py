@@ -65,7 +65,7 @@ def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
     assert (
         isinstance(made, GroupLoss) and made.loss_of_groups.keywords == {"beta": 0.2} and made.name == "gvpo"
     )
-    made.try_out(TrajectoryBatch.toy().tensors())
+    made.try_out(TrajectoryBatch.make_toy().to_dict())
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_a_pipe_gets_whole_plain_lines_whatever_the_environment_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    screen.doing("word " * 40 + "end")
+    screen.announce("word " * 40 + "end")
     assert capsys.readouterr().out == "word " * 40 + "end …\n"
 
 
@@ -42,11 +42,11 @@ def test_one_process_speaks_for_a_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
-    screen.doing("measuring")
+    screen.announce("measuring")
     assert capsys.readouterr().out == ""
 
 
 def test_episodes_are_counted_by_game() -> None:
-    assert screen.episodes_of(["bandit"], 1) == "1 episode of bandit"
-    assert screen.episodes_of(["bandit", "sokoban"], 8) == "8 episodes each of bandit, sokoban"
-    assert screen.episodes_of(list("abcd"), 8) == "8 episodes each of 4 games"
+    assert screen.describe_episodes(["bandit"], 1) == "1 episode of bandit"
+    assert screen.describe_episodes(["bandit", "sokoban"], 8) == "8 episodes each of bandit, sokoban"
+    assert screen.describe_episodes(list("abcd"), 8) == "8 episodes each of 4 games"

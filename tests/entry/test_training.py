@@ -19,7 +19,7 @@ from lit_agentrl.callbacks.transcripts import read as read_transcripts
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import load_option
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.served import vllm_setup
 from lit_agentrl.envs.base import Outcome, Task
 from lit_agentrl.envs.games.bandit import Bandit
@@ -267,7 +267,7 @@ def test_an_interrupted_run_closes_its_games_and_leaves_the_other_processes(
 
     left: list[bool] = []
     monkeypatch.setattr(Bandit, "_play", interrupted)
-    monkeypatch.setattr(training, "doors_of", lambda _: StrategyDoors(close=lambda: left.append(True)))
+    monkeypatch.setattr(training, "get_hooks", lambda _: StrategyHooks(close=lambda: left.append(True)))
     with pytest.raises(SystemExit) as stop:
         main_train([*WITHOUT_TEST, f"hydra.run.dir={tmp_path / 'r'}", "env=bandit"])
     assert stop.value.code == 130 and left and not open_games

@@ -106,13 +106,13 @@ def test_one_answer_a_turn_asks_what_the_reward_asks(tmp_path: Path) -> None:
         Episode(0, 0, 0, 0, "x", 0, opening=[*item.asked, *answer], end=EndReason.SUCCESS)
         for answer in item.answers
     ]
-    assert shown == criteria.score_of(episodes[0])
+    assert shown == criteria.ask_score(episodes[0])
     replies = env.optimal_actions(horizon=2) or []
     told, points, over, _, _ = env.step(replies[0])
-    assert (told, points, over) == (criteria.score_of(episodes[1]), 0.0, False)
+    assert (told, points, over) == (criteria.ask_score(episodes[1]), 0.0, False)
     assert env.optimal_actions(horizon=1) == replies[1:] and env.step(replies[1])[1:3] == (1.0, True)
     two = Judging(path=path, asks="better", principles=["Be right."], high=5)
-    assert two.reset(seed=0)[0] == criteria.better_of(*episodes)
+    assert two.reset(seed=0)[0] == criteria.ask_better(*episodes)
     assert two.step("<critique>Alike.</critique><better>tie</better>")[1] == -1.0
 
 

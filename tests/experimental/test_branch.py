@@ -67,7 +67,7 @@ def test_branches_do_not_depend_on_who_is_quicker() -> None:
     """A game of chance in which each member's replies are given, told in many orders."""
 
     def run(order: random.Random) -> set[Branch]:
-        growth = group(EntropyBranch(initial=3), 9, lambda *at: seeds.uniform(1, "draw", *at), 4)
+        growth = group(EntropyBranch(initial=3), 9, lambda *at: seeds.draw_uniform(1, "draw", *at), 4)
         found = set(under_way := list(growth.first()))
         lineage: dict[int, list[tuple[int, int]]] = {branch.member: [] for branch in under_way}
         written = {branch.member: branch.turn for branch in under_way}
@@ -75,7 +75,7 @@ def test_branches_do_not_depend_on_who_is_quicker() -> None:
             branch = order.choice(under_way)
             written[branch.member] += 1
             is_over = written[branch.member] >= 2 + branch.member % 4
-            heads = [seeds.uniform(2, "head", branch.member, k) for k in range(written[branch.member])]
+            heads = [seeds.draw_uniform(2, "head", branch.member, k) for k in range(written[branch.member])]
             if is_over:
                 under_way.remove(branch)
             for new in growth.after(episode(branch.member, heads, *lineage[branch.member]), is_over=is_over):

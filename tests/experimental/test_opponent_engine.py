@@ -15,6 +15,7 @@ from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import foretell
 from lit_agentrl.episode import OPPONENT
 from lit_agentrl.experimental.opponent import OpponentEngine
+from lit_agentrl.facts import PLAYS_REFERENCE
 from lit_agentrl.models.lora import LoRA, adapters_off
 from tests.conftest import tiny_network, tiny_policy
 from tests.engines.test_native import PREFIXES, Never
@@ -182,4 +183,5 @@ def test_what_cannot_be() -> None:
         OpponentEngine(MAKE, policy, mix=0.5, reference=windowed, **OPTIONS)
     with pytest.raises(ValueError, match="slots cannot hold the state of the model"):
         OpponentEngine(MAKE, windowed, mix=0.5, reference=reference, **OPTIONS)
-    foretell(MAKE, {"structure": {"opponent"}, "trusts_log_probs": False})
+    described = foretell(MAKE)
+    assert described is not None and PLAYS_REFERENCE in {offer.fact for offer in described.provides}

@@ -101,7 +101,7 @@ def step(made: Collector, player: Player, iteration: int) -> tuple[StepBatch, di
 
 def assert_equal(one: TrajectoryBatch | None, other: TrajectoryBatch | None) -> None:
     assert one is not None and other is not None
-    for a, b in zip(one.tensors().values(), other.tensors().values(), strict=True):
+    for a, b in zip(one.to_dict().values(), other.to_dict().values(), strict=True):
         assert torch.equal(a.nan_to_num(), b.nan_to_num())  # there are no baselines
 
 

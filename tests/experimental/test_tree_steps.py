@@ -207,7 +207,7 @@ def test_an_objective_whose_value_loss_fails_is_named_before_anything_is_played(
         def losses(self, difference_P):
             raise KeyError("gap")
 
-    toy = with_computed(TrajectoryBatch.toy().tensors())
+    toy = with_computed(TrajectoryBatch.make_toy().to_dict())
     try_loss(step_loss(ranking=tree_steps.Ranking(coef=1.0, width=0.1)), toy)
     with pytest.raises(ValueError, match="value_loss failed on small rows: KeyError: 'gap'"):
         try_loss(step_loss(ranking=Wrong(coef=1.0, width=0.1)), toy)

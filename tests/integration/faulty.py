@@ -31,7 +31,7 @@ class FaultyLake(FrozenLake):
 
     def __init__(self, *, how: str, victim: int, **options: Any) -> None:
         super().__init__(**options)
-        self._how, self._victim, self._left = how, seeds.key(0, "train/noise", 1, 0, victim, 1), -1
+        self._how, self._victim, self._left = how, seeds.make_key(0, "train/noise", 1, 0, victim, 1), -1
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -105,7 +105,7 @@ def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path)
     spoken = hash_tokenizer(module.policy.tokenizer)
     model = load_model(str(tmp_path), spoken)
     assert model.about.kind == "score" and model.about.std == pytest.approx(module.row["val/score_std"])
-    rows = recorded()[1].tensors()
+    rows = recorded()[1].to_dict()
     ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
     with torch.no_grad():
         ours, theirs = module.head(module.policy.network, **ask), model.head(model.policy.network, **ask)
@@ -150,7 +150,7 @@ def test_heads_are_read_back_in_order_and_weighed(tmp_path: Path) -> None:
         module.row["val/head_brief_score_std"],
     )
     model = load_model(str(tmp_path), hash_tokenizer(module.policy.tokenizer))
-    rows = trajectories.tensors()
+    rows = trajectories.to_dict()
     ask = {"tokens_BT": rows["tokens_BT"], "is_scored_BT": rows["is_turn_end_BT"]}
     with torch.no_grad():
         score_AH = model.head(model.policy.network, **ask)[rows["is_turn_end_BT"]].double()
@@ -259,26 +259,26 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["algo=bradley_terry"], "algo=bradley_terry trains a reward model, which learns from recorded episodes"),
+        (["algo=bradley_terry"], "algo=bradley_terry needs recorded episodes, not given by data=rollouts"),
         *(pytest.param(*each, marks=SLOW) for each in (
-        (["algo=process_reward", "data=unpaired", "data.held_out=0"], "data.held_out=0 leaves nothing that"),
-        (["algo=process_reward", "data=stepwise"], "algo=process_reward as it stands reads none: set algo=process"),
-        (["algo=bradley_terry", "data=unpaired"], "has groups of one, and algo=bradley_terry compares"),
-        (["algo=cost_model", "data=pairs"], "data.score=return ranks by what is good, and algo=cost_model learns what"),
-        (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost ranks the worst first"),
+        (["algo=process_reward", "data=unpaired", "data.held_out=0"], "not given by data.held_out=0: it trains"),
+        (["algo=process_reward", "data=stepwise"], "a label of every turn, not given by algo=process_reward"),
+        (["algo=bradley_terry", "data=unpaired"], "groups of 2 episodes or more, not given by data=unpaired"),
+        (["algo=cost_model", "data=pairs"], "algo=cost_model needs episodes that are ranked by what they cost"),
+        (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost needs an algorithm that learns"),
         (["algo=cost_model", "data=pairs", "data.score=cost", "algo.zero_at=x"], "zero_at=x must be a number or null"),
-        (["algo=polar"], "learns from recorded episodes: set data=referred"),
-        (["algo=polar", "data=ranked"], "scores an answer beside a reference, and data=ranked names none: set data="),
-        (["algo=bradley_terry", "data=referred"], "reads no reference: set algo=polar, or data=ranked"),
-        (["algo=dpo", "data=referred"], "data=referred puts the best answer before the others, and algo=dpo reads no"),
-        (["algo=polar", "data=referred", "algo.zero_at=0"], "zero_at is of cost models, and referred=true scores"),
+        (["algo=polar"], "it scores an answer beside a reference; set data=referred"),
+        (["algo=polar", "data=ranked"], "not given by data=ranked: it scores an answer beside a reference; set data="),
+        (["algo=bradley_terry", "data=referred"], "not given by algo=bradley_terry; set algo=polar, or data=ranked"),
+        (["algo=dpo", "data=referred"], "data=referred needs an algorithm that scores an answer beside a reference"),
+        (["algo=polar", "data=referred", "algo.zero_at=0"], "zero_at is for cost models, and referred=true scores"),
         (["algo=bradley_terry", "data=pairs", "data.score=[a,b]"], "data.score=[a,b] ranks answers in several ways"),
-        (["algo=dpo", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes the heads of a reward model"),
+        (["algo=dpo", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] needs an algorithm that trains"),
         (["algo=cost_model", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes several heads, and algo"),
         (["algo=process_reward", "algo/label=solved", "data=unpaired", "data.score=[a,b]"], "reads none of them: set"),
-        (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 is for reward models"),
+        (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 needs an algorithm that"),
         (["algo=bradley_terry", "data=pairs", "val.episodes=8"], "a reward model plays nothing"),
-        (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "update.stop goes by log-probs"),
+        (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "it goes by log-probs"),
         )),
     ],
 )  # fmt: skip

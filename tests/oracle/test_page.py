@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lit_agentrl.renamed import current_name
+from lit_agentrl.renamed import get_current_name
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.page import PAGE, names, rows
 
@@ -19,7 +19,7 @@ def test_row(row: list[str]) -> None:
     for name in names(ours):
         module, function = name.rsplit(".", 1)
         room = "lit_agentrl" if module.startswith(("models.", "rewards.")) else "lit_agentrl.rl"
-        assert callable(getattr(importlib.import_module(current_name(f"{room}.{module}")), function))
+        assert callable(getattr(importlib.import_module(get_current_name(f"{room}.{module}")), function))
     assert int(batches.replace(",", "")) % NUM_BATCHES == 0
     assert 0 <= float(tolerance) <= 1e-5
     for name in names(test):

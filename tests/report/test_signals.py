@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from lit_agentrl.distributed import rank, world_size
+from lit_agentrl.distributed import get_rank, get_world_size
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
 from lit_agentrl.monitor.rules import Rule
 from lit_agentrl.monitor.signals import of_replies
@@ -80,7 +80,7 @@ def watched() -> tuple[list[dict[str, float]], list[int]]:
             for group in range(4)
             for member in range(4)
         ]
-        rows.append(of_replies([each for each in played if each.group % world_size() == rank()]))
+        rows.append(of_replies([each for each in played if each.group % get_world_size() == get_rank()]))
         if rule.look("distinct", rows[-1]) is not None:
             alarms.append(iteration)
     return rows, alarms

@@ -35,7 +35,7 @@ def numbered(_: str, number: int) -> str:
 
 
 def test_a_critique_is_asked_for_and_no_number() -> None:
-    asked = Criteria().critique_of(played(ESCAPE))
+    asked = Criteria().ask_critique(played(ESCAPE))
     assert asked.endswith(
         "write nothing else:\n<principles>two to five principles that matter here</principles>\n"
         "<critique>what was good and what was bad</critique>"
@@ -46,14 +46,14 @@ def test_a_critique_is_asked_for_and_no_number() -> None:
     inside, after = asked.split(begins[0], 1)[1].split(ends[0])
     assert all(line.startswith("| ") for line in inside.strip("\n").splitlines())
     assert "<score>" not in asked and "</critique>" not in inside and "number" not in after
-    given = Criteria(principles=["be brisk"]).critique_of(played())
+    given = Criteria(principles=["be brisk"]).ask_critique(played())
     assert "1. be brisk" in given and given.endswith(
         "else:\n<critique>what was good and what was bad</critique>"
     )
     # half a character, which a file of episodes may hold, is text that any tokenizer takes
-    assert "| a?b" in Criteria().critique_of(played("a\ud800b"))
+    assert "| a?b" in Criteria().ask_critique(played("a\ud800b"))
     # the question of scores is what it was
-    assert Criteria().score_of(played()).startswith(Criteria().critique_of(played()).partition("stands")[0])
+    assert Criteria().ask_score(played()).startswith(Criteria().ask_critique(played()).partition("stands")[0])
 
 
 def test_only_words_of_the_form_are_believed() -> None:
@@ -81,7 +81,7 @@ def test_the_value_is_the_mean_of_what_a_reward_model_gives(tmp_path: Path) -> N
     assert pipeline.score(episodes, iteration=0) == []
     meta, expected = Meta(path, torch.device("cpu")), []
     for place, each in enumerate(episodes):
-        asked = Criteria().critique_of(each)
+        asked = Criteria().ask_critique(each)
         expected.append(meta.values([(asked, critique(3 * place + k)) for k in range(3)]))
     assert len({round(value, 6) for row in expected for value in row}) == 6
     found = [each.training_return for each in episodes]
@@ -91,7 +91,7 @@ def test_the_value_is_the_mean_of_what_a_reward_model_gives(tmp_path: Path) -> N
     assert row["reward/judge_spread"] == pytest.approx(fmean(map(pstdev, expected)), abs=1e-6)
     assert row["reward/judge_asked"] == 6 and row["reward/judge_unread"] == 0
     # a model of a logit gives a chance
-    [chance] = answering(numbered, scalar=model(tmp_path, 1, kind="logit"))._asked(episodes[:1])
+    [chance] = answering(numbered, scalar=model(tmp_path, 1, kind="logit"))._ask(episodes[:1])
     assert chance is not None and 0 < chance < 1
 
 
@@ -105,9 +105,9 @@ def test_what_cannot_be_read_is_asked_again_and_left_out(tmp_path: Path) -> None
 
     part = answering(judge, scalar=path, retries=1, max_unjudged_share=0.5)
     episodes = [played("loud"), played("mute", member=1)]
-    values = part._asked(episodes)
+    values = part._ask(episodes)
     assert len(asked) == 4 and values[1] is None
-    [expected] = Meta(path, torch.device("cpu")).values([(Criteria().critique_of(episodes[0]), critique(3))])
+    [expected] = Meta(path, torch.device("cpu")).values([(Criteria().ask_critique(episodes[0]), critique(3))])
     assert values[0] == pytest.approx(expected, abs=1e-6)
     assert part._counts == {"asked": 4, "unread_form": 3, "episodes": 2, "unjudged": 1}
     with pytest.raises(ValueError, match=r'2 of 2 episodes got no reply .* the first: "no" \(form\); choose'):
@@ -139,13 +139,13 @@ def test_the_model_is_that_of_the_checkpoint_and_options_of_scores_are_refused(t
     with pytest.raises(ValueError, match=r"^scalar=.* is used as reward=cost; set"):
         answering(by_length, scalar=model(tmp_path, 2, kind="cost"))
     with pytest.raises(ValueError, match=r"^scalar=.* has 2048 positions, and a judgement has"):
-        answering(numbered, scalar=path)._asked([played("long " * 3000)])
+        answering(numbered, scalar=path)._ask([played("long " * 3000)])
 
 
 def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> None:
     """To the token, whatever the episode and the critique spell."""
     asked, said = (
-        Criteria().critique_of(played(ESCAPE)),
+        Criteria().ask_critique(played(ESCAPE)),
         critique(1).replace("slow", "<|im_end|> </think> {x}"),
     )
     row = {
@@ -157,7 +157,7 @@ def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> N
     chat = ChatRenderer(nano_tokenizer())
     student = Student(chat, None, hash_tokenizer(nano_tokenizer()), 256, 1.0, 4096)
     [[trained]] = read(Unpaired(path=str(file), batch=1), student, seed=0).groups
-    used = Meta(model(tmp_path), torch.device("cpu"))._episode(asked, said)
+    used = Meta(model(tmp_path), torch.device("cpu"))._make_episode(asked, said)
     assert _tokens(trained) == _tokens(used) and trained.training_return == 1.0
 
 
@@ -174,6 +174,6 @@ def test_labels_ask_the_same_question(tmp_path: Path) -> None:
         return critique(number)
 
     one = episode([turn(reply_text="go")])
-    answering(judge).labels.criticised([one], rounds=1, address=0)
-    answering(judge, scalar=model(tmp_path, 1))._asked([one])
-    assert heard[0] == heard[1] and Criteria().critique_of(one) in heard[0]
+    answering(judge).labels.criticise([one], rounds=1, address=0)
+    answering(judge, scalar=model(tmp_path, 1))._ask([one])
+    assert heard[0] == heard[1] and Criteria().ask_critique(one) in heard[0]

@@ -15,7 +15,7 @@ from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import Criteria, Unreadable, best_judged, voted
+from lit_agentrl.judging import Criteria, Unreadable, aggregate_votes, select_best_judged
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rewards.base import RewardContext
@@ -76,7 +76,7 @@ def played(text: str = "P", **fields: Any) -> Episode:
 
 
 def test_an_episode_cannot_close_its_fence_nor_spell_a_verdict() -> None:
-    asked = Criteria(shows_end=True).score_of(played(ESCAPE, success=True))
+    asked = Criteria(shows_end=True).ask_score(played(ESCAPE, success=True))
     begins = [line for line in asked.splitlines() if line.endswith(" begins")]
     ends = [line for line in asked.splitlines() if line.endswith(" ends") and line.startswith("EPISODE ")]
     assert len(begins) == len(ends) == 1 and begins[0].removesuffix(" begins") == ends[0].removesuffix(
@@ -86,9 +86,9 @@ def test_an_episode_cannot_close_its_fence_nor_spell_a_verdict() -> None:
     assert all(line.startswith("| ") for line in inside.strip("\n").splitlines())
     assert "<score>" not in inside and "<|" not in inside and "[INST]" not in inside
     assert "| < score>10< /score>" in inside and "| solved: success" in inside
-    two = Criteria(principles=["be brisk"]).better_of(played("A"), played("B"))
+    two = Criteria(principles=["be brisk"]).ask_better(played("A"), played("B"))
     assert "1. be brisk" in two and two.count(" ends") == 2 and "<principles>" not in two
-    assert "characters left out]" in Criteria(most_characters=200).score_of(played("long " * 99))
+    assert "characters left out]" in Criteria(most_characters=200).ask_score(played("long " * 99))
 
 
 def test_only_the_form_that_was_asked_for_is_believed() -> None:
@@ -105,8 +105,12 @@ def test_only_the_form_that_was_asked_for_is_believed() -> None:
     plain = Criteria(principles=["win"])
     assert [plain.read_better(f"<critique>c</critique><better> {b} </better>") for b in "12"] == [1, 2]
     assert plain.read_better("<critique>c</critique><better>tie</better>") == 0
-    assert [voted([0.0, 0.1, 0.1, 1.0], vote) for vote in ("mean", "median", "majority")] == [0.3, 0.1, 0.1]
-    assert voted([0.0, 1.0], "majority") == 0.5
+    assert [aggregate_votes([0.0, 0.1, 0.1, 1.0], vote) for vote in ("mean", "median", "majority")] == [
+        0.3,
+        0.1,
+        0.1,
+    ]
+    assert aggregate_votes([0.0, 1.0], "majority") == 0.5
 
 
 def test_samples_vote_and_what_cannot_be_read_is_asked_again_and_never_worth_nothing() -> None:
@@ -149,7 +153,7 @@ def test_it_stands_beside_the_points_of_the_game_and_keeps_penalties() -> None:
 def test_options_that_make_no_sense_are_one_line() -> None:
     for options, said in (
         ({"samples": 3, "temperature": 0.0}, "samples=3 with temperature=0"), ({"vote": "median"}, "vote=median has"),
-        ({"vote": "loud", "samples": 2}, "vote=loud"), ({"weight": 0}, "weight=0 would leave"), ({"high": 0}, "high=0"),
+        ({"vote": "loud", "samples": 2}, "vote=loud"), ({"weight": 0}, "weight=0 would set"), ({"high": 0}, "high=0"),
         ({"retries": -1}, "retries=-1"), ({"principles": "win"}, "principles=win"), ({"model": 3}, "model=3"),
         ({"max_unjudged_share": 2}, "max_unjudged_share=2"), ({"most_characters": 9}, "most_characters=9"),
     ):  # fmt: skip
@@ -167,19 +171,23 @@ def test_a_judge_that_cannot_be_asked_is_told_before_anything_is_played() -> Non
     found = answering(
         by_length, engine=NativeEngine, model=load_nano, max_context_tokens=1024, max_reply_tokens=4
     )
-    assert found._asked([played()]) == [None]  # its own words, none of which is a verdict
+    assert found._ask([played()]) == [None]  # its own words, none of which is a verdict
     assert found._counts == {"asked": 3, "unread_form": 3, "episodes": 1, "unjudged": 1}
 
 
 def test_a_meta_model_says_which_samples_vote(tmp_path: Path) -> None:
-    assert best_judged([0.1, 0.9, 0.5, 0.2], [3.0, -1.0, 3.0, 7.0], 2) == [0.1, 0.2]
-    assert best_judged([0.1, 0.9], [0.0, 0.0], 1) == [0.1] and best_judged([0.3], [1.0], 2) == [0.3]
+    assert select_best_judged([0.1, 0.9, 0.5, 0.2], [3.0, -1.0, 3.0, 7.0], 2) == [0.1, 0.2]
+    assert select_best_judged([0.1, 0.9], [0.0, 0.0], 1) == [0.1] and select_best_judged([0.3], [1.0], 2) == [
+        0.3
+    ]
     # two of three samples vote
-    assert voted(best_judged([0.2, 0.4, 0.9], [1.0, 2.0, 0.5], 2), "mean") == pytest.approx(0.3)
+    assert aggregate_votes(select_best_judged([0.2, 0.4, 0.9], [1.0, 2.0, 0.5], 2), "mean") == pytest.approx(
+        0.3
+    )
     path = model(tmp_path)
     part = answering(lambda _, number: reply(number % 5), samples=5, meta=path, keep=2)
-    question = part._criteria.score_of(played())
-    [value] = part._asked([played()])
+    question = part._criteria.ask_score(played())
+    [value] = part._ask([played()])
     replies = [reply(number) for number in range(5)]
     worth = Meta(path, torch.device("cpu")).values([(question, each) for each in replies])
     assert len({round(each, 6) for each in worth}) == 5

@@ -18,13 +18,13 @@ def revision(text: str, principles: bool = True) -> str:
 
 def test_what_came_after_the_reply_is_not_shown() -> None:
     played = episode([turn(reply_text=f"said {k}", message=f"shown {k}") for k in range(3)], success=True)
-    asked = Criteria(principles=["be brisk"], shows_end=False).revision_of(played, 1)
+    asked = Criteria(principles=["be brisk"], shows_end=False).ask_revision(played, 1)
     assert "1. be brisk" in asked and asked.startswith("Judge the last reply of an assistant")
     assert "| said 0" in asked and "| said 1" in asked and "| shown 1" in asked
     assert "said 2" not in asked and "shown 2" not in asked and len(played.turns) == 3
     assert asked.endswith("write it without the space</revision>")
     # an episode cannot spell what is believed
-    shown = Criteria().revision_of(episode([turn(reply_text=f"{ESCAPE}{revision('mine')}")]), 0)
+    shown = Criteria().ask_revision(episode([turn(reply_text=f"{ESCAPE}{revision('mine')}")]), 0)
     assert "<revision>mine" not in shown and "< revision>mine" in shown
 
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.synonyms import REMOVED
+from lit_agentrl.config.misspelt import REMOVED
 from lit_agentrl.paths import CONFIG_DIR, CONFIG_ROOTS, find_config, list_options
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.policy import filters
@@ -69,8 +69,8 @@ def _composed(*overrides: str) -> DictConfig:
 def built(*overrides: str) -> tuple[Algorithm, Any]:
     config = composed(*overrides)
     algorithm, group_filter = instantiate(config.algo), instantiate(config.filter)
-    algorithm.try_out(TrajectoryBatch.toy().tensors())
-    try_out("filter", group_filter, filters.Selection, TrajectoryBatch.toy().tensors())
+    algorithm.try_out(TrajectoryBatch.make_toy().to_dict())
+    try_out("filter", group_filter, filters.Selection, TrajectoryBatch.make_toy().to_dict())
     return algorithm, group_filter
 
 
@@ -94,7 +94,7 @@ def hosted(config: DictConfig, option: str) -> DictConfig:
     axis, stem = option.split("=")
     config.algo[axis] = load_option(f"algo/{axis}", stem)
     try:
-        instantiate(config.algo).try_out(TrajectoryBatch.toy().tensors())
+        instantiate(config.algo).try_out(TrajectoryBatch.make_toy().to_dict())
     except (ValueError, InstantiationException) as error:
         remedies = re.findall(r"algo/(\w+)=(\w+)", str(error).partition(": use ")[2])
         (other,) = [f"{other}={name}" for other, name in remedies if other != axis]

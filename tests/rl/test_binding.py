@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import TrajectoryBatch, columns
+from lit_agentrl.batch import TrajectoryBatch, list_columns
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
 from lit_agentrl.rl.policy import clipping, filters, kl
 
@@ -58,7 +58,7 @@ def test_bind_gives_exactly_what_is_named():
 )
 def test_trying_out_names_what_is_wrong(option, fn, message):
     with pytest.raises(ValueError, match=message):
-        try_out(option, fn, filters.Selection, TrajectoryBatch.toy().tensors())
+        try_out(option, fn, filters.Selection, TrajectoryBatch.make_toy().to_dict())
 
 
 def test_unknown_tensors_are_refused():
@@ -66,7 +66,7 @@ def test_unknown_tensors_are_refused():
         return intention_BT
 
     with pytest.raises(ValueError, match=r"algo\.ratio: .*reads_minds asks for intention_BT; tensors are"):
-        try_out("algo.ratio", reads_minds, Tensor, TrajectoryBatch.toy().tensors())
+        try_out("algo.ratio", reads_minds, Tensor, TrajectoryBatch.make_toy().to_dict())
 
 
 def test_the_vocabulary_covers_the_batch():
@@ -86,7 +86,9 @@ def test_the_vocabulary_covers_the_batch():
         "old_cost_value_BT",
         "cost_return_BT",
     }
-    assert with_computed(TrajectoryBatch.toy().tensors()).keys() == columns().keys() | policy | critic
+    assert (
+        with_computed(TrajectoryBatch.make_toy().to_dict()).keys() == list_columns().keys() | policy | critic
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,4 +105,4 @@ def test_what_would_be_broadcast_or_spread_is_refused(change, message):
         return clipping.Clipped(*change(right.loss_BT, right.is_clipped_low_BT), right.is_clipped_high_BT)
 
     with pytest.raises(ValueError, match=message):
-        try_out("clip", rule, clipping.Clipped, TrajectoryBatch.toy().tensors())
+        try_out("clip", rule, clipping.Clipped, TrajectoryBatch.make_toy().to_dict())

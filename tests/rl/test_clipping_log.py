@@ -21,7 +21,7 @@ HUGE = {"low": 100.0, "high": 100.0}
 def gmpo(ratio=ratios.token, **bounds) -> Algorithm:
     clip = partial(log_wide, **bounds)
     mix = Algorithm(name="gmpo", advantage=advantages.group_mean_std, ratio=ratio, clip=clip, aggregate=SEQ)
-    mix.try_out(TrajectoryBatch.toy().tensors())
+    mix.try_out(TrajectoryBatch.make_toy().to_dict())
     return mix
 
 

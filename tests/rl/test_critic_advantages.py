@@ -321,7 +321,7 @@ def test_the_yaml_says_what_the_function_defaults_to(fn):
         n: v for n, v in fn.__kwdefaults__.items() if n not in tensor_names(fn)
     } and text.startswith("#")
     assert tensor_names(part)["value_BT"]  # a run without a critic is refused at start
-    try_out("algo.advantage", part, Advantage, TrajectoryBatch.toy().tensors())
+    try_out("algo.advantage", part, Advantage, TrajectoryBatch.make_toy().to_dict())
 
 
 @pytest.mark.parametrize(

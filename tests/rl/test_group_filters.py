@@ -175,7 +175,7 @@ def test_rows_of_one_trajectory_count_once_in_the_comparison():
 
 @pytest.mark.parametrize("fn", FILTERS)
 def test_fit_for_a_run(fn):
-    try_out("filter", fn, filters.Selection, TrajectoryBatch.toy().tensors())
+    try_out("filter", fn, filters.Selection, TrajectoryBatch.make_toy().to_dict())
 
 
 @pytest.mark.parametrize(

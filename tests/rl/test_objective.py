@@ -12,7 +12,7 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.rl.binding import with_computed
 from lit_agentrl.rl.objective import Objective, try_loss
 
-ROWS = with_computed(TrajectoryBatch.toy().tensors())
+ROWS = with_computed(TrajectoryBatch.make_toy().to_dict())
 NOTHING: dict[str, Any] = {}
 
 

@@ -213,9 +213,9 @@ def test_needs_are_read_from_signatures():
 def test_wrong_mixes_are_named():
     plain = Algorithm(name="grpo", advantage=GRPO, ratio=ratios.token, clip=LINEAR, aggregate=SEQ)
     with pytest.raises(ValueError, match=r"^clip\.epsilon=0\.2 never acts"):
-        replace(plain, ratio=ratios.none).try_out(TrajectoryBatch.toy().tensors())
+        replace(plain, ratio=ratios.none).try_out(TrajectoryBatch.make_toy().to_dict())
     with pytest.raises(ValueError, match=r"low=2 must be in"):
-        replace(plain, clip=partial(HIGHER, low=2)).try_out(TrajectoryBatch.toy().tensors())
+        replace(plain, clip=partial(HIGHER, low=2)).try_out(TrajectoryBatch.make_toy().to_dict())
     with pytest.raises(ValueError, match=r"kl=.* must say in `place` where it acts"):
         replace(plain, kl=kl.k3)
 

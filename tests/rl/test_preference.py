@@ -299,4 +299,4 @@ def test_wrong_constants(wrong, message):
 def tried(link=links.logistic, **parts):
     from lit_agentrl.batch import TrajectoryBatch
 
-    objective(link, **parts).try_out(TrajectoryBatch.toy().tensors())
+    objective(link, **parts).try_out(TrajectoryBatch.make_toy().to_dict())

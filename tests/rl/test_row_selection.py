@@ -143,7 +143,7 @@ def test_no_rows_and_rows_without_tokens(fn):
 
 @pytest.mark.parametrize("fn", SELECTIONS)
 def test_fit_for_a_run(fn):
-    try_out("algo.rows", fn, torch.Tensor, TrajectoryBatch.toy().tensors())
+    try_out("algo.rows", fn, torch.Tensor, TrajectoryBatch.make_toy().to_dict())
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,8 @@ def test_dtype_follows_the_returns(batch, fn):
 
 @pytest.mark.parametrize("fn", ALL_FNS)
 def test_runs_on_the_toy_batch(fn):
-    try_out("algo.advantage", fn, advantages.Advantage, TrajectoryBatch.toy().tensors())
-    assert bind(fn, with_computed(TrajectoryBatch.toy().tensors())).return_BT is None
+    try_out("algo.advantage", fn, advantages.Advantage, TrajectoryBatch.make_toy().to_dict())
+    assert bind(fn, with_computed(TrajectoryBatch.make_toy().to_dict())).return_BT is None
 
 
 @pytest.mark.parametrize(

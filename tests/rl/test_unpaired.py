@@ -136,7 +136,9 @@ def test_wrong_constants():
     with pytest.raises(ValueError, match="use algo/reference=frozen, or algo/baseline=none"):
         points(baseline=unpaired.kl, reference=scores.sampler)
     with pytest.raises(ValueError, match=r"^label\.threshold=inf must be finite"):
-        points(label=partial(unpaired.above, threshold=float("inf"))).try_out(TrajectoryBatch.toy().tensors())
+        points(label=partial(unpaired.above, threshold=float("inf"))).try_out(
+            TrajectoryBatch.make_toy().to_dict()
+        )
 
 
 # ---------------------------------------------------------------------- comparisons within a group

@@ -107,7 +107,7 @@ def test_errors(tensors):
         losses(clipped, {n: t for n, t in tensors.items() if n != "old_value_BT"})
     for fn in (squared, clipped):
         try_out(
-            "critic.loss", fn, ValueLoss, TrajectoryBatch.toy().tensors()
+            "critic.loss", fn, ValueLoss, TrajectoryBatch.make_toy().to_dict()
         )  # every tensor is in the vocabulary
 
 

@@ -69,7 +69,7 @@ def test_a_trajectory_is_truncated_where_a_limit_cut_it_off():
 
 def test_select_and_trim():
     batch = pack([by_hand(0, [([7, 8], [1, 2], 0.5, 1)]), by_hand(1, [([7], [4], 2.0, 1)])])
-    short = batch.select(torch.tensor([1])).trimmed()
+    short = batch.select(torch.tensor([1])).trim()
     assert short.tokens_BT.tolist() == [[7, 4]] and short.num_rows == 1
 
 

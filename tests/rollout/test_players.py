@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
@@ -37,7 +37,7 @@ class Settings(WorkerSettings):
 def players(worker: WorkerSettings, log: list[Any], *, is_ahead: bool = False) -> Players:
     """With the barrier of a strategy that writes down when it is called."""
     made = Players(Player(lambda spec, k: "").rules, worker, wave if is_ahead else None)
-    made.open(Network(), torch.no_grad, StrategyDoors(barrier=lambda name: log.append((name,))))  # type: ignore[arg-type]
+    made.open(Network(), torch.no_grad, StrategyHooks(barrier=lambda name: log.append((name,))))  # type: ignore[arg-type]
     return made
 
 
@@ -68,7 +68,7 @@ def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() 
     before = signal.getsignal(signal.SIGTERM)
     made = players(Here(), [])
     made.open(
-        Network(), torch.no_grad, StrategyDoors(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM))
+        Network(), torch.no_grad, StrategyHooks(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM))
     )  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         made.play(NOTHING, 0)
@@ -80,8 +80,8 @@ def test_a_worker_is_given_whole_weights(is_ahead: bool) -> None:
     """Of a strategy that shards them, by a door that all ranks go through."""
     settings, whole = Settings(), Network()
     made = Players(Player(lambda spec, k: "").rules, settings, wave if is_ahead else None)
-    doors = StrategyDoors(is_sharded=True, whole_copy=lambda network: whole)
-    made.open(Network(), torch.no_grad, doors)  # type: ignore[arg-type]
+    hooks = StrategyHooks(is_sharded=True, whole_copy=lambda network: whole)
+    made.open(Network(), torch.no_grad, hooks)  # type: ignore[arg-type]
     made.start(last=3, iteration=0, state=None)
     for value in (3.0, 4.0):
         whole.moving.data.fill_(value)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.games.frozen_lake import FrozenLake
@@ -187,7 +187,7 @@ def test_processes_that_die_or_hang_are_replaced() -> None:
     made.submit(wave())
     os.kill(killed, signal.SIGKILL)
     found = made.take()
-    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyDoors())
+    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyHooks())
     assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
     assert found.counts["shares"] == 2 and found.counts["restarts"] == 2
     made.stop()
@@ -204,7 +204,7 @@ def test_processes_that_are_stopped_while_they_start_are_replaced() -> None:
         os.kill(pid, signal.SIGSTOP)
     made.load(named_weights(tiny_network()), version=5)
     found = play(made, wave())
-    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyDoors())
+    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyHooks())
     assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
     assert found.counts["shares"] == found.counts["attempts"] == 2 and found.counts["restarts"] >= 1
     made.stop()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.workers.base import play
@@ -54,7 +54,7 @@ def pool(engine: Any = NativeEngine, **options: Any) -> Pool:
 
 
 def here(seed: int = 0, iteration: int = 0) -> Any:
-    player = Inline(rules(), tiny_network(seed=seed), torch.no_grad, StrategyDoors())
+    player = Inline(rules(), tiny_network(seed=seed), torch.no_grad, StrategyHooks())
     return player.play_shares(wave(iteration), 5, 1, 1).episodes
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
@@ -113,7 +113,7 @@ def pool(crew: Any, *, count: int, share: int | None = 2, **options: Any) -> Poo
 
 
 def here(*waves: Wave, share: int = 2) -> list[Played]:
-    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyDoors())
+    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyHooks())
     return [player.play_shares(each, 7, share, 1) for each in waves]
 
 
@@ -156,7 +156,7 @@ def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
 
 
 def test_shares_leave_no_trace_in_torchs_generator_and_whole_waves_have_the_same_tokens() -> None:
-    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyDoors())
+    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyHooks())
     torch.manual_seed(5)
     before = torch.get_rng_state()
     cut_up = player.play_shares(wave(), 7, 2, 1)

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.strategies.balance import longest_first
 from tests.rl.ragged import config_of
 from tests.update.bare import build, float64, gradient, off_policy, play_on_ranks, step
@@ -70,9 +70,9 @@ def test_dealt_rows_have_the_gradient_of_one_process(
         ]
         step(modules[0], batch)
         for module in modules[1:]:
-            module._doors = StrategyDoors(deal=longest_first)
+            module._hooks = StrategyHooks(deal=longest_first)
         groups = ([0, 1, 2, 3, 4], [], [5])
-        shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trimmed() for g in groups]
+        shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trim() for g in groups]
         found = play_on_ranks(monkeypatch, modules[1:], shares)
         expected = gradient(modules[0])
     assert expected.abs().max() > 0

@@ -125,7 +125,7 @@ def _fails_and_writes_its_summary() -> str:
         time.sleep(0.05)
     assert not dist.is_initialized()
     strategy.setup_environment()
-    strategy.doors.close()  # interrupted
+    strategy.hooks.close()  # interrupted
     assert not dist.is_initialized() and "fault-watch" not in [each.name for each in threading.enumerate()]
     return str(cause)
 

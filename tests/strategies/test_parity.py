@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.prompts import OneBatch
-from lit_agentrl.distributed import rank, world_size
+from lit_agentrl.distributed import get_rank, get_world_size
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
@@ -105,7 +105,7 @@ def trained(algo: str, update: dict[str, int], strategy: str) -> Watch:
     iteration = iter(range(ITERATIONS))
 
     def batch() -> StepBatch:
-        mine = rows.select(rows.group_B % world_size() == rank())
+        mine = rows.select(rows.group_B % get_world_size() == get_rank())
         return StepBatch(next(iteration), [], [], [], mine if mine.num_rows else None, [None])  # type: ignore[list-item]
 
     trainer = pl.Trainer(

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.policy import named_weights
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, progress_of
@@ -119,7 +119,7 @@ def a_copy_is_whole_everywhere(folder: Path) -> None:
         network = copy.deepcopy(plain)
         strategy._hollow[id(network)] = sharding.hollow(network)
         cut(network)
-        full = strategy.doors.whole_copy(network)
+        full = strategy.hooks.whole_copy(network)
         assert not sharding.units_of(full) and full is not network
         found, expected = named_weights(full), named_weights(plain)
         assert found.keys() == expected.keys()
@@ -127,7 +127,7 @@ def a_copy_is_whole_everywhere(folder: Path) -> None:
             kind = DTYPES[dtype] or torch.float32
             assert torch.equal(found[name], parameter.detach().to(kind)) and found[name].dtype == kind
     network = copy.deepcopy(plain)
-    assert StrategyDoors().whole_copy(network) is network
+    assert StrategyHooks().whole_copy(network) is network
 
 
 def checkpoint_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def algorithm(**parts):
         "aggregate": partial(aggregation.seq_mean_token_mean),
     }
     made = Algorithm(name="test", **{**axes, **parts})
-    made.try_out(TrajectoryBatch.toy().tensors())
+    made.try_out(TrajectoryBatch.make_toy().to_dict())
     return made
 
 

@@ -175,7 +175,7 @@ def one_loss(algorithm: Objective) -> list[Tensor]:
 
 
 def _one_loss(objective: Objective, batch: dict[str, Tensor]) -> list[Tensor]:
-    objective.try_out(TrajectoryBatch.toy().tensors())
+    objective.try_out(TrajectoryBatch.make_toy().to_dict())
     prepared = objective.prepare(batch)
     made = [*prepared.values(), torch.tensor(objective.requirements.prompt_factor)]
     columns = {
@@ -243,7 +243,7 @@ def test_every_filter(name):
 
     def selected(path: str, value: Any) -> list[Tensor]:
         part = instantiate(changed(config, path, value).filter)
-        try_out("filter", part, filters.Selection, TrajectoryBatch.toy().tensors())
+        try_out("filter", part, filters.Selection, TrajectoryBatch.make_toy().to_dict())
         made = []
         for seed in range(3):
             batch = ragged(seed, sizes=(3, 4, 5, 3, 4, 3))

@@ -75,7 +75,7 @@ def test_norms_are_those_of_a_step_on_the_bucket_alone() -> None:
     )
     for k in (0, 1):
         alone = build(fresh("grpo"), optim=SGD)
-        step(alone, batch.select(torch.isin(batch.group_B, groups[bucket == k])).trimmed())
+        step(alone, batch.select(torch.isin(batch.group_B, groups[bucket == k])).trim())
         assert measured[f"gradients/task_{k + 1}"] == pytest.approx(alone.row["train/grad_norm"], rel=1e-9)
         assert measured[f"gradients/regulariser_{k + 1}"] == 0.0
     assert measured["gradients/spread_1"] < measured["gradients/spread_2"]
@@ -94,9 +94,7 @@ def test_a_rank_without_rows_of_a_bucket_takes_part(monkeypatch: pytest.MonkeyPa
     """Buckets are of the groups of all ranks; gradients are added up by a strategy, which is not here."""
     batch = off_policy()
     whole = trained("grpo", TWO).row
-    shares = [
-        batch.select(torch.isin(batch.group_B, torch.tensor(g))).trimmed() for g in ([0, 1, 3], [2, 4, 5])
-    ]
+    shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trim() for g in ([0, 1, 3], [2, 4, 5])]
     modules = [elsewhere(build(fresh("grpo"), optim=SGD, gradients=TWO)) for _ in shares]
     dist = ThreadedDist(2)
     monkeypatch.setattr(distributed, "dist", dist)

@@ -89,7 +89,7 @@ def test_steps_are_those_of_the_loss_written_out(packing, budget, monkeypatch):
 @pytest.mark.parametrize("budget", [1, 400, 900, 10**6])
 def test_micro_batches_hold_whole_units(form, budget):
     batch = recorded()[1].select(torch.randperm(12, generator=torch.Generator().manual_seed(0)))
-    tensors = batch.tensors()
+    tensors = batch.to_dict()
     parts = micro_batches(tensors, budget, form, "group_B")
     assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(12))
     groups = [set(batch.group_B[part.rows].tolist()) for part in parts]

@@ -92,7 +92,7 @@ def test_micro_batches(mixed, budget):
 def test_ranks(mixed, ranks, monkeypatch):
     """Complete groups dealt unequally; row selection empties some of the ranks."""
     batch = off_policy()
-    shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trimmed() for g in RANKS[ranks]]
+    shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trim() for g in RANKS[ranks]]
     modules = [module_of(mixed, tokens_per_microbatch=60) for _ in shares]
     assert_same(play_on_ranks(monkeypatch, modules, shares), whole(mixed))
 

@@ -200,7 +200,7 @@ def test_training_is_the_same_and_the_reference_is_let_go(tmp_path: Path, double
     batches = [whole, whole.select(whole.group_B > 2), whole.select(whole.group_B <= 3), whole]
 
     def kept() -> KeptReference:
-        halves = [whole.select(whole.group_B <= 2).tensors(), whole.select(whole.group_B > 2).tensors()]
+        halves = [whole.select(whole.group_B <= 2).to_dict(), whole.select(whole.group_B > 2).to_dict()]
         return KeptReference(tmp_path, lambda: halves, {})
 
     plain, first = trained(None, batches), build(fresh("dpo"), optim=SGD, kept=kept())

@@ -83,7 +83,7 @@ def test_a_next_iteration_begins_anew() -> None:
 def test_ranks_stop_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank's rows have moved far, the other's little: together they are beyond, or not."""
     batch, steps = off_policy(distance=0.0), []
-    shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trimmed() for g in ([0, 1], [2, 4, 5])]
+    shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trim() for g in ([0, 1], [2, 4, 5])]
     for bound in (1e-9, 1e9):
         modules = [build(fresh("loop"), optim=SGD, epochs=2, stop=KLStop(bound=bound)) for _ in shares]
         with monkeypatch.context() as patch:

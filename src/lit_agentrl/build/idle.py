@@ -181,7 +181,7 @@ def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
     settings, objective = module.updater.settings, module.objective
     if settings.epochs * settings.minibatches > 1:
         return ""
-    rows = TrajectoryBatch.toy().tensors()
+    rows = TrajectoryBatch.make_toy().to_dict()
     is_older = is_ahead and not objective.needs("sampler_logp_BT")
     names = [] if is_older else [f"algo.{name}" for name in objective.ratio_bounds(rows)]
     why = ["every ratio is 1 but for rounding"] if names else []

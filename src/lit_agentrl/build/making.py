@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.actions import Actions, ToolSpec
-from lit_agentrl.checks import blamed
+from lit_agentrl.checks import blame
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import Engine
@@ -121,7 +121,7 @@ def made_dialect(cfg: DictConfig) -> Dialect:
         ValueError: one is missing, raises, or returns something else.
     """
     dialect: Dialect = made_like(cfg, "dialect", Dialect)
-    with blamed("dialect"):
+    with blame("dialect"):
         for kind in sorted(dialect.formats):
             actions, action = _ACTIONS[kind]
             dialect.instructions(actions, max_actions=2, think=True)

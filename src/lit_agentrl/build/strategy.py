@@ -6,8 +6,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from omegaconf import DictConfig, ListConfig
 
-from lit_agentrl.checks import named, require, require_one_of, require_whole, shown
-from lit_agentrl.strategies.fsdp import FSDP
+from lit_agentrl.checks import format_value, name_errors, require, require_one_of, require_whole
 from lit_agentrl.strategies.launching import count_devices
 from lit_agentrl.strategies.single import single
 
@@ -27,18 +26,6 @@ def strategy_of(cfg: DictConfig) -> Strategy | str:
     )
 
 
-def check_strategy(cfg: DictConfig) -> None:
-    """Refuse, before its processes are started, a strategy that makes no sense or cannot do what the run asks for.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    if isinstance(strategy_of(cfg), FSDP) and cfg.model.get("lora") is not None:
-        raise ValueError(
-            "strategy=fsdp does not shard adapters (model/lora) yet; use strategy=ddp, or model/lora=none"
-        )
-
-
 def is_parallel(strategy: Strategy | str) -> bool:
     """Whether it is one of several processes, whoever starts them."""
     return isinstance(strategy, ParallelStrategy)
@@ -51,7 +38,7 @@ def processes_of(cfg: DictConfig) -> tuple[int, int]:
         ValueError: ``trainer.devices`` makes no sense.
     """
     accelerator = str(cfg.trainer.get("accelerator", "auto"))
-    with named("trainer"):
+    with name_errors("trainer"):
         return count_devices(accelerator, cfg.trainer.devices), int(cfg.trainer.num_nodes)
 
 
@@ -80,7 +67,7 @@ def check_trainer(trainer: DictConfig) -> None:
     for option, harmless in _SHORTENS.items():
         if trainer.get(option) is not None and str(trainer[option]) not in harmless:
             raise ValueError(
-                f"trainer.{option}={shown(trainer[option])} would cut iterations out of the run; set "
+                f"trainer.{option}={format_value(trainer[option])} would cut iterations out of the run; set "
                 "trainer.max_epochs, or debug=fast for a trial"
             )
     _check_devices(trainer)

@@ -24,7 +24,7 @@ from lit_agentrl.strategies.checkpoint_io import (
     checkpoint_exists,
     remove_checkpoint,
 )
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 
 
 def _check_keep(keep: int) -> int:
@@ -145,12 +145,12 @@ class BestCheckpoint(Checkpoint):
             return
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
-        doors = doors_of(trainer.strategy)
+        hooks = get_hooks(trainer.strategy)
         if isinstance(pl_module, Agent) and pl_module.policy.network is not None:  # None: behind an API
-            network = doors.whole_network(pl_module.policy.network)  # all ranks take part
+            network = hooks.whole_network(pl_module.policy.network)  # all ranks take part
             if trainer.is_global_zero:
                 self._export(partial(pl_module.export, network=network))
-        doors.barrier("export")
+        hooks.barrier("export")
 
     def _export(self, write: Callable[[str], None]) -> None:
         try:

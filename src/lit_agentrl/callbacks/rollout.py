@@ -18,9 +18,9 @@ from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.structures.base import Trial
+from lit_agentrl.rollout.structures.base import Training, Trial
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
 from lit_agentrl.update.scoring import turn_values
 from lit_agentrl.update.trial import unlearnt
@@ -46,40 +46,24 @@ class RolloutCallback(Callback):
         """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
         self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
-        doors = doors_of(trainer.strategy)
-        if self.collector.structure.takes_trials and doors.is_sharded:
-            raise ValueError(
-                "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
-                "or ddp, or algo/structure=refill"
-            )
-        if self.collector.structure.asks_critic:
-            if doors.is_sharded:
-                raise ValueError(
-                    "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
-                    "strategy=single or ddp, or algo.structure.critic_share=0"
-                )
-            networks = as_trained(pl_module).updater.networks
+        hooks = get_hooks(trainer.strategy)
+        networks = pl_module.updater.networks if isinstance(pl_module, Trained) else None
 
-            def values(episode: Episode) -> list[float]:
-                with context():
-                    return turn_values(networks.values, pack([episode]).to(pl_module.device).tensors())
+        def values(episode: Episode) -> list[float]:
+            with context():
+                of_critic = as_trained(pl_module).updater.networks.values
+                return turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
-            self.collector.structure.take_critic(values)
-        reference = None
-        if self.collector.structure.opponent is not None and isinstance(pl_module, Trained):
-            if doors.is_sharded:
-                raise ValueError(
-                    "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
-                )
-            reference = pl_module.updater.networks.reference
-        critic = pl_module.updater.networks.critic if isinstance(pl_module, Trained) else None
+        reference = None if networks is None else networks.reference
+        reference = self.collector.structure.setup(Training(hooks.is_sharded, values, reference))
+        critic = None if networks is None else networks.critic
         played = played_with(network, critic)
-        if played is not network and doors.is_sharded:
+        if played is not network and hooks.is_sharded:
             raise ValueError(
                 "critic.beta reads the critic while evaluations are played, and the strategy shards it; use "
                 "strategy=single or ddp, or critic.beta=0"
             )
-        self._players.open(network, context, doors, reference=reference, evaluated=played)
+        self._players.open(network, context, hooks, reference=reference, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -132,7 +116,7 @@ class RolloutCallback(Callback):
         def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
             with unlearnt(
-                agent.policy.network, pack(played).tensors() if played else None, lr=step.lr, epsilon=step.epsilon,
+                agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
                 temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
             ):  # fmt: skip
                 yield lambda wave: self._players.play_moved(wave, version)

@@ -15,7 +15,7 @@ from lit_agentrl.models.routers import Routing
 from lit_agentrl.modules.contract import as_agent, as_trained
 from lit_agentrl.rl.policy.kl import k3
 from lit_agentrl.rollout.pack import pack
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.reference import frozen
 
@@ -51,7 +51,7 @@ class StartKL(Callback):
                 "callbacks.start_kl: the policy has no network here; use callbacks/start_kl=none"
             )
         reference = updater.networks.reference if updater.reference.is_start else None
-        if reference is None and doors_of(trainer.strategy).is_sharded and not adapter_layers(network):
+        if reference is None and get_hooks(trainer.strategy).is_sharded and not adapter_layers(network):
             raise ValueError(
                 "callbacks.start_kl: the strategy shards the network, and no KL term keeps its start; use a KL term, "
                 "such as algo/kl=loss_k3, or callbacks/start_kl=none"
@@ -72,10 +72,10 @@ class StartKL(Callback):
         played = [each for each in batch.episodes if each.num_action_tokens and not each.failed]
         if not played:
             return
-        rows = pack(played[: self.episodes]).to(pl_module.device).trimmed().tensors()
+        rows = pack(played[: self.episodes]).to(pl_module.device).trim().to_dict()
         with torch.no_grad(), trainer.precision_plugin.forward_context():
             logp_BT = self._networks.logp(rows)
-            ref_logp_BT = self._networks.reference_logp(rows, doors_of(trainer.strategy))
+            ref_logp_BT = self._networks.reference_logp(rows, get_hooks(trainer.strategy))
         is_action_BT = rows["is_action_BT"]
         kl_BT = k3(logp_BT=logp_BT.double(), ref_logp_BT=ref_logp_BT.double())
         self._sums += torch.stack([kl_BT[is_action_BT].sum(), is_action_BT.sum().double()]).cpu()

@@ -20,7 +20,7 @@ from lit_agentrl.callbacks.markup import Decode, episode_markdown
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
-from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
+from lit_agentrl.files import append_durable, read_complete_lines, remove_leftover, write_atomic
 from lit_agentrl.modules.contract import Agent
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
@@ -69,7 +69,7 @@ def from_line(line: str) -> tuple[int, Episode]:
 
 def read(path: str | Path) -> Iterator[tuple[int, Episode]]:
     """The (iteration, episode) pairs of a transcript file, skipping a torn last line."""
-    return (from_line(line) for line in whole_lines(path)[0])
+    return (from_line(line) for line in read_complete_lines(path)[0])
 
 
 class Transcripts(Callback):
@@ -109,7 +109,7 @@ class Transcripts(Callback):
         self._written = set()
         for split in ("train", "val"):
             path = self.folder / f"{split}.jsonl"
-            lines, is_torn = whole_lines(path)
+            lines, is_torn = read_complete_lines(path)
             kept = [(line, about) for line in lines if (about := _about(line)) is not None]
             if is_torn or len(kept) < len(lines):
                 _log.warning("%s: dropped what a killed write left of a line", path)
@@ -183,7 +183,7 @@ class Transcripts(Callback):
             append_durable(path, "".join(lines))
             self._written.add((iteration, tag))
             return True
-        old = [(f"{line}\n", _about(line) == (iteration, tag)) for line in whole_lines(path)[0]]
+        old = [(f"{line}\n", _about(line) == (iteration, tag)) for line in read_complete_lines(path)[0]]
         if [line for line, is_same in old if is_same] == lines:
             return False
         write_atomic(path, "".join([*(line for line, is_same in old if not is_same), *lines]))

@@ -1,4 +1,4 @@
-"""Composing configs so that nothing in a command is ignored."""
+"""Compose configs so that nothing in a command is ignored."""
 
 from __future__ import annotations
 
@@ -14,14 +14,35 @@ from hydra.core.override_parser.types import Override
 from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
-from lit_agentrl.config.groups import options_of
+from lit_agentrl.config.groups import PROVIDERS, options_of, register_roots
 from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import as_names, parse, table_of
-from lit_agentrl.config.search_path import PROVIDERS, register
-from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.renamed import current_name
+from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
+from lit_agentrl.renamed import get_current_name
+
+
+def check_folders(folders: Sequence[str | Path]) -> None:
+    """Refuse configs that Hydra would pass over without a word.
+
+    Raises:
+        UserError: a second folder, of which Hydra reads the last alone, or a file that is called as one of ours, which
+            Hydra finds first.
+    """
+    if len(folders) > 1:
+        raise UserError(
+            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
+        )
+    for folder in map(Path, folders):
+        for shipped in list_configs():
+            name = name_config(shipped)
+            if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
+                raise UserError(
+                    f"--config-dir {folder}: {name} is also the name of a shipped file, which would be "
+                    "taken; give yours another name"
+                )
+
 
 # sections whose entries are arguments of any class: keys may be added and removed
 OPEN = (
@@ -45,7 +66,7 @@ def hydra_ready() -> Iterator[None]:
     if GlobalHydra.instance().is_initialized():
         yield
     else:
-        register()
+        register_roots()
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
             yield
 
@@ -122,7 +143,7 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
 def use_current_names(cfg: DictConfig) -> None:
     """Give every ``_target_`` of a config its name of today, in place; a file of one's own may have an earlier one."""
     for path, name in _targets(OmegaConf.to_container(cfg, resolve=False), ()):
-        if (current := current_name(name)) != name:
+        if (current := get_current_name(name)) != name:
             node: Any = cfg
             for key in path:
                 node = node[key]
@@ -147,7 +168,7 @@ def check_sections(cfg: DictConfig, name: str) -> None:
         given = cfg.get(section) if section in cfg else {}
         if given is None or isinstance(given, str | bool | int | float | list | ListConfig):
             raise UserError(
-                f"{section}={shown(given)}: {section} is a section; set one of its options: {', '.join(options)}"
+                f"{section}={format_value(given)}: {section} is a section; set one of its options: {', '.join(options)}"
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from yaml import MarkedYAMLError
 
-from lit_agentrl.checks import one_line, shown, under
+from lit_agentrl.checks import add_key, escape_unprintable, format_value
 
 WHERE = "add traceback=true to see where"
 # errors whose messages are written for users; by name, so that a typing error need not wait for torch
@@ -31,7 +31,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str, *, is_told: bool = False) -> None:
-        super().__init__(one_line(message))
+        super().__init__(escape_unprintable(message))
         self.is_told = is_told
 
 
@@ -80,7 +80,7 @@ def _explain_instantiation(error: InstantiationException) -> str:
         if missing.group(1).endswith(("_BT", "_B", "_BK")):  # given when the part is used
             return f"{key} has no _partial_; write _partial_: true into its YAML"
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
-    return under(key, explain(cause)) if key else explain(cause)
+    return add_key(key, explain(cause)) if key else explain(cause)
 
 
 def _explain_yaml(error: MarkedYAMLError) -> str:
@@ -101,7 +101,7 @@ def of_another_kind(text: str, key: str, now: object, error: Exception) -> str:
     if isinstance(now, ListConfig):
         return f"{text}: {key} takes a list; write {key}=[…]"
     reason = re.sub(r"^Error merging override.*?: ", "", explain(error))
-    return f"{text}: {reason}; its default is {shown(now)}"
+    return f"{text}: {reason}; its default is {format_value(now)}"
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -41,7 +41,7 @@ class Pairs(Kind):
         require_one_of("of", self.of, ("trajectory", "turn"))
         require_number("min_gap", self.min_gap, "finite and >= 0", lambda value: value >= 0)
         if self.most is not None:
-            require_whole("most", self.most, 1, MOST, beside=", or null")
+            require_whole("most", self.most, 1, MOST, alternative=", or null")
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         units = [list(episodes)] if self.of == "trajectory" else list(_turns(episodes))

@@ -108,8 +108,8 @@ class PromptStream(LightningDataModule):
     def batch(self, iteration: int, wave: int = 0) -> StepBatch:
         """All prompts of one wave of a training iteration, before they are dealt over ranks."""
         address = [self._address(iteration, p, wave) for p in range(self._prompts)]
-        keys = [seeds.key(self._seed, "instance", *at) for at in address]
-        draws = [seeds.key(self._seed, "task", *at) / 2**63 for at in address]
+        keys = [seeds.make_key(self._seed, "instance", *at) for at in address]
+        draws = [seeds.make_key(self._seed, "task", *at) / 2**63 for at in address]
         tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
         first = wave * _GROUPS_OF_A_WAVE + iteration * self._prompts  # group ids are unique over the run
         return StepBatch(
@@ -122,9 +122,9 @@ class PromptStream(LightningDataModule):
         if self._instances is None:
             return address
         if wave:
-            return (seeds.key(self._seed, "repeated", *address) % self._instances,)
+            return (seeds.make_key(self._seed, "repeated", *address) % self._instances,)
         number, place = divmod(iteration * self._prompts + prompt, self._instances)
-        order = np.random.default_rng(seeds.key(self._seed, "pass", number)).permutation(self._instances)
+        order = np.random.default_rng(seeds.make_key(self._seed, "pass", number)).permutation(self._instances)
         return (int(order[place]),)
 
     def wave(self, iteration: int, wave: int) -> StepBatch:
@@ -138,7 +138,7 @@ class PromptStream(LightningDataModule):
         if self._recorded is None:
             batch = self._dealt(self.batch(self._iteration()))
             if self._beside is not None:
-                batch.beside = self._beside.at(self._iteration(), **self._place())
+                batch.recorded = self._beside.at(self._iteration(), **self._place())
             return batch
         return self._recorded.at(self._iteration(), **self._place())
 
@@ -174,9 +174,9 @@ class PromptStream(LightningDataModule):
         # the 0 stands where the game's place in the run's list once did: its instances must not depend on that
         numbers = range(spec.first, spec.first + spec.prompts)
         if spec.trained_in is None:
-            keys = [seeds.key(0, f"{split}-instance", 0, p) for p in numbers]
+            keys = [seeds.make_key(0, f"{split}-instance", 0, p) for p in numbers]
         else:
-            keys = [seeds.key(spec.trained_in, "instance", p) for p in numbers]
+            keys = [seeds.make_key(spec.trained_in, "instance", p) for p in numbers]
         return self._dealt(StepBatch(done, keys, [spec.task] * spec.prompts, list(numbers)))
 
     def _dealt(self, batch: StepBatch) -> StepBatch:

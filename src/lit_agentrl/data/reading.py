@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lit_agentrl.checks import one_line, require_local
+from lit_agentrl.checks import escape_unprintable, require_local
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, by_prompt, scored
@@ -56,7 +56,7 @@ class _Tally:
 
     def refuse(self, place: str, error: BadRow) -> None:
         self.bad[error.reason] += 1
-        self.first = self.first or f"{place}: {one_line(str(error))}"
+        self.first = self.first or f"{place}: {escape_unprintable(str(error))}"
 
 
 def find_paths(kind: Kind) -> list[Path]:
@@ -223,7 +223,7 @@ def _require_same_ids(folder: EpisodeFolder, student: Student) -> None:
 
 def _check(episode: Episode, student: Student) -> None:
     if episode.failed:
-        raise BadRow("failed", f"its game failed ({one_line(episode.error)[:80]})")
+        raise BadRow("failed", f"its game failed ({escape_unprintable(episode.error)[:80]})")
     if not episode.num_action_tokens:
         raise BadRow("empty", "it has no sampled token")
     most = -1

@@ -73,7 +73,7 @@ class Recordings:
             groups = enumerate(self.groups[first : first + _PIECE])
             yield pack(
                 [episode for number, group in groups for episode in _as_group(group, number)]
-            ).tensors()
+            ).to_dict()
 
     def judged(self, split: str, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
         """A rank's share of what is held out for a split, after so many iterations."""
@@ -88,7 +88,7 @@ class Recordings:
         """What the rows are worth to each head, where there are several."""
         if not isinstance(self.groups[0][0], Labelled):
             return {}
-        ids = (batch.trajectories or TrajectoryBatch.empty()).trajectory_B.tolist()
+        ids = (batch.trajectories or TrajectoryBatch.make_empty()).trajectory_B.tolist()
         worth = {trajectory_id(each): each.labels for each in episodes if isinstance(each, Labelled)}
         heads = len(self.groups[0][0].labels)
         return {"label_BH": torch.tensor([worth[k] for k in ids], dtype=torch.float32).view(-1, heads)}
@@ -120,4 +120,4 @@ def _as_group(group: Group, number: int) -> list[Episode]:
 
 @lru_cache(maxsize=4)
 def _order(seed: int, number: int, size: int) -> list[int]:
-    return np.random.default_rng(seeds.key(seed, "data pass", number)).permutation(size).tolist()  # type: ignore[no-any-return]
+    return np.random.default_rng(seeds.make_key(seed, "data pass", number)).permutation(size).tolist()  # type: ignore[no-any-return]

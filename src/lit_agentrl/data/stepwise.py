@@ -12,6 +12,8 @@ from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.envs.tasks.messages import BadRow, dialogue, prompt_of
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import READS_STEP_LABELS
+from lit_agentrl.requirements import Fact, Requirement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,6 @@ class Stepwise(Kind):
         separator: stands behind each step but the last.
     """
 
-    needed: ClassVar[str | None] = "reward_BT"
     scores: ClassVar[tuple[str, ...]] = ("success", "labels")
     score: str = "success"
     separator: str = "\n"
@@ -37,6 +38,15 @@ class Stepwise(Kind):
         """Checks the options."""
         super().__post_init__()
         require(isinstance(self.separator, str), "separator", self.separator, "a text")
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """An algorithm that reads the labels."""
+        reason = "it has a label for every turn"
+        return [
+            Requirement(READS_STEP_LABELS, reason=reason, remedy="data=demonstrations"),
+            *super().requires,
+        ]
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([each] for each in self._labelled(episodes))

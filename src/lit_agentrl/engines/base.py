@@ -8,8 +8,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from lit_agentrl import facts
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import FinishReason, Message
+from lit_agentrl.requirements import Fact, Requirement
 
 MOST_SLOTS = 65_536  # of an engine: what is known of each is held in memory
 
@@ -40,7 +42,7 @@ class SamplingParams:
             "temperature", self.temperature, "a finite number >= 0; 0 is greedy", lambda value: value >= 0
         )
         require_number("top_p", self.top_p, "in (0, 1]; 1 keeps all tokens", lambda value: 0 < value <= 1)
-        require_whole("top_k", self.top_k, 0, beside="; 0 keeps all tokens")
+        require_whole("top_k", self.top_k, 0, alternative="; 0 keeps all tokens")
         require_whole("max_reply_tokens", self.max_reply_tokens, 1)
         if self.max_context_tokens <= self.max_reply_tokens:
             raise ValueError(
@@ -109,6 +111,27 @@ class Capabilities:
     opponent: bool = (
         False  # it takes a `reader` of two networks, so that an opponent can play beside the policy
     )
+
+    @property
+    def provides(self) -> list[Fact]:
+        """What other parts of a run may require of the engine."""
+        offered = {
+            facts.TOKEN_IDS: self.token_ids,
+            facts.TAKES_WEIGHTS: self.weights != "none",
+            facts.ENTROPIES: self.entropies,
+            facts.FORK: self.fork,
+            facts.PLAYS_REFERENCE: self.opponent,
+            facts.RUNS_CRITIC: self.weights == "shared",
+            facts.EXACT_LOG_PROBS: self.exact_log_probs,
+        }
+        return [fact for fact, is_given in offered.items() if is_given]
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """What an engine needs of the run around it."""
+        alone = [Requirement(facts.ONE_PROCESS, remedy="engine=native")] if self.is_alone else []
+        reason = "it is one server with the weights of one version"
+        return [*alone, *([Requirement(facts.ONE_VERSION, reason=reason)] if self.is_server else [])]
 
 
 class Engine(Protocol):

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from lit_agentrl.actions import ToolCall, read_call
-from lit_agentrl.checks import blamed, require, require_whole
+from lit_agentrl.checks import blame, require, require_whole
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
@@ -207,7 +207,7 @@ class Task:
         Raises:
             ValueError: not a text game, or its instances may need more actions than the budget holds.
         """
-        with blamed("game", f"game {self.name}"):
+        with blame("game", f"game {self.name}"):
             env = self.game(split=split)
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
         require_whole("game.max_solution", env.max_solution, 1, self.action_budget)

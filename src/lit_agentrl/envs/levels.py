@@ -18,7 +18,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.files import write_atomic
-from lit_agentrl.renamed import first_name
+from lit_agentrl.renamed import get_first_name
 
 AGENTS = ("random", "oracle")  # uniform random legal play, and best play
 _PLAYER = 41  # purpose key of the random player's choices
@@ -203,7 +203,9 @@ def level_key(task: Task, split: str) -> str:
 def _described(task: Task, split: str) -> dict[str, Any]:
     target, options = class_of(task), options_of(task, split=split)
     return {
-        "game": first_name(f"{target.__module__}.{target.__qualname__}"),  # a key stays where a module moves
+        "game": get_first_name(
+            f"{target.__module__}.{target.__qualname__}"
+        ),  # a key stays where a module moves
         "options": target.identity(options) if _is_world(target) else options,
     }
 

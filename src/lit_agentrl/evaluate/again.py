@@ -13,7 +13,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run
 from lit_agentrl.build.making import engine_of
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Foretelling, SamplingParams
 from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -71,7 +71,7 @@ def play_inline(
         batch: the prompts.
         version: of the weights.
     """
-    player = Inline(rules, network, context, StrategyDoors())
+    player = Inline(rules, network, context, StrategyHooks())
     try:
         evaluation.collect(batch, player.play, version)
     finally:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
 from lit_agentrl.build.making import as_list
-from lit_agentrl.checks import require, require_whole, shown
+from lit_agentrl.checks import format_value, require, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import RewardModel, load_model, read_about
@@ -34,12 +34,14 @@ def check_options(cfg: DictConfig) -> None:
     for k in cfg.best_of:
         require_whole("best_of", k, 2)
         if k > cfg.members:
-            raise UserError(f"best_of={shown(cfg.best_of)} needs members >= {k}, and members={cfg.members}")
+            raise UserError(
+                f"best_of={format_value(cfg.best_of)} needs members >= {k}, and members={cfg.members}"
+            )
     path = cfg.reward_model
     if path is None:
         if cfg.best_of:
             raise UserError(
-                f"best_of={shown(cfg.best_of)} needs reward_model=RUN, the folder of a run that trained one"
+                f"best_of={format_value(cfg.best_of)} needs reward_model=RUN, the folder of a run that trained one"
             )
         return
     require(isinstance(path, str) and bool(path.strip()), "reward_model", path, "the folder of a run")

@@ -91,7 +91,7 @@ def diagnose(
         run.rules.max_context_tokens - params.max_reply_tokens
     )  # so that any thought fits after any context
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
-    screen.doing(f"scoring thoughts of {name} after what others saw")
+    screen.announce(f"scoring thoughts of {name} after what others saw")
     samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
     found: dict[str, Any] = {key: _information(run, each, params) for key, each in samples.items()}
     groups = [episode.group for episode in episodes]
@@ -185,7 +185,7 @@ def _played_again(
         engine=lambda **given: Rethinking(make(**given), thought_of),
         asks=best_thought if key == "best" else None,
     )
-    screen.doing(f"playing {name} {_ABLATIONS[key]}")
+    screen.announce(f"playing {name} {_ABLATIONS[key]}")
     return play_again(run, name, rules, params)
 
 

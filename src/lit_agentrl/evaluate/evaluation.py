@@ -19,7 +19,7 @@ from lit_agentrl.build.games import TaskLoader
 from lit_agentrl.build.making import as_list, other_engine
 from lit_agentrl.build.parts import eval_params
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole, shown
+from lit_agentrl.checks import format_value, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
@@ -39,8 +39,8 @@ from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.rollout.shots import with_shots
-from lit_agentrl.runs.ownership import require_idle
-from lit_agentrl.runs.totals import Totals
+from lit_agentrl.runs.record import Totals
+from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")
@@ -79,7 +79,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     def play(
         params: SamplingParams, path: Path | None, whose: str = "", members: int = cfg.members
     ) -> list[Outcome]:
-        played = screen.episodes_of(names, cfg.episodes * members)
+        played = screen.describe_episodes(names, cfg.episodes * members)
         announces.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
         run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
         run.trainer.test(
@@ -150,7 +150,7 @@ def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Se
     """The ``place``-th game once more, with solved episodes in the prompt."""
     task = run.games.test[place].task
     name = run.games.tasks[task].name
-    screen.doing(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
+    screen.announce(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
     return play_again(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
@@ -183,7 +183,7 @@ class Announces(Callback):
         self.episodes: list[Episode] = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        screen.doing(self.text)
+        screen.announce(self.text)
         self.episodes = []
 
     def on_test_batch_end(
@@ -234,7 +234,9 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     for k in cfg.pass_k:
         require_whole("pass_k", k, 1)
         if k > cfg.members:
-            raise UserError(f"pass_k={shown(cfg.pass_k)} needs members >= {k}, and members={cfg.members}")
+            raise UserError(
+                f"pass_k={format_value(cfg.pass_k)} needs members >= {k}, and members={cfg.members}"
+            )
     choosing.check_options(cfg)
     require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
     for value in temperatures:

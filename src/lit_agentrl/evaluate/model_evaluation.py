@@ -13,17 +13,16 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.build.games import Games, build_games
+from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
 from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.build.parts import eval_params
-from lit_agentrl.build.prompts import check_prompts, check_thinking
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.config.composition import compose_job, load_option, task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
-from lit_agentrl.engines.needs import foretell, open_engine, reach
+from lit_agentrl.engines.needs import ALONE, foretell, open_engine, reach
 from lit_agentrl.envs.levels import lookup
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n as choosing
@@ -35,6 +34,7 @@ from lit_agentrl.evaluate.score_table import table_of
 from lit_agentrl.evaluate.scores import Scores, record_of
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.requirements import match
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
@@ -48,7 +48,6 @@ from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
 
 FOLDER = Path("outputs") / "evaluations"
-_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
 
 
 def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
@@ -212,12 +211,12 @@ def _opened(
     """What plays: the model, rules, an engine around its network, if it has one here, and its weights."""
     bound_caches()
     make = engine_of(saved)
-    foretell(make, _ASKED)
+    match([*ALONE, *filter(None, [foretell(make)])])
     reach(make)
     prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
     context: Context = made_like(saved, "context", Context)
     policy = instantiate(saved.model)
-    with named("model"):
+    with name_errors("model"):
         chat = ChatRenderer(
             policy.tokenizer,
             dialect=dialect,
@@ -232,7 +231,7 @@ def _opened(
     check_prompts(rules)
     network = policy.network
     given = rules.engine_options(network)
-    engine = open_engine(make, asked=_ASKED, **given)
+    engine = open_engine(make, **given)
     if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
@@ -262,6 +261,6 @@ def _scores(
 
 
 def described_model(saved: DictConfig) -> Any:
-    """What played, as it is recorded; keys of servers are named there, and stand nowhere."""
+    """What played, as it is recorded; keys of servers are name_errors there, and stand nowhere."""
     sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
     return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

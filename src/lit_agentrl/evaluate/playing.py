@@ -22,7 +22,7 @@ from lit_agentrl.evaluate.evaluation import Announces, find_checkpoint, rebuilt
 from lit_agentrl.evaluate.viewing import episode_view
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text
-from lit_agentrl.runs.ownership import require_idle
+from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -91,7 +91,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     settings = run.rollouts.settings
     params = eval_params(settings, float(cfg.temperature), "play")
     game = run.games.tasks[run.games.test[0].task].name
-    announces.text = f"playing {screen.episodes_of([game], cfg.episodes)}"
+    announces.text = f"playing {screen.describe_episodes([game], cfg.episodes)}"
     run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(

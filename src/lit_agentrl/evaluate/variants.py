@@ -6,7 +6,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.games import TaskLoader, game_names, load_game
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT, parse
 from lit_agentrl.config.signatures import check_targets
@@ -53,7 +53,7 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
     check_targets(OmegaConf.create({"env": game}))
     task = instantiate(game)
     if isinstance(task, Task) and task.hosting.where == "inline":
-        with named("env"):
+        with name_errors("env"):
             task.make(cfg.split).close()  # here the option has the name by which it was typed
     return lambda name: game if name == names[0] else load_task(name)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_agentrl.callbacks.rollout import RolloutCallback
-from lit_agentrl.checks import require, require_number, shown
+from lit_agentrl.checks import format_value, require, require_number
 from lit_agentrl.modules.contract import as_trained
 from lit_agentrl.monitor.actions import Action
 from lit_agentrl.rl.binding import constants
@@ -73,8 +73,8 @@ class Adapt(Action):
         for name, turn in self.turns.items():
             if name not in self._dials:
                 raise ValueError(
-                    f"action.{name}={shown(turn)} has nothing to turn: {_OPTIONS[name]} is none of this run, or moves "
-                    f"by itself; {_REMEDY[name]}, or set it to null"
+                    f"action.{name}={format_value(turn)} has nothing to turn: {_OPTIONS[name]} is "
+                    f"no option of this run, or changes by itself; {_REMEDY[name]}, or set it to null"
                 )
             now, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
             if not (now < bound if factor > 1 else now > bound):

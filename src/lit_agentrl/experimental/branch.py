@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, ENTROPIES, FORK, PLAYED
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -124,8 +124,8 @@ class EntropyBranch(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork", "entropies"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, ENTROPIES, PLAYED})
+    provides = Refill.provides | {BRANCHES}
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class EntropyBranch(Refill):
         max_waves: int | None = None,
     ) -> None:
         if initial is not None:
-            require_whole("initial", initial, 1, beside=", or null for half of rollout.members")
+            require_whole("initial", initial, 1, alternative=", or null for half of rollout.members")
         require_number("base", base, "a finite number")
         require_number("slope", slope, "a finite number")
         require_whole("tokens", tokens, 1)

@@ -9,7 +9,7 @@ from typing import Any
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
-from lit_agentrl.distributed import gather_objects, rank
+from lit_agentrl.distributed import gather_objects, get_rank
 from lit_agentrl.episode import Message
 from lit_agentrl.experimental import lessons
 from lit_agentrl.experimental.lessons import (
@@ -20,6 +20,8 @@ from lit_agentrl.experimental.lessons import (
     for_summary,
     listed,
 )
+from lit_agentrl.facts import IN_ORDER, LESSONS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
@@ -59,7 +61,7 @@ class _Interview:
     def ask(self, purpose: str, texts: Mapping[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
         """An answer to each text, drawn with a key of its own."""
         seed, iteration = self._so_far.seed, self._so_far.iteration
-        keys = [seeds.key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
+        keys = [seeds.make_key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
         asked = self._so_far.ask(
             [Question(text, key) for text, key in zip(texts.values(), keys, strict=True)]
         )
@@ -92,7 +94,10 @@ class Experience(Refill):
         "items", "added", "updated", "deleted", "merged", "dropped", "mixed_share", "asked", "unanswered",
         "asked_tokens", "answer_tokens",
     )  # fmt: skip
-    is_sequential = True
+    requires = frozenset(
+        {Requirement(IN_ORDER, reason="it plans an iteration with what the one before it has taught")}
+    )
+    provides = Refill.provides | {LESSONS}
 
     def __init__(
         self,
@@ -145,7 +150,7 @@ class Experience(Refill):
         wanted, num_bad = self._one_list([found for _, (found, _) in everyones if found], interview)
         self._items, done = lessons.changed(self._items, wanted, max_items=self._max_items)
         done["dropped"] += num_bad + sum(bad for _, (_, bad) in everyones)
-        is_first = float(rank() == 0)  # what all ranks know is told once, what each did is summed
+        is_first = float(get_rank() == 0)  # what all ranks know is told once, what each did is summed
         return {
             "items": (is_first * len(self._items), is_first),
             **{name: (is_first * done[kind], is_first) for kind, name in _DONE.items()},
@@ -163,7 +168,7 @@ class Experience(Refill):
 
         Where the answer holds none, those of the groups are done, one after the other.
         """
-        is_asked = len(proposals) > 1 and rank() == 0
+        is_asked = len(proposals) > 1 and get_rank() == 0
         answers = interview.ask("one list", {(): for_one_list(self._items, proposals)} if is_asked else {})
         found: list[Operation] = []
         num_bad = 0

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, FORK, PLAYED, PLAYED_HERE, VALUES
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Values
+from lit_agentrl.rollout.structures.base import SoFar, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -187,8 +189,8 @@ class Mcts(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, PLAYED})
+    provides = Refill.provides | {BRANCHES}
     curves = ("first_success", "expanded_turn")
 
     def __init__(
@@ -202,9 +204,9 @@ class Mcts(Refill):
         max_waves: int | None = None,
     ) -> None:
         require_number("constant", constant, "a number >= 0", lambda value: value >= 0)
-        require_whole("width", width, 2, beside="; algo/structure=independent has one")
+        require_whole("width", width, 2, alternative="; algo/structure=independent has one")
         if depth is not None:
-            require_whole("depth", depth, 0, beside=", or null for any")
+            require_whole("depth", depth, 0, alternative=", or null for any")
         require_whole("together", together, 1)
         require_one_of("score", score, ("return", "success"))
         require_number("critic_share", critic_share, "in [0, 1]", lambda value: 0 <= value <= 1)
@@ -214,10 +216,18 @@ class Mcts(Refill):
             )
         self._rule = Search(constant, width, depth, together, score, critic_share)
         self.asks_critic = critic_share > 0
+        if self.asks_critic:
+            alone = "algo.structure.critic_share=0"
+            self.requires |= {Requirement(VALUES, remedy=alone), Requirement(PLAYED_HERE, remedy=alone)}
         super().__init__(max_waves)
 
-    def take_critic(self, values: Values) -> None:
-        self._rule = replace(self._rule, values=values)
+    def setup(self, training: Training) -> None:
+        if self.asks_critic and training.is_sharded:
+            raise ValueError(
+                "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
+                "strategy=single or ddp, or algo.structure.critic_share=0"
+            )
+        self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:
         # all would begin at the opening: nothing is to be waited for

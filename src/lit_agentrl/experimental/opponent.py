@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lit_agentrl import facts
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
@@ -20,12 +21,14 @@ from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.support import why_not
-from lit_agentrl.episode import OPPONENT, Episode, Source, Turn
+from lit_agentrl.episode import OPPONENT as SECOND_PLAYER
+from lit_agentrl.episode import Episode, Source, Turn
 from lit_agentrl.models.lora import adapter_layers, adapters_off
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.base import SoFar, Training, by_group
 from lit_agentrl.rollout.structures.refill import Refill
 
 Around = Callable[[], AbstractContextManager[object]]
@@ -39,7 +42,7 @@ class OpponentHook(PlayHook):
         episode.source = Source.OPPONENT
 
     def before_turn(self, turn: Turn, number: int) -> None:
-        turn.player = OPPONENT
+        turn.player = SECOND_PLAYER
 
 
 class Opponent(Refill):
@@ -58,7 +61,16 @@ class Opponent(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"opponent"})
+    requires = frozenset(
+        {
+            Requirement(facts.READS_OPPONENT, reason="others would take them for the policy's"),
+            facts.READS_REFERENCE,
+            facts.PLAYS_REFERENCE,
+            facts.PLAYED_HERE,
+            facts.PLAYED,
+        }
+    )
+    provides = Refill.provides | {facts.OPPONENT}
     curves = ("opponent_return", "opponent_success", "win_rate")
 
     def __init__(
@@ -66,7 +78,7 @@ class Opponent(Refill):
     ) -> None:
         require_number("mix", mix, "from 0, the policy, to 1, the reference", lambda value: 0 <= value <= 1)
         if opponents is not None:
-            require_whole("opponents", opponents, 1, beside=", or null for half of rollout.members")
+            require_whole("opponents", opponents, 1, alternative=", or null for half of rollout.members")
         self.opponent, self._opponents = float(mix), opponents
         super().__init__(max_waves)
 
@@ -81,6 +93,13 @@ class Opponent(Refill):
             f"at least 1 and fewer than rollout.members={members}, since both play; set rollout.members=2 or more",
         )  # fmt: skip
         return None
+
+    def setup(self, training: Training) -> Any:
+        if training.is_sharded and training.reference is not None:
+            raise ValueError(
+                "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
+            )
+        return training.reference
 
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
         return partial(OpponentEngine, make, mix=self.opponent)
@@ -239,7 +258,7 @@ class OpponentEngine:
         Raises:
             ValueError: the reply is to be an opponent's, and there is none.
         """
-        is_opponent = request.player == OPPONENT
+        is_opponent = request.player == SECOND_PLAYER
         if is_opponent and len(self._engines) == 1:
             raise ValueError("an opponent plays with the reference, and this run has none")
         self._engines[is_opponent].submit(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, pick_pairs
+from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, select_pairs
 
 
 def demonstrated(
@@ -19,14 +19,14 @@ def demonstrated(
     source_B: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """What the policy of now has not played itself, such as a kept success, against each that is worse: SPIN's pairs.
+    """Trajectories of other sources, such as stored successes, against worse ones: SPIN.
 
-    ``source_B`` is 0 of what the policy of now has played; other arguments are as of `all_pairs`.
+    ``source_B`` is 0 for rows that the current policy has sampled; the other arguments are as for `all_pairs`.
     """
-    found = all_pairs(
+    pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    units = found.units
+    units = pairs.units
     row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
-    return pick_pairs(found, source_B[row_N[found.chosen_P]] != 0)
+    return select_pairs(pairs, source_B[row_N[pairs.chosen_P]] != 0)

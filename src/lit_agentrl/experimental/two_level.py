@@ -10,9 +10,10 @@ from torch import Tensor
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.checks import require_one_of, require_whole
 from lit_agentrl.episode import PLANNER, Episode, Message, Turn
+from lit_agentrl.facts import PLANS, WHOLE_CONTEXT
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import PLANS, WHOLE_CONTEXT, SoFar
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 _ONCE = 1_000_000  # more replies than any episode has
@@ -66,7 +67,7 @@ class TwoLevel(Refill):
         ValueError: a value out of range, or one that nothing would read.
     """
 
-    needs = frozenset({WHOLE_CONTEXT})
+    requires = frozenset({WHOLE_CONTEXT})
     curves = (
         "plans", "plan_tokens", "executor_tokens", "plan_entropy", "executor_entropy", "executor_invalid_share",
         "subtask_return", "planner_trains", "executor_trains",
@@ -80,20 +81,20 @@ class TwoLevel(Refill):
         max_waves: int | None = None,
     ) -> None:
         if every is not None:
-            require_whole("every", every, 0, beside=", or null for one plan an episode")
+            require_whole("every", every, 0, alternative=", or null for one plan an episode")
         require_one_of("trains", trains, ("both", "planner", "executor", "alternate"))
         if trains != "both" and every == 0:
             raise ValueError(
                 f"trains={trains}: with every=0 there is no planner; leave it out, or set every=2"
             )
         if period is not None:
-            require_whole("period", period, 1, beside=", or null for 1")
+            require_whole("period", period, 1, alternative=", or null for 1")
             if trains != "alternate":
                 raise ValueError(f"period={period} has no effect with trains={trains}; set trains=alternate")
         self._every = _ONCE if every is None else every
         self._hook = PlanHook(self._every) if self._every else NO_HOOK
         self._trains, self._period = trains, period or 1
-        self.gives = Refill.gives | ({PLANS} if self._every else frozenset())
+        self.provides = Refill.provides | ({PLANS} if self._every else frozenset())
         super().__init__(max_waves)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:

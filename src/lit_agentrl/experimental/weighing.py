@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lit_agentrl.build.making import made_policy
 from lit_agentrl.build.parts import build_rewards
-from lit_agentrl.checks import named, require_number, require_one_of, require_whole
+from lit_agentrl.checks import name_errors, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
@@ -25,8 +25,8 @@ from lit_agentrl.data.episodes import open_folder
 from lit_agentrl.data.kinds import by_prompt, replies, side_of
 from lit_agentrl.episode import Episode
 from lit_agentrl.experimental.rule_weights import fitted, hinge
-from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_points
-from lit_agentrl.rewards.pipeline import RewardPipeline, trainable
+from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
+from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
 from lit_agentrl.rl.preference.judging import Verdicts
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.text.token_bytes import hash_tokenizer
@@ -62,7 +62,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         ValueError: an option makes no sense, a folder that is no such, or a part that cannot be weighed.
     """
     _check_options(cfg)
-    with named("data"):
+    with name_errors("data"):
         folder = open_folder(Path(str(cfg.data)))
     if folder is None or not folder.is_complete:
         raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
@@ -88,7 +88,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     pipeline = RewardPipeline({**base, **rules})
     pipeline.setup(context)
     with closing(pipeline):
-        sides = _pairs(by_prompt(trainable(list(folder.read()))), rules, base, cfg)
+        sides = _pairs(by_prompt(select_trainable(list(folder.read()))), rules, base, cfg)
     for side, found in sides.items():
         if not len(found.base_P):
             raise UserError(
@@ -161,13 +161,13 @@ def _pairs(
     columns = []
     for name, rule in rules.items():
         scores = rule.score(episodes, iteration=0)
-        require_points(name, scores, episodes)
+        require_rewards(name, scores, episodes)
         columns.append([sum(row) for row in scores])
     score_EF = torch.tensor(columns, dtype=torch.float64).T
     points = [[0.0] * len(episode.turns) for episode in episodes]
     for name, part in base.items():
         points = part.apply(points, episodes, iteration=0)
-        require_points(name, points, episodes)
+        require_rewards(name, points, episodes)
     base_E = torch.tensor([sum(row) for row in points], dtype=torch.float64)
     chosen: dict[str, list[tuple[int, int, int]]] = {"fit them to": [], "judge them on": []}
     start = 0

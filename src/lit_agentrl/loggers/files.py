@@ -22,7 +22,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from lit_agentrl.files import append_durable, remove_leftover, whole_lines, write_atomic
+from lit_agentrl.files import append_durable, read_complete_lines, remove_leftover, write_atomic
 from lit_agentrl.loggers import board
 from lit_agentrl.report.summary import Summary, beside
 from lit_agentrl.report.table import Metrics
@@ -151,7 +151,7 @@ class CSVLog(Logger):
         """Read what an earlier launch left; lazily, since a logger is also built where nothing is logged."""
         if self._is_loaded:
             return
-        lines, is_torn = whole_lines(self.path)
+        lines, is_torn = read_complete_lines(self.path)
         try:
             header, *records = list(csv.reader(lines)) or [["iteration"]]
         except csv.Error as error:

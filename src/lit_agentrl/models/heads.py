@@ -25,7 +25,7 @@ class ScoreHead(nn.Module):
         super().__init__()
         self.is_single = heads is None
         self.linear = nn.Linear(hidden, heads or 1)
-        draw = torch.Generator().manual_seed(seeds.key(seed, "score head"))
+        draw = torch.Generator().manual_seed(seeds.make_key(seed, "score head"))
         with torch.no_grad():
             self.linear.weight.copy_(torch.randn(heads or 1, hidden, generator=draw) / (hidden + 1) ** 0.5)
         nn.init.zeros_(self.linear.bias)

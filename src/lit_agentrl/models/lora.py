@@ -96,7 +96,7 @@ class LoRA:
         config: Any = LoraConfig(**given)
         for each in names:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seeds.key(self.seed, f"lora {each}" if self.levels else "lora"))
+                torch.manual_seed(seeds.make_key(self.seed, f"lora {each}" if self.levels else "lora"))
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are meant
                     inject_adapter_in_model(copy.deepcopy(config), network, each)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from lit_agentrl.checks import named, require, require_one_of
+from lit_agentrl.checks import name_errors, require, require_one_of
 from lit_agentrl.models.lora import LoRA, adapter_layers, merged, save_adapter
 from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
 from lit_agentrl.models.routers import Routing, freeze
@@ -138,7 +138,7 @@ def load_pretrained(
     network.train(False)
     if routing.given():
         Routers(network, routing.given())  # which refuses a network without
-    with named("lora"):
+    with name_errors("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     if routing.frozen:
         freeze(network)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import Policy, load_pretrained
@@ -65,7 +65,7 @@ class About:
         if not self.heads:
             if given is not None:
                 raise ValueError(
-                    f"heads={shown(given)}: path={path} has one head, without a name; set heads=null"
+                    f"heads={format_value(given)}: path={path} has one head, without a name; set heads=null"
                 )
             return None
         if given is None:
@@ -76,11 +76,11 @@ class About:
             )
         if unknown := [name for name in given if name not in self.heads]:
             raise ValueError(
-                f"heads={shown(given)}: path={path} has no head {unknown[0]}; its heads are {names}"
+                f"heads={format_value(given)}: path={path} has no head {unknown[0]}; its heads are {names}"
             )
         if lacking := [name for name in self.heads if name not in given]:
             raise ValueError(
-                f"heads={shown(given)} has no weight of {lacking[0]}, a head of path={path}; 0 leaves it out"
+                f"heads={format_value(given)} has no weight of {lacking[0]}, a head of path={path}; 0 leaves it out"
             )
         return [float(given[name]) for name in self.heads]
 

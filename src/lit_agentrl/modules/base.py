@@ -11,13 +11,13 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.adapters import check_base, with_base, without_base
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
 from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.progress import Loop
@@ -83,7 +83,7 @@ class AgentModule(LightningModule):
         self.row: dict[str, float] = {}
         self.last_row: dict[str, float] = {}
         self.eval_metrics: dict[str, EpisodeMetrics] = {}
-        self._doors = StrategyDoors()
+        self._hooks = StrategyHooks()
 
     @property
     def version(self) -> int:
@@ -102,15 +102,15 @@ class AgentModule(LightningModule):
             raise ValueError(
                 "trainer.precision=16-mixed scales gradients, which is not supported; use bf16-mixed"
             )
-        self._doors = doors_of(self.trainer.strategy)
+        self._hooks = get_hooks(self.trainer.strategy)
         if (lanes := self.updater.settings.lanes) > 1:
             device = self.trainer.strategy.root_device.type
-            if device != "cpu" or self.trainer.world_size > 1 or self._doors.is_sharded:
+            if device != "cpu" or self.trainer.world_size > 1 or self._hooks.is_sharded:
                 raise ValueError(
                     f"update.lanes={lanes} computes micro-batches in threads of one process on a CPU; set it to 1 on "
                     "GPUs and where there are several processes (strategy, trainer.devices)"
                 )
-        if self._doors.is_sharded and self.critic is not None and self.critic.slow is not None:
+        if self._hooks.is_sharded and self.critic is not None and self.critic.slow is not None:
             raise ValueError(
                 "critic.target_rate below 1 keeps a copy of whole weights, and the strategy cuts them up; set it to 1, "
                 "or use strategy=ddp or single"
@@ -118,7 +118,7 @@ class AgentModule(LightningModule):
 
     def configure_model(self) -> None:
         """Lets the strategy cut the networks up; Lightning calls it before every fit and evaluation."""
-        self._doors.shard(self.updater.networks.trained, self.updater.networks.frozen)
+        self._hooks.shard(self.updater.networks.trained, self.updater.networks.frozen)
 
     def configure_optimizers(self) -> Any:
         if not self.objective.trains:
@@ -134,7 +134,7 @@ class AgentModule(LightningModule):
         """What the trainer lends to an update."""
         optimizers, schedules = self.optimizers(), self.lr_schedulers()
         return Loop(
-            device=self.device, backward=self.manual_backward, doors=self._doors,
+            device=self.device, backward=self.manual_backward, hooks=self._hooks,
             is_watched=self._is_watched(self.trainer),
             optimizers=optimizers if isinstance(optimizers, list) else [optimizers],  # type: ignore[arg-type,list-item]
             schedules=schedules if isinstance(schedules, list) else [schedules],  # type: ignore[list-item]

@@ -20,13 +20,13 @@ class PolicyModule(AgentModule):
         started = time.perf_counter()
         if not batch.episodes and batch.trajectories is None:
             raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
-        trajectories = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed()
+        trajectories = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim()
         width = trajectories.tokens_BT.shape[1]
         columns = {name: column.to(self.device) for name, column in batch.columns.items()}
         columns = {n: column[:, :width] if n.endswith("_BT") else column for n, column in columns.items()}
-        tensors = trajectories.tensors() | columns
-        if batch.beside is not None:
-            tensors = self._with(batch.beside, trajectories, columns)
+        tensors = trajectories.to_dict() | columns
+        if batch.recorded is not None:
+            tensors = self._with(batch.recorded, trajectories, columns)
         with quick_linears(self.updater.networks.modules()):
             row = self.updater.update(
                 tensors, self.lent(), iteration=batch.iteration,
@@ -44,8 +44,8 @@ class PolicyModule(AgentModule):
         self.row |= read.given or {}
         has_played = bool(max_over_ranks(torch.tensor(float(played.num_rows), device=self.device)))
         if read.trajectories is None or not has_played:
-            return played.tensors() | columns
-        found = played.joined(read.trajectories.to(self.device)).trimmed().tensors()
+            return played.to_dict() | columns
+        found = played.append(read.trajectories.to(self.device)).trim().to_dict()
         wide = found["tokens_BT"].shape
         for name, column in columns.items():
             size = wide if name.endswith("_BT") else (wide[0], *column.shape[1:])

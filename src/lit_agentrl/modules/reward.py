@@ -63,7 +63,7 @@ class RewardModule(PolicyModule):
             ValueError: the strategy cuts networks up.
         """
         super().setup(stage)
-        if self._doors.is_sharded:
+        if self._hooks.is_sharded:
             raise ValueError("strategy=fsdp cannot cut up a reward model; use strategy=ddp or single")
 
     # ------------------------------------------------------------------ evaluation
@@ -75,7 +75,7 @@ class RewardModule(PolicyModule):
 
     @torch.no_grad()
     def _judge(self, split: str, batch: StepBatch) -> None:
-        rows = (batch.trajectories or TrajectoryBatch.empty()).to(self.device).trimmed().tensors()
+        rows = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim().to_dict()
         rows |= {name: column.to(self.device) for name, column in batch.columns.items()}
         units = bind(trajectory_units, rows)
         found = self.objective.prepare(rows)

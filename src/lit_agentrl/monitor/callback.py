@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.modules.contract import Agent, Evaluated, as_measured
 from lit_agentrl.monitor.actions import Action, Warn
 from lit_agentrl.monitor.rules import Alarm, Rule
@@ -40,7 +40,7 @@ class CollapseMonitor(Callback):
     def __init__(self, rules: Mapping[str, Rule | None], action: Action | None = None) -> None:
         self.rules = {name: rule for name, rule in rules.items() if rule is not None}
         self.action = Warn() if action is None else action
-        with named("action"):
+        with name_errors("action"):
             self.action.check_rules(self.rules)
         self.warnings: list[str] = []
         self.has_stopped = False
@@ -69,12 +69,12 @@ class CollapseMonitor(Callback):
             self.action.load_state_dict(found)
         for name, seen in state_dict["rules"].items():
             if name in self.rules:
-                with named(f"rules.{name}"):
+                with name_errors(f"rules.{name}"):
                     self.rules[name].load_state_dict(seen)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Have the action refuse a run in which it cannot act."""
-        with named("callbacks.collapse"):
+        with name_errors("callbacks.collapse"):
             self.action.setup(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.modules.contract import as_trained
 from lit_agentrl.monitor.actions import Action
-from lit_agentrl.strategies.doors import doors_of
+from lit_agentrl.strategies.hooks import get_hooks
 
 
 class Rollback(Action):
@@ -46,7 +46,7 @@ class Rollback(Action):
     def setup(self, trainer: Trainer, module: LightningModule) -> None:
         if not as_trained(module).updater.objective.trains:
             raise ValueError("action=rollback has nothing to take back: the algorithm takes no step")
-        if doors_of(trainer.strategy).is_sharded:
+        if get_hooks(trainer.strategy).is_sharded:
             raise ValueError(
                 "action=rollback holds all weights, and the strategy shards them; use strategy=single or ddp, or "
                 "another action"

@@ -28,7 +28,7 @@ def check_options(cfg: DictConfig) -> None:
         require_whole(name, cfg[name], 1, MOST)
     require_whole("continuations", cfg.continuations, 0, MOST)
     if cfg.trained_in is not None:
-        require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, beside=", or null")
+        require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, alternative=", or null")
         if cfg.split != "train":
             raise UserError(
                 f"trained_in names training instances, and split={cfg.split}; leave one of them out"

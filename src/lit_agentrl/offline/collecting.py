@@ -14,7 +14,7 @@ from lit_agentrl import __version__, screen
 from lit_agentrl.build.critics import beta_of
 from lit_agentrl.build.games import Games, TaskLoader
 from lit_agentrl.build.parts import eval_params
-from lit_agentrl.checks import named, require_whole, shown
+from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
@@ -36,7 +36,7 @@ from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import Desk
-from lit_agentrl.runs.ownership import owned, require_idle
+from lit_agentrl.runs.run_folder import lock_folder, require_idle
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.critic import played_with
 
@@ -131,7 +131,7 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
     """Record best play, as the model's prompts, tokenizer and dialect write it."""
     tokenizer = hash_tokenizer(model.policy.tokenizer)
     player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
-    with closing(Desk(model.rules.tasks, {})) as desk, named("plays=best"):
+    with closing(Desk(model.rules.tasks, {})) as desk, name_errors("plays=best"):
 
         def record(spec: EvalSpec) -> list[Episode]:
             return demonstrations(desk, model.rules, model.prompts(spec), split=cfg.split)
@@ -150,7 +150,7 @@ def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettin
     if not cfg.continuations:
         return plain
     require_whole(
-        "continuations", cfg.continuations, task.max_turns - 1, beside=f": {task.name} has so many turns"
+        "continuations", cfg.continuations, task.max_turns - 1, alternative=f": {task.name} has so many turns"
     )
     members = cfg.members * (1 + cfg.continuations)
     return replace(plain, members=members, branching=Continued(cfg.continuations))
@@ -197,9 +197,9 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
     """Play the shards that are not there yet."""
     path = Path(str(cfg.out))
     plan = list(_plan(cfg, games))
-    with named("out"):
+    with name_errors("out"):
         is_there = open_folder(path)  # refused before anything is made in it
-    with owned(path):
+    with lock_folder(path):
         folder = is_there or EpisodeFolder(path, described, planned=len(plan))
         if is_there is None:
             folder.write_manifest()
@@ -211,8 +211,8 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
             screen.note(f"{path}: going on after {len(outcomes)} episodes")
         for name, spec in plan[done:]:
             game = games.tasks[spec.task].name
-            screen.doing(
-                f"playing {screen.episodes_of([game], spec.prompts * cfg.members)}, from instance {spec.first}"
+            screen.announce(
+                f"playing {screen.describe_episodes([game], spec.prompts * cfg.members)}, from instance {spec.first}"
             )
             episodes = record(spec)
             folder = folder.add(name, episodes)
@@ -241,7 +241,7 @@ def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "")
             if found := difference(one, other, f"{place}."):
                 return found
         elif one != other:
-            return f"{place} is {shown(one)} there, and {shown(other)} here"
+            return f"{place} is {format_value(one)} there, and {format_value(other)} here"
     return ""
 
 

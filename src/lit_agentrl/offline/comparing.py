@@ -49,7 +49,7 @@ class Comparing:
             for i, j in self._ring(group, start + number)
         ]
         pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
-        verdicts = judge.labels.compared(pairs, address=start)
+        verdicts = judge.labels.compare(pairs, address=start)
         found: list[list[Comparison]] = [[] for _ in prompts]
         counts = Counter[str](asked=len(asked))
         for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):
@@ -90,7 +90,7 @@ class Comparing:
 
     def _ring(self, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
         """The pairs of a prompt, each once; equal replies are no pair."""
-        drawn = np.random.default_rng(seeds.key(self._cfg.seed, "ring", number))
+        drawn = np.random.default_rng(seeds.make_key(self._cfg.seed, "ring", number))
         order = drawn.permutation(len(group)).tolist()
         met = set()
         for step in range(1, self._cfg.rounds + 1):

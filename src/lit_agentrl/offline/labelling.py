@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import screen
-from lit_agentrl.checks import named, require, require_number, require_one_of, require_whole
+from lit_agentrl.checks import name_errors, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
@@ -30,7 +30,7 @@ from lit_agentrl.offline.revising import Revising
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.learned.judge import Judge
 from lit_agentrl.rollout.adviser import Adviser
-from lit_agentrl.runs.ownership import owned
+from lit_agentrl.runs.run_folder import lock_folder
 
 # options of the judge that act here
 _OF_JUDGE = {
@@ -88,12 +88,12 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         ValueError: an option makes no sense, a folder that is no such, or a judge that cannot be read.
     """
     way = _way(cfg)
-    with named("data"):
+    with name_errors("data"):
         source = open_folder(Path(str(cfg.data)))
     if source is None or not source.is_complete:
         raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
     out = Path(str(cfg.out))
-    with named("out"):
+    with name_errors("out"):
         is_there = way.open(out)
     section, judge = _judge(described, way)
     prompts = [
@@ -110,11 +110,11 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         "judged": {"by": section, "shards": [s.sha256 for s in source.shards], **numbers},
     }
     starts = range(0, len(prompts), cfg.shard)
-    with owned(out):
+    with lock_folder(out):
         folder = is_there or way.folder(out, told, planned=len(starts))
         if is_there is not None and (differs := difference(folder.described, told)):
             raise UserError(f"out={out} holds the labels of another command: {differs}; name another folder")
-        with named("out"):
+        with name_errors("out"):
             settled = way.settle(folder)
         if len(folder.shards) >= len(starts):
             yield f"{out} is complete: {settled}"
@@ -126,13 +126,13 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         with closing(judge):
             for start in starts[len(folder.shards) :]:
                 here = prompts[start : start + cfg.shard]
-                screen.doing(f"judging prompts {start + 1} to {start + len(here)} of {len(prompts)}")
+                screen.announce(f"judging prompts {start + 1} to {start + len(here)} of {len(prompts)}")
                 found, counted = way.ask(judge, here, start)
                 _require_readable(cfg, way, counted)
                 counts += counted
                 folder = way.add(folder, found, start)
             yield from way.lines(folder, counts)
-            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.used().items())
+            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.get_usage().items())
 
 
 def _way(cfg: DictConfig) -> Way:
@@ -159,7 +159,7 @@ def _judge(described: Sequence[str], way: Way) -> tuple[dict[str, Any], Judge]:
         raise UserError("reward must be judge or judge_local: it says who judges, such as reward=judge")
     section = OmegaConf.masked_copy(saved, ["reward"])
     check_targets(section)
-    with named("reward.judge"):
+    with name_errors("reward.judge"):
         found = instantiate(section.reward.judge)
     way.check(found)
     plain: Any = OmegaConf.to_container(section.reward.judge, resolve=True)
@@ -169,7 +169,7 @@ def _judge(described: Sequence[str], way: Way) -> tuple[dict[str, Any], Judge]:
 def _set_up(judge: Judge, seed: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     opened = partial(Adviser, device=device)
-    with named("reward.judge"):
+    with name_errors("reward.judge"):
         judge.setup(
             RewardContext(device=device, tokenizer=load_remote().tokenizer, seed=seed, open_answerer=opened)
         )

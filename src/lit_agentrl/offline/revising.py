@@ -65,9 +65,9 @@ class Revising:
             for episode in group
             for place in chosen(episode, self._cfg.rounds, self._cfg.seed)
         ]
-        heard = judge.labels.revised(turns, address=start)
+        heard = judge.labels.revise(turns, address=start)
         rows, unread, same = [], 0, 0
-        for (episode, place), found in zip(turns, heard.found, strict=True):
+        for (episode, place), found in zip(turns, heard.parsed, strict=True):
             if not found:
                 unread += 1
             elif found[0][0] == episode.turns[place].reply_text.strip():
@@ -103,7 +103,7 @@ def chosen(episode: Episode, most: int, seed: int) -> list[int]:
     )
     of_episode = (episode.iteration, episode.wave, episode.group, episode.member, episode.instance_seed)
     places = [place for place, turn in enumerate(episode.turns[:last]) if turn.reply_text.strip()]
-    return sorted(sorted(places, key=lambda place: seeds.key(seed, "revise", *of_episode, place))[:most])
+    return sorted(sorted(places, key=lambda place: seeds.make_key(seed, "revise", *of_episode, place))[:most])
 
 
 def row_of(episode: Episode, place: int, revision: str) -> Row:

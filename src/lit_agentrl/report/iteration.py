@@ -16,8 +16,8 @@ from lit_agentrl.distributed import (
     gather_objects,
     gather_rows,
     gather_texts,
+    get_rank,
     max_over_ranks,
-    rank,
     sum_over_ranks,
 )
 from lit_agentrl.episode import EndReason, Episode, Outcome
@@ -62,7 +62,7 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
     """
     failed = [episode for episode in episodes if episode.failed]
     mine = [failure(episode) for episode in failed[:1]]
-    told = gather_objects([(rank(), len(failed), len(episodes), mine, _broken_versions(episodes))])
+    told = gather_objects([(get_rank(), len(failed), len(episodes), mine, _broken_versions(episodes))])
     if broken := [version for each in told for version in each[4]]:
         raise NotFinite(
             f"the policy draws from logits that are not finite, with its weights after {min(broken)} optimizer steps: "

@@ -10,7 +10,7 @@ from typing import TypedDict
 from rich.markup import escape
 from rich.table import Table
 
-from lit_agentrl.files import append_durable, whole_lines
+from lit_agentrl.files import append_durable, read_complete_lines
 from lit_agentrl.report.summary import Monitored
 
 FILE = "runs.jsonl"
@@ -34,7 +34,7 @@ def append(sweep: Path, entry: Entry) -> None:
 
 def read(sweep: Path) -> list[Entry]:
     """All lines so far, in the order in which they were written; a torn one is left out."""
-    return [json.loads(line) for line in whole_lines(sweep / FILE)[0]]
+    return [json.loads(line) for line in read_complete_lines(sweep / FILE)[0]]
 
 
 def latest(entries: Sequence[Entry]) -> list[Entry]:

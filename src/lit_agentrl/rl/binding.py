@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import named, shown
+from lit_agentrl.checks import format_value, name_errors
 
 _SUFFIXES = ("_BT", "_B", "_BK", "_P", "_S")
 
@@ -109,10 +109,10 @@ def try_out(
             f"{option}: {_get_name(fn)} asks for {unknown[0]}; tensors are {', '.join(sorted(toy))}"
         )
     try:
-        with torch.no_grad(), named(option):
+        with torch.no_grad(), name_errors(option):
             returned = bind(fn, toy)
     except TypeError as error:
-        stated = ", ".join(f"{name}={shown(value)}" for name, value in values.items()) or "its inputs"
+        stated = ", ".join(f"{name}={format_value(value)}" for name, value in values.items()) or "its inputs"
         raise ValueError(f"{option}: {_get_name(fn)} does not accept {stated}: {error}") from error
     if not isinstance(returned, result):
         got, expected = type(returned).__name__, result.__name__

@@ -79,7 +79,7 @@ def demonstrations(desk: Desk, rules: Rules, batch: StepBatch, *, split: str) ->
     episodes: list[Episode] = []
     for group, task, seed in zip(batch.group_P, batch.task_P, batch.seed_P, strict=True):
         episode = Episode(batch.iteration, group, 0, task, rules.tasks[task].name, seed)
-        noise = seeds.key(rules.seed, f"{split}/noise", group)
+        noise = seeds.make_key(rules.seed, f"{split}/noise", group)
         if play_best(desk, rules, episode, split=split, noise_seed=noise) is not None:
             episodes.append(_unscored(episode))
     if not episodes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from lit_agentrl.checks import blamed
+from lit_agentrl.checks import blame
 from lit_agentrl.episode import Episode
 
 Draw = Callable[..., float]  # a number in [0, 1) for an address of whole numbers
@@ -81,7 +81,7 @@ class Admission:
             self._waiting.setdefault(group, {})[member] = index
         self._left = {group: len(waiting) for group, waiting in self._waiting.items()}
         for group, waiting in self._waiting.items():
-            with blamed("algo.structure"):
+            with blame("algo.structure"):
                 growth = branching.group(list(waiting), partial(draw, group), vocabulary)
                 first = list(growth.first())
             self._growths[group] = growth
@@ -122,7 +122,7 @@ class Admission:
         group, _ = self._places[index]
         if not self._waiting.get(group):
             return
-        with blamed("algo.structure"):
+        with blame("algo.structure"):
             found = list(self._growths[group].after(episode, is_over=is_over))
         # before groups that have not begun: a group that is complete frees room
         self._ready.extendleft(reversed(self._begun(group, found)))

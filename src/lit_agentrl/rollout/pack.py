@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import TrajectoryBatch, columns
-from lit_agentrl.distributed import rank
+from lit_agentrl.batch import TrajectoryBatch, list_columns
+from lit_agentrl.distributed import get_rank
 from lit_agentrl.episode import PLANNER, Episode, Source, Turn
 
 _MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
@@ -39,10 +39,12 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
     rows = [_row(*part) for part in parts]
     for row in rows:
         row["baseline_B"] = (baselines or {}).get(row["group_B"], math.nan)
-    packed = {name: _packed([row[name] for row in rows], name) for name in columns() if name != "node_BT"}
+    packed = {
+        name: _packed([row[name] for row in rows], name) for name in list_columns() if name != "node_BT"
+    }
     node_BT = torch.arange(packed["tokens_BT"].numel()).view_as(packed["tokens_BT"])
     _share(node_BT, parts)
-    return TrajectoryBatch(**packed, node_BT=node_BT + (rank() << _RANK_BITS))  # ranks share no token
+    return TrajectoryBatch(**packed, node_BT=node_BT + (get_rank() << _RANK_BITS))  # ranks share no token
 
 
 def _share(node_BT: Tensor, parts: Sequence[tuple[Episode, int, Sequence[Turn]]]) -> None:
@@ -120,7 +122,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
 
 def _packed(values: Sequence[Any], name: str) -> Tensor:
     """A column from what each row holds in it."""
-    spec = columns()[name]
+    spec = list_columns()[name]
     if name.endswith("_B"):
         return torch.tensor(values, dtype=spec.dtype)
     packed = torch.full((len(values), max(map(len, values))), spec.fill, dtype=spec.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.distributed import StrategyDoors, world_size
+from lit_agentrl.distributed import StrategyHooks, get_world_size
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
 from lit_agentrl.models.policy import named_weights
@@ -39,7 +39,7 @@ class Players:
         self._rules = rules
         self._worker = worker
         self._first_wave = first_wave
-        self._doors = StrategyDoors()
+        self._hooks = StrategyHooks()
         self._here: Inline | None = None
         self._judged: Inline | None = None  # plays evaluations
         self._now: PlayNow | None = None
@@ -49,7 +49,7 @@ class Players:
         self,
         network: PreTrainedModel,
         forward_context: ForwardContext,
-        doors: StrategyDoors,
+        hooks: StrategyHooks,
         *,
         reference: Any = None,
         evaluated: Any = None,
@@ -59,7 +59,7 @@ class Players:
         Args:
             network: plays training episodes.
             forward_context: the strategy's precision context.
-            doors: of the strategy.
+            hooks: of the strategy.
             reference: what an opponent plays with.
             evaluated: what evaluations are played with, by an engine of its own where it is another network.
 
@@ -67,15 +67,15 @@ class Players:
             ValueError: a worker is to play without weights.
         """
         self.close()
-        if network is None and (self._worker.place == "rank" or world_size() > 1):
+        if network is None and (self._worker.place == "rank" or get_world_size() > 1):
             raise ValueError(
                 "model has no network here, and a server answers to one process; use worker=none strategy=single, and "
                 "engine.concurrency for more requests at a time"
             )
-        self._network, self._context, self._doors = network, forward_context, doors
-        self._here = self._judged = Inline(self._rules, network, forward_context, doors, reference)
+        self._network, self._context, self._hooks = network, forward_context, hooks
+        self._here = self._judged = Inline(self._rules, network, forward_context, hooks, reference)
         if evaluated is not None and evaluated is not network:
-            self._judged = Inline(self._rules, evaluated, forward_context, doors)
+            self._judged = Inline(self._rules, evaluated, forward_context, hooks)
 
     def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
         """Open the worker.
@@ -90,7 +90,7 @@ class Players:
             return
         is_ahead = self._first_wave is not None
         device = next(self._network.parameters()).device
-        network = self._doors.whole_copy(self._network).to(device)
+        network = self._hooks.whole_copy(self._network).to(device)
         worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         if self._first_wave is None:
             self._now = PlayNow(worker, self._weights)
@@ -103,7 +103,7 @@ class Players:
 
     def _weights(self) -> dict[str, Tensor]:
         """Gathered completely, before anything is sent."""
-        return named_weights(self._doors.whole_copy(self._network))
+        return named_weights(self._hooks.whole_copy(self._network))
 
     def play(self, wave: Wave, version: int) -> Played:
         """Episodes of an evaluation; ``version`` is that of the network's weights."""
@@ -115,7 +115,7 @@ class Players:
         assert self._here is not None, "open() comes before asking"
         with interrupt.at_sigterm():
             asked = self._here.ask(questions, params, version)
-            self._doors.barrier("asked")
+            self._hooks.barrier("asked")
         return asked
 
     def play_training(self, wave: Wave, version: int) -> Played:
@@ -154,7 +154,7 @@ class Players:
         """What this rank plays, once all have played: one whose game or worker hangs is named by this barrier."""
         with interrupt.at_sigterm():
             played = play()
-            self._doors.barrier("played")
+            self._hooks.barrier("played")
         return played
 
     def update_begins(

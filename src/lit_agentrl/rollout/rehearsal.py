@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from lit_agentrl.checks import blamed
+from lit_agentrl.checks import blame
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
@@ -56,7 +56,7 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
                 action = _random_action(desk, game.name, (seed, len(episode.turns)))
                 text = _INVALID
                 if action is not None:
-                    with blamed("dialect"):
+                    with blame("dialect"):
                         text = dialect.write([action], thought="" if rules.prompt.think else None)
                 say(desk, play, text)
             desk.release(0, is_broken=episode.failed)

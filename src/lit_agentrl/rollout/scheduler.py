@@ -111,7 +111,9 @@ class Scheduler:
         return [episode for episode in episodes if episode is not None]
 
     def _draw(self, wave: Wave) -> Callable[..., float]:
-        return partial(seeds.uniform, self._rules.seed, f"{wave.split}/branch", wave.iteration, wave.number)
+        return partial(
+            seeds.draw_uniform, self._rules.seed, f"{wave.split}/branch", wave.iteration, wave.number
+        )
 
     def _has_room(self, live: Mapping[int, object]) -> bool:
         """Whether one more episode may begin: in place of one that is over, if need be."""
@@ -255,4 +257,4 @@ class Scheduler:
 
     def _key(self, purpose: str, episode: Episode, *more: int) -> int:
         address = (episode.iteration, episode.wave, episode.group, episode.member, *more)
-        return seeds.key(self._rules.seed, purpose, *address)
+        return seeds.make_key(self._rules.seed, purpose, *address)

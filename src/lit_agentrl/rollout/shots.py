@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.episode import Episode, Message
 from lit_agentrl.rollout.best import play_best
 from lit_agentrl.rollout.rules import Rules
@@ -56,7 +56,7 @@ def _solved(desk: Desk, rules: Rules, task: int, seed: int) -> tuple[Episode, li
     """Best play of a train instance, and what was said in it; nothing unless it was solved."""
     name = rules.tasks[task].name
     episode = Episode(0, 0, 0, task, name, seed)
-    with named("shots"):
+    with name_errors("shots"):
         dialogue = play_best(desk, rules, episode, split="train", noise_seed=seed)
     if dialogue is None and not seed and len(episode.turns) < 2:
         raise ValueError(f"shots: {name} does not know best play, which writes the episodes; leave shots out")

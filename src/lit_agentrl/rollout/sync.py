@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl import seeds
-from lit_agentrl.distributed import rank
+from lit_agentrl.distributed import get_rank
 from lit_agentrl.engines.base import (
     Engine,
     GivenEngine,
@@ -92,7 +92,7 @@ class WeightSync:
         if how == "none" or version == self._version:
             return self._engine.load(None, version)
         started = time.perf_counter()
-        is_sender = rank() == 0 or not self._engine.capabilities.is_server
+        is_sender = get_rank() == 0 or not self._engine.capabilities.is_server
         self._engine.load(plain_parameters(self._network) if is_sender else None, version)
         self._barrier("weights sent")
         self._seconds = time.perf_counter() - started
@@ -154,7 +154,7 @@ class WeightSync:
 
     def _reply(self, text: Sequence[int], params: SamplingParams) -> TurnResult:
         short = replace(params, max_reply_tokens=min(_REPLY, params.max_reply_tokens))
-        key = seeds.key(self._rules.seed, "probe", cast(int, self._version))
+        key = seeds.make_key(self._rules.seed, "probe", cast(int, self._version))
         self._engine.submit(TurnRequest(_EPISODE, text, key, short))
         found: list[TurnResult] = []
         while not found and self._engine.num_pending:

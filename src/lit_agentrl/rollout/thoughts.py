@@ -76,7 +76,7 @@ def any_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thoug
     episodes = list(by_episode.values())
 
     def draw(among: int, *address: int) -> int:
-        return int(seeds.uniform(seed, "thoughts/draw", *address) * among)
+        return int(seeds.draw_uniform(seed, "thoughts/draw", *address) * among)
 
     chosen = [(k, episodes[draw(len(episodes), k, 0)]) for k in range(number)] if episodes else []
     return [turns[draw(len(turns), k, 1)] for k, turns in chosen]
@@ -123,4 +123,4 @@ class Swapped:
         """Tokens by episode and turn."""
         others = [thought for thought in self._all if thought.group != self._groups[episode]]
         alike = [thought for thought in others if thought.turn == turn] or others
-        return alike[int(seeds.uniform(self._seed, "thoughts/swap", episode, turn) * len(alike))].opening
+        return alike[int(seeds.draw_uniform(self._seed, "thoughts/swap", episode, turn) * len(alike))].opening

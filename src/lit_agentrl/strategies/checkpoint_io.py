@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 
-from lit_agentrl.distributed import rank
+from lit_agentrl.distributed import get_rank
 from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies import sharded_io
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
@@ -108,15 +108,15 @@ class AtomicIO(TorchCheckpointIO):
         keep = (storage_options or {}).get("keep", 2)
         target = os.path.abspath(path)
         try:
-            sharded_io.together(lambda: remove_checkpoint(f"{target}.tmp") if rank() == 0 else None)
+            sharded_io.together(lambda: remove_checkpoint(f"{target}.tmp") if get_rank() == 0 else None)
             sharded_io.save(checkpoint, f"{target}.tmp")
-            is_good = target in self._written or (rank() == 0 and is_intact(target))
-            sharded_io.together(lambda: _exchange(target, is_good) if rank() == 0 else None)
-            if rank() == 0:
+            is_good = target in self._written or (get_rank() == 0 and is_intact(target))
+            sharded_io.together(lambda: _exchange(target, is_good) if get_rank() == 0 else None)
+            if get_rank() == 0:
                 self._finish(target, keep)
             self._written.add(target)
         except OSError as error:
-            if rank() == 0:
+            if get_rank() == 0:
                 with suppress(OSError):
                     remove_checkpoint(f"{target}.tmp")
             raise _not_written(target, error) from error

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies.parallel import ParallelStrategy
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lit_agentrl.checks import require_number
-from lit_agentrl.distributed import StrategyDoors, leave_group
+from lit_agentrl.distributed import StrategyHooks, leave_group
 from lit_agentrl.strategies.balance import longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
 from lit_agentrl.strategies.launching import MEET_S, RankFailed, threads_of_each
@@ -68,9 +68,9 @@ class Multiprocess(ParallelStrategy):
 
     # ------------------------------------------------------------------ on the way
     @property
-    def doors(self) -> StrategyDoors:
+    def hooks(self) -> StrategyHooks:
         """What the rest of a run goes through."""
-        return StrategyDoors(
+        return StrategyHooks(
             deal=longest_first, block_backward_sync=self.block_backward_sync, barrier=self.barrier,
             finish=self.finish, failed=self.failed, close=self.close,
         )  # fmt: skip

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, zeros
 
-from lit_agentrl.distributed import gather_objects, rank, world_size
+from lit_agentrl.distributed import gather_objects, get_rank, get_world_size
 from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies.plain_data import save_plain
 
@@ -58,20 +58,22 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
     """
     folder = Path(folder)
     shares, rest = split(checkpoint)
-    together(lambda: folder.mkdir(parents=True) if rank() == 0 else None)
+    together(lambda: folder.mkdir(parents=True) if get_rank() == 0 else None)
 
     def write() -> None:
-        if rank() == 0:
+        if get_rank() == 0:
             save_plain(rest, folder / REST)
 
     together(write)
     writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
     together(lambda: dcp.save(shares, storage_writer=writer, no_dist=not dist.is_initialized()))
     names = sorted(path.name for path in folder.iterdir())
-    sums = dict(gather_objects([(name, checksum(folder / name)) for name in names[rank() :: world_size()]]))
+    sums = dict(
+        gather_objects([(name, checksum(folder / name)) for name in names[get_rank() :: get_world_size()]])
+    )
 
     def seal() -> None:
-        if rank() == 0:
+        if get_rank() == 0:
             with open(folder / SUMS, "w", encoding="utf-8") as file:
                 json.dump(sums, file, indent=1)
                 file.flush()
@@ -127,7 +129,7 @@ def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
         shared: each rank reads its part of the files; a collective, and all ranks get the same answer.
     """
     folder = Path(folder)
-    part, parts = (rank(), world_size()) if shared else (0, 1)
+    part, parts = (get_rank(), get_world_size()) if shared else (0, 1)
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         mine = sorted(sums.items())[part::parts]

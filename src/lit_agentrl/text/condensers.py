@@ -27,7 +27,7 @@ class LastActions:
 
     def __post_init__(self) -> None:
         if self.count is not None:
-            require_whole("count", self.count, 0, beside=", or null for all")
+            require_whole("count", self.count, 0, alternative=", or null for all")
 
     def __call__(self, past: Sequence[Turn]) -> str:
         if self.count == 0:

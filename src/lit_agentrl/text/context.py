@@ -107,7 +107,7 @@ class Window:
     shows_replies: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_whole("turns", self.turns, 1, beside="; context=single shows no past reply")
+        require_whole("turns", self.turns, 1, alternative="; context=single shows no past reply")
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
         """Return the whole prompt, with past replies as their recorded ids."""

@@ -86,7 +86,7 @@ class Critic(nn.Module):
         self.head = nn.Linear(hidden, self.reads.width(vocabulary))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        try_out("loss", loss, ValueLoss, TrajectoryBatch.toy().tensors())
+        try_out("loss", loss, ValueLoss, TrajectoryBatch.make_toy().to_dict())
         asked = set(tensor_names(loss)) & {column for heads in _HEADS.values() for column in heads.columns}
         for critic, heads in _HEADS.items():
             if asked <= set(heads.columns) and (lacking := sorted(asked - set(self.reads.columns))):

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from lit_agentrl.distributed import gather_rows, max_over_ranks, rank, world_size
+from lit_agentrl.distributed import gather_rows, get_rank, get_world_size, max_over_ranks
 from lit_agentrl.files import remove_leftover, write_atomic
 
 FORMAT = "lit_agentrl reference log-probs, version 1"
@@ -57,8 +57,8 @@ class KeptReference:
         self._like = like
         key = json.dumps({"format": FORMAT, **about, **self._computed}, sort_keys=True)
         pieces = iter(self._pieces())
-        while turn := [{name: piece[name] for name in _READ} for piece in islice(pieces, world_size())]:
-            mine = turn[rank()] if rank() < len(turn) else _rows(turn[0], 0)
+        while turn := [{name: piece[name] for name in _READ} for piece in islice(pieces, get_world_size())]:
+            mine = turn[get_rank()] if get_rank() < len(turn) else _rows(turn[0], 0)
             logp_A = self._read(mine, key) if len(mine["tokens_BT"]) else like
             is_missing = logp_A is None
             if bool(max_over_ranks(torch.tensor(float(is_missing), device=like.device))):

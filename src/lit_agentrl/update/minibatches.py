@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import FILLER, filler_rows, padded
-from lit_agentrl.distributed import Deal, as_wide, gather_rows, rank, send_rows, world_size
+from lit_agentrl.batch import FILLER, make_filler_rows, pad_columns
+from lit_agentrl.distributed import Deal, gather_rows, get_rank, get_world_size, pad_to_widest, send_rows
 
 Tensors = dict[str, Tensor]
 
@@ -29,10 +29,10 @@ def minibatches(
         generator: see `split_units`; in the same state on all ranks.
         deal: says which rank trains on each unit; without one, rows stay where they are.
     """
-    if world_size() == 1:
+    if get_world_size() == 1:
         return tensors, split_units(tensors[units].cpu(), count, generator, units)
     mine = without_fillers(tensors)
-    here = torch.full_like(mine["trajectory_B"], rank())
+    here = torch.full_like(mine["trajectory_B"], get_rank())
     known = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": here}
     known["length_B"] = mine["is_real_BT"].sum(1)
     everyone, _ = gather_rows(known)
@@ -45,7 +45,7 @@ def minibatches(
     part_U, rank_U = (torch.zeros_like(ids).index_copy_(0, index_B, x) for x in (part_B, everyone["rank_B"]))
     if deal is not None:
         dealt = deal(
-            loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=world_size()
+            loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=get_world_size()
         )
         mine = _exchanged(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
     index_B = torch.searchsorted(ids, mine[units].cpu())
@@ -109,11 +109,11 @@ def _exchanged(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
     if torch.equal(from_B, to_B):
         return mine
     names = sorted(mine)
-    own_to_B = to_B[from_B == rank()]
+    own_to_B = to_B[from_B == get_rank()]
     order = torch.argsort(own_to_B, stable=True)
-    sent = torch.bincount(own_to_B, minlength=world_size()).tolist()
-    received = torch.bincount(from_B[to_B == rank()], minlength=world_size()).tolist()
-    wide, order = as_wide(mine), order.to(mine["trajectory_B"].device)
+    sent = torch.bincount(own_to_B, minlength=get_world_size()).tolist()
+    received = torch.bincount(from_B[to_B == get_rank()], minlength=get_world_size()).tolist()
+    wide, order = pad_to_widest(mine), order.to(mine["trajectory_B"].device)
     found = {name: send_rows(wide[name][order], sent, received) for name in names}
     longest = int(found["is_real_BT"].sum(1).max()) if sum(received) else 0
     in_order = torch.argsort(found["trajectory_B"], stable=True)
@@ -126,8 +126,8 @@ def with_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Te
     if not missing:
         return mine, part_B
     width = max(2, mine["is_real_BT"].shape[1])  # no log-prob can be asked of a single token
-    mine = padded(mine, {name: width for name in mine if name.endswith("_BT")})
-    fillers = {name: filler_rows(rows, name, len(missing)) for name, rows in mine.items()}
+    mine = pad_columns(mine, {name: width for name in mine if name.endswith("_BT")})
+    fillers = {name: make_filler_rows(rows, name, len(missing)) for name, rows in mine.items()}
     fillers["is_real_BT"][:, :2] = True
     return {name: torch.cat([rows, fillers[name]]) for name, rows in mine.items()}, torch.cat(
         [part_B, torch.tensor(missing)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.lora import adapters_off, level_in_use, levels_of
@@ -182,10 +182,10 @@ class Networks:
         with self._routers.routed(part["tokens_BT"], packing, part.get("experts_BK")) as found:
             yield found
 
-    def reference_logp(self, tensors: Tensors, doors: StrategyDoors) -> Tensor:
+    def reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:
         """Log-probs (nats) of the rows under the reference."""
         assert self.reference is not None
-        with doors.in_use(self.reference, tensors["tokens_BT"].device), adapters_off(self.reference):
+        with hooks.in_use(self.reference, tensors["tokens_BT"].device), adapters_off(self.reference):
             return self.logp(tensors, self.reference)
 
     def computed(self, device: torch.device) -> dict[str, Any]:

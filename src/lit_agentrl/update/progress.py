@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.distributed import StrategyDoors, max_over_ranks
+from lit_agentrl.distributed import StrategyHooks, max_over_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Loop:
         optimizers: the policy's, then the critic's.
         schedules: stepped once an iteration.
         backward: of a scalar loss.
-        doors: of the strategy.
+        hooks: of the strategy.
         is_watched: something looks at each backward, in the thread of the loop.
     """
 
@@ -32,7 +32,7 @@ class Loop:
     optimizers: Sequence[Optimizer]
     schedules: Sequence[LRScheduler]
     backward: Callable[[Tensor], None]
-    doors: StrategyDoors = field(default_factory=StrategyDoors)
+    hooks: StrategyHooks = field(default_factory=StrategyHooks)
     is_watched: bool = False
 
     def zero_grad(self) -> None:

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from lit_agentrl.facts import READS_REFERENCE, STILL_REFERENCE
 from lit_agentrl.models.lora import adapter_layers
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.requirements import Fact, Requirement
 
 
 class Reference:
@@ -22,6 +24,16 @@ class Reference:
 
     is_start: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+
+    @property
+    def requires(self) -> list[Requirement]:
+        """Something that reads it, where it is another than the start."""
+        return [] if self.is_start else [Requirement(READS_REFERENCE, remedy="reference=start")]
+
+    @property
+    def provides(self) -> list[Fact]:
+        """That it stands still, unless it moves."""
+        return [] if self.moves else [STILL_REFERENCE]
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
         """The network, at the start of a run; called once, before anything is played.

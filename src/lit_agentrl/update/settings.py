@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from transformers import SchedulerType, get_scheduler
 
-from lit_agentrl.checks import require, require_number, require_positive, require_whole, shown
+from lit_agentrl.checks import format_value, require, require_number, require_positive, require_whole
+from lit_agentrl.facts import NO_IMITATION, STEPS, TRAINS_POLICY
+from lit_agentrl.requirements import Offer, Requirement
 from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
@@ -66,7 +68,7 @@ class UpdateSettings:
             require_whole(name, getattr(self, name), 1)
         require_whole("lanes", self.lanes, 1, _MOST_LANES)
         if self.logits_chunk is not None:
-            require_whole("logits_chunk", self.logits_chunk, 1, beside=", or null")
+            require_whole("logits_chunk", self.logits_chunk, 1, alternative=", or null")
         is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")
         require(is_known, "packing", self.packing, "auto, shared, true or false")
         is_switch = isinstance(self.checkpoint_activations, bool)
@@ -77,6 +79,25 @@ class UpdateSettings:
         require(is_rule, "stop._target_", type(self.stop).__name__, "a KLStop")
         is_rule = self.gradients is None or isinstance(self.gradients, SpreadBuckets)
         require(is_rule, "gradients._target_", type(self.gradients).__name__, "a SpreadBuckets")
+
+    @property
+    def requires(self) -> list[Requirement]:
+        """What its limit and its measurement go by."""
+        found = []
+        if self.stop is not None:
+            by, off = f"update.stop.bound={self.stop.bound}", "update/stop=none"
+            found.append(Requirement(TRAINS_POLICY, by=by, reason="it goes by log-probs", remedy=off))
+            found.append(Requirement(STEPS, 2, by=by, reason="the first is always taken", remedy=off))
+        if self.gradients is not None:
+            reason, off = "it measures what advantages teach", "update/gradients=none"
+            found.append(Requirement(NO_IMITATION, by="update.gradients", reason=reason, remedy=off))
+        return found
+
+    @property
+    def provides(self) -> list[Offer]:
+        """Optimizer steps of an iteration."""
+        steps = f"update.epochs={self.epochs} and update.minibatches={self.minibatches}"
+        return [Offer(STEPS, self.epochs * self.minibatches, steps)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +136,14 @@ class OptimSettings:
             )
         if self.schedule_args and self.schedule in ("constant", "constant_with_warmup"):
             raise ValueError(
-                f"schedule_args={shown(self.schedule_args)} has no effect under schedule={self.schedule}"
+                f"schedule_args={format_value(self.schedule_args)} has no effect under schedule={self.schedule}"
             )
         self._check_optimizer()
         try:
             self._factor(iterations=1_000_000)
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(
-                f"schedule_args={shown(self.schedule_args)} does not fit schedule={self.schedule}: {error}"
+                f"schedule_args={format_value(self.schedule_args)} does not fit schedule={self.schedule}: {error}"
             ) from error
 
     def _check_optimizer(self) -> None:
@@ -147,7 +168,7 @@ class OptimSettings:
             return
         if not isinstance(self.optimizer, partial):
             raise ValueError(
-                f"optimizer={shown(self.optimizer)} is no optimizer; name the class of one, such as "
+                f"optimizer={format_value(self.optimizer)} is no optimizer; name the class of one, such as "
                 "optim.optimizer._target_=torch.optim.Adam"
             )
         given = self.optimizer.keywords
@@ -155,7 +176,7 @@ class OptimSettings:
         for option, value in given.items():
             rest = {other: kept for other, kept in given.items() if other != option}
             if self._refusal(partial(made, **rest)) is None:
-                raise ValueError(f"optimizer.{option}={shown(value)} is refused by {name}: {reason}")
+                raise ValueError(f"optimizer.{option}={format_value(value)} is refused by {name}: {reason}")
         raise ValueError(f"optimizer: {name} cannot be made: {reason}")
 
     def _refusal(self, optimizer: Callable[..., Any]) -> str | None:

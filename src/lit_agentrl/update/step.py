@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from lit_agentrl.distributed import max_over_ranks, sum_over_ranks, world_size
+from lit_agentrl.distributed import get_world_size, max_over_ranks, sum_over_ranks
 from lit_agentrl.episode import Source
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routing import Pass
@@ -92,12 +92,12 @@ class Stepper:
         own = list(self._networks.policy.parameters())
         loop.zero_grad()
         self._accumulate(minibatch | {"advantage_BT": torch.zeros_like(minibatch["advantage_BT"])}, loop)
-        regulariser = loop.doors.clip_gradient_norm(own, math.inf)
+        regulariser = loop.hooks.clip_gradient_norm(own, math.inf)
         for parameter in own:
             if parameter.grad is not None:
                 parameter.grad.neg_()
         self._accumulate(minibatch, loop)
-        task = loop.doors.clip_gradient_norm(own, math.inf)
+        task = loop.hooks.clip_gradient_norm(own, math.inf)
         loop.zero_grad()
         return task, regulariser
 
@@ -154,10 +154,10 @@ class Stepper:
         critic = self._networks.critic
         head = self._networks.head
         own = [*self._networks.policy.parameters(), *([] if head is None else head.parameters())]
-        norm = loop.doors.clip_gradient_norm(own, self._settings.grad_clip)
+        norm = loop.hooks.clip_gradient_norm(own, self._settings.grad_clip)
         metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
         if critic is not None:
-            of_critic = loop.doors.clip_gradient_norm(critic.parameters(), critic.grad_clip)
+            of_critic = loop.hooks.clip_gradient_norm(critic.parameters(), critic.grad_clip)
             metrics["critic_grad_norm"] = torch.stack([of_critic, torch.ones_like(of_critic)])
             norm = norm + of_critic
         return norm
@@ -185,12 +185,12 @@ class Stepper:
             part = parts[0].first() if is_extra else parts[number]
             rows = _rows_of(minibatch, part)
             with (
-                nullcontext() if number == most - 1 else loop.doors.block_backward_sync(),
+                nullcontext() if number == most - 1 else loop.hooks.block_backward_sync(),
                 self._networks.routed(rows, part.packing) as routed,
             ):
                 loss, metrics = self._microbatch(rows, part.packing, routed, self._networks)
                 # gradients are averaged over ranks
-                loop.backward(loss * world_size() * (0 if is_extra else 1))
+                loop.backward(loss * get_world_size() * (0 if is_extra else 1))
             if not is_extra:
                 totals = add_metrics(totals, metrics)
         return totals

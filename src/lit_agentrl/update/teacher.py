@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.models.frozen import find_network, load_frozen
 from lit_agentrl.models.lora import fingerprint
 from lit_agentrl.models.policy import DTYPES, Policy
@@ -33,7 +33,7 @@ class Teacher(Reference):
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
         """The model, in that precision."""
-        with named("reference"):
+        with name_errors("reference"):
             network = load_frozen(
                 self.path,
                 policy.tokenizer,

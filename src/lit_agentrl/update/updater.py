@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import LEFT_OUT
-from lit_agentrl.checks import named
+from lit_agentrl.checks import name_errors
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import at_least_float32
@@ -85,7 +85,7 @@ class Updater:
         self._kept = kept
         if kept is not None and read is not None:
             self._weights = fingerprint(read) if policy.adapters is None else policy.adapters["fingerprint"]
-        with named("update"):  # where the settings of an update stand
+        with name_errors("update"):  # where the settings of an update stand
             self.networks = Networks(
                 policy.network, critic=critic, reference=read, settings=settings, temperature=temperature,
                 routing=policy.routing, head=head,
@@ -136,9 +136,9 @@ class Updater:
         """Have the reference score all rows, and let it go."""
         reference: Any = self.networks.reference
         precision = at_least_float32(torch.empty(0, dtype=reference.dtype)).dtype
-        about = {"weights": self._weights, "is_sharded": loop.doors.is_sharded}
+        about = {"weights": self._weights, "is_sharded": loop.hooks.is_sharded}
         kept.fill(
-            partial(self.networks.reference_logp, doors=loop.doors),
+            partial(self.networks.reference_logp, hooks=loop.hooks),
             about | self.networks.computed(loop.device),
             like=torch.empty(0, dtype=precision, device=loop.device),
         )
@@ -164,7 +164,7 @@ class Updater:
         if self._kept is not None:
             tensors["ref_logp_BT"] = self._kept.of(tensors)
         elif self.networks.reference is not None:
-            tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.doors)
+            tensors["ref_logp_BT"] = self.networks.reference_logp(tensors, loop.hooks)
         if (critic := self.networks.critic) is not None:
             found = self.networks.valued(tensors)
             kept = ("value_BT", "implicit_q_BT")
@@ -222,10 +222,12 @@ class Updater:
         totals: Tensors = {}
         steps, is_taken = 0, True
         for epoch in range(self.settings.epochs):
-            generator = torch.Generator().manual_seed(seeds.key(self._seed, "minibatch", iteration, epoch))
+            generator = torch.Generator().manual_seed(
+                seeds.make_key(self._seed, "minibatch", iteration, epoch)
+            )
             tensors, parts = minibatches(
                 tensors, count=self.settings.minibatches, units=self.units, generator=generator,
-                deal=loop.doors.deal,
+                deal=loop.hooks.deal,
             )  # fmt: skip
             for rows in parts:
                 metrics, is_taken = self._stepper.step(

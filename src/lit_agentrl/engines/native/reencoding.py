@@ -17,7 +17,7 @@ from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopTable
 from lit_agentrl.episode import FinishReason
-from lit_agentrl.seeds import uniforms
+from lit_agentrl.seeds import draw_uniforms
 
 
 class ReencodingEngine:
@@ -116,7 +116,7 @@ class ReencodingEngine:
         written = 0
         while not is_done_A.all():
             logits_AV = next(logits) if not written else logits.send(torch.from_numpy(token_A))
-            uniform_A = uniforms(key_A, np.full(len(requests), written, dtype=np.uint64))
+            uniform_A = draw_uniforms(key_A, np.full(len(requests), written, dtype=np.uint64))
             token_A, logp_A, entropy_A = draw_rows(logits_AV, uniform_A, kind_A, kinds)
             state_A, stopped_A = self._stops.advance(state_A, token_A)
             stopped_A |= self._is_end_V[token_A]

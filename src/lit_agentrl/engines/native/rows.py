@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.episode import FinishReason
-from lit_agentrl.seeds import uniforms
+from lit_agentrl.seeds import draw_uniforms
 
 
 class Rows:
@@ -104,7 +104,7 @@ class Rows:
     def uniforms(self, slots_A: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """The draw of each row's next token."""
         counts = self.total_S[slots_A] - self.begin_S[slots_A]
-        return uniforms(self.key_S[slots_A], counts.astype(np.uint64))
+        return draw_uniforms(self.key_S[slots_A], counts.astype(np.uint64))
 
     def finish(self, slot: int, *, stopped: bool, version: int) -> TurnResult:
         """Cut the reply of a slot out of the arrays."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.sampling import draw_rows
-from lit_agentrl.seeds import uniforms
+from lit_agentrl.seeds import draw_uniforms
 
 NUMBER = "lit_agentrl_draws"  # under it a request of vLLM's carries its number in `DRAWS`
 
@@ -85,7 +85,7 @@ class KeyedDraws:
         position_A = [len(self._rows[row][1]) for row in rows]
         kinds = list(dict.fromkeys(draw.params for draw in draws))
         kind_A = np.array([kinds.index(draw.params) for draw in draws])
-        uniform_A = uniforms(
+        uniform_A = draw_uniforms(
             np.array([draw.key for draw in draws], dtype=np.uint64), np.array(position_A, dtype=np.uint64)
         )
         index = torch.tensor(rows, device=logits.device)

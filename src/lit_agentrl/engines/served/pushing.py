@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.engines.served.http import Server
 
 _HELD = "in_use"  # a file that is locked while the process lives which writes beside it
@@ -37,12 +37,12 @@ def check_place(folder: str, calls: Sequence[Mapping[str, Any]]) -> None:
         raise ValueError(f"weights_folder={folder} is not a folder; make one that the server sees as well")
     if not calls or isinstance(calls, str | Mapping):
         raise ValueError(
-            f"push={shown(calls)} tells the server nothing of new weights; list the calls that make it read them"
+            f"push={format_value(calls)} tells the server nothing of new weights; list the calls that make it read them"
         )
     for call in calls:
         is_call = isinstance(call, Mapping) and not set(call) - {"path", "json"}
         if not is_call or not str(call.get("path", "")).startswith("/"):
-            raise ValueError(f"push={shown(call)} must be {{path: /…, json: …}}")
+            raise ValueError(f"push={format_value(call)} must be {{path: /…, json: …}}")
 
 
 class Pusher:

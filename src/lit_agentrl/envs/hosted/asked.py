@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_agentrl.checks import one_line, require_whole
+from lit_agentrl.checks import escape_unprintable, require_whole
 from lit_agentrl.envs.hosted.wire import packed, rng_of, told
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.envs.world import World
@@ -21,7 +21,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str, **further: str) -> None:
         super().__init__(message)
-        self.status, self.answer = status, {"error": one_line(message), **further}
+        self.status, self.answer = status, {"error": escape_unprintable(message), **further}
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from lit_agentrl.checks import one_line, require, require_number
+from lit_agentrl.checks import escape_unprintable, require, require_number
 from lit_agentrl.envs.hosted.wire import PROTOCOL, object_in, packed, unpacked
 
 _SHOWN = 300  # characters of a server's own message that are told
@@ -85,7 +85,7 @@ class Link:
         if status == 404 and "session" in answer:
             raise Lost(path)
         if status != 200:
-            reason = one_line(str(answer.get("error", "")))[:_SHOWN]
+            reason = escape_unprintable(str(answer.get("error", "")))[:_SHOWN]
             raise self._wrong(path, f"refused with status {status}: {reason}")
         return answer
 
@@ -96,7 +96,7 @@ class Link:
             self._connection = None
 
     def _wrong(self, path: str, what: str) -> ValueError:
-        return ValueError(one_line(f"the game at {self.url} {what} ({path})"))
+        return ValueError(escape_unprintable(f"the game at {self.url} {what} ({path})"))
 
     def _exchange(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         made = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection

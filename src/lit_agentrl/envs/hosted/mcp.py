@@ -18,7 +18,7 @@ from lit_agentrl.envs.hosted.mcp_tasks import McpTask, alike, read_tasks
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.tasks.rows import contents, named_files
 from lit_agentrl.envs.world import World
-from lit_agentrl.schemas import finder, patterns_of
+from lit_agentrl.schemas import compile_search, list_patterns
 
 _log = logging.getLogger(__name__)
 _recoveries = itertools.count(1)
@@ -222,9 +222,9 @@ def _checkable(schema: Mapping[str, Any]) -> dict[str, Any]:
     if len(repr(schema)) > _LONGEST_SCHEMA:
         raise ValueError(f"its schema has more than {_LONGEST_SCHEMA} characters")
     bad = set()
-    for pattern in patterns_of(schema):
+    for pattern in list_patterns(schema):
         try:
-            finder(pattern)
+            compile_search(pattern)
         except ValueError:
             bad.add(pattern)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lit_agentrl.actions import ToolCall
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.adapters.base import missing
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Session:
     def wrong(self, what: str) -> ValueError:
         """An error that names the server, in one line."""
         name = self._server if isinstance(self._server, str) else " ".join(self._server)
-        return ValueError(one_line(f"the MCP server {name} {what}"))
+        return ValueError(escape_unprintable(f"the MCP server {name} {what}"))
 
     def _listed(self) -> list[Any]:
         found: list[Any] = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lit_agentrl.actions import ToolSpec
-from lit_agentrl.checks import one_line, require, require_number, require_whole
+from lit_agentrl.checks import escape_unprintable, require, require_number, require_whole
 from lit_agentrl.envs.adapters.base import Replayed
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.hosted.link import Late, Link, Lost, Recoveries, Unreachable, check_waits
@@ -151,7 +151,7 @@ class OpenEnv(Replayed):
         try:
             reward, done, text = self._stepped(data)
         except Refused as error:
-            self._seen = text = one_line(f"error: {error}")
+            self._seen = text = escape_unprintable(f"error: {error}")
             self._sent.append((data, text))
             return Outcome(action_is_valid=False)
         self._sent.append((data, text))
@@ -223,7 +223,7 @@ class OpenEnv(Replayed):
                 try:
                     text = self._read(self._session.ask("step", data))[0]
                 except Refused as error:
-                    text = one_line(f"error: {error}")
+                    text = escape_unprintable(f"error: {error}")
                 is_same = is_same and text == before
         except Gone:
             raise self._wrong("ended twice in an episode") from None
@@ -232,7 +232,7 @@ class OpenEnv(Replayed):
         _recoveries.tell(f"the OpenEnv server {self._url}")
 
     def _wrong(self, what: str) -> ValueError:
-        return ValueError(one_line(f"the OpenEnv server {self._url} {what}"))
+        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {what}"))
 
 
 def described(url: str, *, timeout_s: float, max_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -246,7 +246,7 @@ def described(url: str, *, timeout_s: float, max_mb: float) -> tuple[dict[str, A
         about, schemas = link.ask("/metadata"), link.ask("/schema")
     except (Unreachable, Lost, Late) as error:
         raise ValueError(
-            one_line(f"url={url} does not answer ({error}); start the OpenEnv server there")
+            escape_unprintable(f"url={url} does not answer ({error}); start the OpenEnv server there")
         ) from None
     finally:
         link.close()

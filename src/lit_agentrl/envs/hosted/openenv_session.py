@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.adapters.base import missing
 from lit_agentrl.envs.hosted.link import PAUSE_S
 from lit_agentrl.envs.hosted.wire import object_in, packed, text_in, unpacked
@@ -124,7 +124,7 @@ class Session:
 
     def wrong(self, what: str) -> ValueError:
         """An error that names the server, in one line."""
-        return ValueError(one_line(f"the OpenEnv server {self._url} {what}"))
+        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {what}"))
 
     def _read(self, kind: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         data, said = object_in(answer, "data"), text_in(answer, "type")

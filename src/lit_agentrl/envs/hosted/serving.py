@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.hosted.asked import Refused
 from lit_agentrl.envs.hosted.sessions import Sessions
 from lit_agentrl.envs.hosted.wire import packed, unpacked
@@ -102,7 +102,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             text = packed(answer)
         except ValueError as error:
-            status, text = 500, packed({"error": one_line(f"the game says what is no JSON ({error})")})
+            status, text = (
+                500,
+                packed({"error": escape_unprintable(f"the game says what is no JSON ({error})")}),
+            )
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))

@@ -135,10 +135,10 @@ class Judging(TextEnv):
             for answer in self._item.answers
         ]
         if self._asks == "better":
-            return self._criteria.better_of(shown[0], shown[1])
+            return self._criteria.ask_better(shown[0], shown[1])
         if self._asks == "score" or len(shown) == 1:
-            return self._criteria.score_of(shown[min(len(self._shares), len(shown) - 1)])
-        return self._criteria.scores_of(shown)
+            return self._criteria.ask_score(shown[min(len(self._shares), len(shown) - 1)])
+        return self._criteria.ask_scores(shown)
 
     def _play(self, action: str) -> Outcome:
         count = len(self._item.answers)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from lit_agentrl.checks import one_line
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.report import outcomes, summary, sweep
 from lit_agentrl.report.page import regimes
 from lit_agentrl.report.table import Metrics
@@ -137,7 +137,7 @@ def _text(path: Path) -> str | None:
 
 def _told(path: Path, error: Exception) -> str:
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return one_line(f"{path}: {why.removeprefix(f'{path}: ')[:300]}")
+    return escape_unprintable(f"{path}: {why.removeprefix(f'{path}: ')[:300]}")
 
 
 _BAD = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, yaml.YAMLError)
@@ -199,7 +199,7 @@ def _never_kept(place: Path, folders: Sequence[Path], damaged: list[str]) -> Ite
                     entry["status"], str(entry["status"])
                 )
                 overrides = tuple(str(each) for each in entry["overrides"])
-                error = None if entry["error"] is None else one_line(str(entry["error"]))
+                error = None if entry["error"] is None else escape_unprintable(str(entry["error"]))
                 yield Run(
                     folder.resolve(), f"{path.parent.name}/{folder.name}", status, error, None, overrides
                 )

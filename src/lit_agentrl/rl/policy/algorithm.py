@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import shown
+from lit_agentrl.checks import format_value
 from lit_agentrl.rl.binding import bind, constants, tensor_names, try_out, with_computed
 from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.masked import check_shapes, masked_sum
@@ -87,7 +87,7 @@ class Algorithm(Objective):
         if "old_logp_BT" not in tensor_names(self.ratio) and (idle := constants(self.clip)):
             name, value = next(iter(idle.items()))
             raise ValueError(
-                f"clip.{name}={shown(value)} never acts, because this algo/ratio is always 1: "
+                f"clip.{name}={format_value(value)} never acts, because this algo/ratio is always 1: "
                 "use algo/clip=none, or algo/ratio=token"
             )
 

@@ -174,7 +174,7 @@ def dynamic_sampling(
         ValueError: also if ``target`` is not a whole number >= 1.
     """
     if target is not None:
-        require_whole("target", target, 1, beside=", or null to never sample more")
+        require_whole("target", target, 1, alternative=", or null to never sample more")
     keep_groups = reject_uniform(return_B=return_B, success_B=success_B, group_B=group_B).keep_groups
     want_more = target is not None and len(keep_groups) < target
     return Selection(keep_groups=keep_groups[:target], want_more=want_more)

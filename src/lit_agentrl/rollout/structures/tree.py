@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from lit_agentrl import seeds
 from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, FORK, PLAYED
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -81,8 +82,8 @@ class Trees(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, PLAYED})
+    provides = Refill.provides | {BRANCHES}
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Trees(Refill):
         max_waves: int | None = None,
     ) -> None:
         if trees is not None:
-            require_whole("trees", trees, 1, beside=", or null for as many as rollout.members gives")
+            require_whole("trees", trees, 1, alternative=", or null for as many as rollout.members gives")
         require_whole("rounds", rounds, 0)
         require_whole("expansions", expansions, 1)
         self._size = 1 + rounds * expansions
@@ -121,7 +122,7 @@ class Trees(Refill):
                 of_tree.setdefault((episode.group, episode.tree_member), []).append(episode)
 
         def draw(leaf: Episode) -> float:
-            return seeds.uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
+            return seeds.draw_uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
 
         kept = [each for leaves in of_tree.values() for each in sorted(leaves, key=draw)[: self._leaves]]
         drawn = {(leaf.group, leaf.member) for leaf in kept}

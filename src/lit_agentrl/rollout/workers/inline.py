@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lit_agentrl.distributed import StrategyDoors
+from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.rollout.questions import Asked, Question, ask
 from lit_agentrl.rollout.rules import ForwardContext, Rules
@@ -54,7 +54,7 @@ class Inline:
         rules: how episodes are played.
         network: the trainer's.
         forward_context: the strategy's precision context.
-        doors: of the strategy.
+        hooks: of the strategy.
         reference: what an opponent plays with, where there is one.
 
     Attributes:
@@ -66,16 +66,16 @@ class Inline:
         rules: Rules,
         network: PreTrainedModel,
         forward_context: ForwardContext,
-        doors: StrategyDoors,
+        hooks: StrategyHooks,
         reference: Any = None,
     ) -> None:
         self._network = network
         self._seed, self._chat = rules.seed, rules.chat
-        self._gathered, self._in_use, self._reference = doors.gathered, doors.in_use, reference
+        self._gathered, self._in_use, self._reference = hooks.gathered, hooks.in_use, reference
         more = {} if reference is None else {"reference": reference}
         self._engine = engine = rules.open_engine(network, forward_context, **more)
         self.capabilities = engine.capabilities
-        self._sync = WeightSync(engine, network, rules, forward_context, barrier=doors.barrier)
+        self._sync = WeightSync(engine, network, rules, forward_context, barrier=hooks.barrier)
         self._scheduler = Scheduler(rules, engine)
 
     def play(self, wave: Wave, version: int) -> Played:

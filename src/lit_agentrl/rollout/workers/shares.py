@@ -43,7 +43,7 @@ def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
         seed: of the run.
     """
     if size is None:
-        return [Share(0, wave, seeds.key(seed, "ahead", wave.iteration, wave.number))]
+        return [Share(0, wave, seeds.make_key(seed, "ahead", wave.iteration, wave.number))]
     place: dict[int, int] = {}
     for spec in wave.specs:
         place.setdefault(spec.group, len(place))
@@ -55,7 +55,7 @@ def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
         Share(
             number, replace(wave, specs=specs),
             # the group, not the share's number: ranks cut waves of their own
-            seeds.key(seed, "share", wave.iteration, wave.number, specs[0].group),
+            seeds.make_key(seed, "share", wave.iteration, wave.number, specs[0].group),
         )
         for number, specs in enumerate(parts)
     ]  # fmt: skip

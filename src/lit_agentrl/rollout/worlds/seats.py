@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lit_agentrl.actions import Actions, ToolSpec
-from lit_agentrl.checks import blamed
+from lit_agentrl.checks import blame
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
@@ -225,7 +225,7 @@ class Seats:
             answer.state = copy.deepcopy(env.state_dict())  # which may share parts with the game that goes on
         if split == "train":
             for name, probe in self._probes.items():
-                with blamed(f"reward.{name}"):
+                with blame(f"reward.{name}"):
                     answer.probes[name] = float(probe(env, self._shown[key]))
 
 

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from lit_agentrl.checks import require_whole, shown, under
+from lit_agentrl.checks import add_key, format_value, require_whole
 from lit_agentrl.config.composition import compose_job, hydra_ready
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.overrides import check_overrides, parse
@@ -225,8 +225,8 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
     given = node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
     if "hydra.sweeper.direction" in typed and given != direction:
         raise UserError(
-            f"hydra.sweeper.direction={shown(node.direction)}: the value of a run is that of callbacks.best, whose "
-            f"mode={mode} is to {direction}; leave it out, or set callbacks.best.mode"
+            f"hydra.sweeper.direction={format_value(node.direction)}: the value of a run is that of callbacks.best, "
+            f"whose mode={mode} is to {direction}; leave it out, or set callbacks.best.mode"
         )
     added = ["hydra.sweeper.max_failure_rate=1.0"]
     added += [] if "hydra.sweeper.direction" in typed else [f"hydra.sweeper.direction={direction}"]
@@ -235,7 +235,7 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
     try:
         instantiate(node.sampler)
     except Exception as error:
-        raise UserError(under("hydra.sweeper.sampler", explain(error))) from error
+        raise UserError(add_key("hydra.sweeper.sampler", explain(error))) from error
     return added
 
 

@@ -13,26 +13,26 @@ from lightning.pytorch.strategies import (
     Strategy,
 )  # fmt: skip
 
-from lit_agentrl.distributed import StrategyDoors, leave_group
+from lit_agentrl.distributed import StrategyHooks, leave_group
 
 _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 
 
 @runtime_checkable
-class OffersDoors(Protocol):
+class HasHooks(Protocol):
     """A strategy that knows about rollouts."""
 
     @property
-    def doors(self) -> StrategyDoors: ...
+    def hooks(self) -> StrategyHooks: ...
 
 
-def doors_of(strategy: Strategy) -> StrategyDoors:
-    """The strategy's own doors; of one of Lightning's, those of one process, or of plain data parallelism."""
-    if isinstance(strategy, OffersDoors):
-        return strategy.doors
+def get_hooks(strategy: Strategy) -> StrategyHooks:
+    """The strategy's own hooks; of one of Lightning's, those of one process, or of plain data parallelism."""
+    if isinstance(strategy, HasHooks):
+        return strategy.hooks
     if isinstance(strategy, ParallelStrategy):
-        return StrategyDoors(
+        return StrategyHooks(
             barrier=strategy.barrier, block_backward_sync=strategy.block_backward_sync,
             finish=partial(strategy.barrier, "end"), close=leave_group, is_sharded=isinstance(strategy, _SHARDED),
         )  # fmt: skip
-    return StrategyDoors(barrier=strategy.barrier)
+    return StrategyHooks(barrier=strategy.barrier)
