@@ -16,7 +16,7 @@ from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
-from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.report.iteration import failure
 from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -104,7 +104,7 @@ class Games:
     def levels(self, split: str) -> dict[str, Levels]:
         """Chance and oracle of the games evaluated on this split, as far as they are known."""
         specs = self.val if split == "val" else self.test
-        return {self.tasks[spec.task].name: lookup(self.tasks[spec.task], split) for spec in specs}
+        return {self.tasks[spec.task].name: find_levels(self.tasks[spec.task], split) for spec in specs}
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:

@@ -10,7 +10,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, replies, scored
 from lit_agentrl.data.labels import differ, labelled, labels_of
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import BadRow, answers_of, ranked_of
+from lit_agentrl.envs.tasks.messages import BadRow, read_answers, read_ranked
 from lit_agentrl.episode import Episode
 
 
@@ -35,11 +35,11 @@ class Ranked(Kind):
         return group
 
     def _one(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
-        opening, answers, points = ranked_of(row)
+        opening, answers, points = read_ranked(row)
         return [scored(read.episode(opening, each), p) for each, p in zip(answers, points, strict=True)]
 
     def _several(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
-        opening, answers, scores = answers_of(row)
+        opening, answers, scores = read_answers(row)
         worth = [labels_of(each, self.heads, "scores") for each in scores]
         group: list[Episode] = [
             labelled(read.episode(opening, each), own) for each, own in zip(answers, worth, strict=True)

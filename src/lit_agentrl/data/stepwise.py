@@ -10,7 +10,7 @@ from lit_agentrl.checks import require
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, scored
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import BadRow, dialogue, prompt_of
+from lit_agentrl.envs.tasks.messages import BadRow, read_dialogue, read_prompt
 from lit_agentrl.episode import Episode
 from lit_agentrl.facts import READS_STEP_LABELS
 from lit_agentrl.requirements import Fact, Requirement
@@ -61,14 +61,14 @@ class Stepwise(Kind):
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:
-            opening, replies = dialogue(row, "completions")
+            opening, replies = read_dialogue(row, "completions")
             labels = _labels(row, sum(message["role"] == "assistant" for message in replies), "replies")
             return [labelled(read.episode(opening, replies), labels)]
         steps = row["completions"]
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
             raise BadRow("no_steps", "column completions must be a list of texts, the steps of one answer")
         labels = _labels(row, len(steps), "steps")
-        return [labelled(read.steps(prompt_of(row), steps, self.separator), labels)]
+        return [labelled(read.steps(read_prompt(row), steps, self.separator), labels)]
 
 
 def _labels(row: Mapping[str, Any], count: int, what: str) -> list[float]:

@@ -23,7 +23,7 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import ALONE, foretell, open_engine, reach
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n as choosing
 from lit_agentrl.evaluate.again import play_inline, require_shared
@@ -84,7 +84,9 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
             for spec in games.test:
                 task = games.tasks[spec.task]
                 outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
-                record = record_of(cfg, task.name, float(value), outcomes, asdict(lookup(task, cfg.split)))
+                record = record_of(
+                    cfg, task.name, float(value), outcomes, asdict(find_levels(task, cfg.split))
+                )
                 if cfg.baselines:
                     batch = model.prompts(spec)
                     others = {

@@ -22,7 +22,7 @@ from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.data.stepwise import labelled
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate.again import require_shared
 from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuilt
@@ -217,7 +217,9 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
             episodes = record(spec)
             folder = folder.add(name, episodes)
             outcomes += [episode.outcome for episode in episodes]
-    levels = {games.tasks[spec.task].name: lookup(games.tasks[spec.task], cfg.split) for spec in games.test}
+    levels = {
+        games.tasks[spec.task].name: find_levels(games.tasks[spec.task], cfg.split) for spec in games.test
+    }
     return Collected(folder, tuple(_line(cfg, name, levels[name], outcomes) for name in levels))
 
 
