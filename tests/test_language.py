@@ -42,7 +42,6 @@ UNREAD: tuple[str, ...] = (
     "modules",
     "offline",
     "report",
-    "rl",
     "rollout",
     "runs",
     "strategies",
