@@ -39,7 +39,7 @@ def reweighted(
         trunk.layers = trunk.layers[:1]
     head = nn.Linear(trunk.config.hidden_size, network.config.vocab_size + 1)
     nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(seed))
-    return Reweighted(network, trunk=trunk, head=head, tokens=TokensAndState().tokens, beta=beta)
+    return Reweighted(network, trunk=trunk, head=head, tokens=TokensAndState().select_tokens, beta=beta)
 
 
 @torch.no_grad()

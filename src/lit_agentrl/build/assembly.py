@@ -31,9 +31,9 @@ from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.support import require_positions
-from lit_agentrl.engines.needs import open_engine, reach
+from lit_agentrl.engines.needs import check_server, open_engine
 from lit_agentrl.loggers.files import with_table
-from lit_agentrl.models.lora import levels_of
+from lit_agentrl.models.lora import get_levels
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
@@ -167,8 +167,8 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part
     """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
     require_positions(policy.network, cfg.rollout.max_context_tokens)
     make = engine_of(cfg)
-    reach(make)
-    if levels_of(policy.network):
+    check_server(make)
+    if get_levels(policy.network):
         make = partial(LevelEngine, make)
     return partial(open_engine, parts.structure.wrap_engine(make), parts=others)
 

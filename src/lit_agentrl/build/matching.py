@@ -13,7 +13,7 @@ from lit_agentrl import facts
 from lit_agentrl.build.critics import describe_critic
 from lit_agentrl.build.making import engine_of
 from lit_agentrl.build.players import describe_players
-from lit_agentrl.engines.needs import foretell
+from lit_agentrl.engines.needs import check_engine_options
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Offer, Part, Requirement, describe_part, match
@@ -34,7 +34,7 @@ def match_run(cfg: DictConfig, parts: Parts) -> list[Part]:
     Raises:
         ValueError: naming what asks, what is missing, and the remedy.
     """
-    found, engine = list(describe_run(cfg, parts)), foretell(engine_of(cfg))
+    found, engine = list(describe_run(cfg, parts)), check_engine_options(engine_of(cfg))
     match([*found, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
     return found
 

@@ -16,7 +16,7 @@ from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.reading import Student, find_paths, read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.envs.levels import Levels
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named
 from lit_agentrl.rl.imitation import Imitating
@@ -127,7 +127,7 @@ def recordings(
     if kind is None:
         return None
     student = Student(
-        chat, fingerprint(policy.network), hash_tokenizer(policy.tokenizer),
+        chat, hash_parameters(policy.network), hash_tokenizer(policy.tokenizer),
         vocabulary=policy.network.config.get_text_config().vocab_size, temperature=settings.temperature,
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip

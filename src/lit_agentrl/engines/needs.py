@@ -1,4 +1,4 @@
-"""Open an engine, and match it with what the other parts of the run require."""
+"""Open an engine, and match it with the requirements of the run's other parts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from functools import partial
 from typing import Any
 
 from lit_agentrl.checks import name_errors
-from lit_agentrl.engines.base import Capabilities, Engine, Foretelling, ServedEngine
+from lit_agentrl.engines.base import Capabilities, CheckedEngine, Engine, ServedEngine
 from lit_agentrl.facts import ONE_PROCESS, ONE_VERSION
 from lit_agentrl.requirements import Part, describe_part, match
 
-# what surrounds an engine that plays on its own, without training
+# the surroundings of an engine that plays without training
 ALONE = (describe_part("strategy", name="single", provides=[ONE_PROCESS, ONE_VERSION]),)
 
 
 def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, **given: Any) -> Engine:
-    """Return the engine that ``make`` builds, if it can do what the run asks for.
+    """Build the engine and check that it can do what the run needs.
 
     Args:
-        make: the configured engine.
-        parts: the others of the run.
-        given: handed to ``make``.
+        make: The configured engine.
+        parts: The other parts of the run.
+        given: Arguments of ``make``.
 
     Raises:
-        ValueError: it cannot; names the engine, what it lacks and the remedy.
+        ValueError: If it cannot; names the engine, the missing capability and the remedy.
     """
     with name_errors("engine"):
         engine = make(**given)
@@ -32,19 +32,22 @@ def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, *
     return engine
 
 
-def foretell(make: Callable[..., Engine]) -> Part | None:
-    """Check and describe an engine whose class can tell its capabilities without a network.
+def check_engine_options(make: Callable[..., Engine]) -> Part | None:
+    """Check the options of an engine and describe it, if its class allows it.
 
     Args:
-        make: the configured engine.
+        make: The configured engine.
+
+    Returns:
+        The engine as a part of the run; None if its class cannot tell its capabilities without a network.
 
     Raises:
-        ValueError: an option makes no sense.
+        ValueError: If an option is invalid.
     """
-    if not (isinstance(make, partial) and isinstance(make.func, Foretelling)):
+    if not (isinstance(make, partial) and isinstance(make.func, CheckedEngine)):
         return None
     with name_errors("engine"):
-        promised = make.func.foretold(**make.keywords)
+        promised = make.func.check_options(**make.keywords)
     return describe_engine(make.func.__name__, promised)
 
 
@@ -53,11 +56,11 @@ def describe_engine(name: str, promised: Capabilities) -> Part:
     return describe_part("engine", promised, name=name)
 
 
-def reach(make: Callable[..., Engine]) -> None:
-    """Ask the server of an engine that has one whether it is there.
+def check_server(make: Callable[..., Engine]) -> None:
+    """Check that the server of an engine answers, if it has one.
 
     Raises:
-        ValueError: it is not.
+        ValueError: If it does not.
     """
     if isinstance(make, partial) and isinstance(make.func, ServedEngine):
-        make.func.reach(**make.keywords)
+        make.func.check_server(**make.keywords)

@@ -22,7 +22,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
-from lit_agentrl.engines.needs import ALONE, foretell, open_engine, reach
+from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server, open_engine
 from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n as choosing
@@ -213,8 +213,8 @@ def _opened(
     """What plays: the model, rules, an engine around its network, if it has one here, and its weights."""
     bound_caches()
     make = engine_of(saved)
-    match([*ALONE, *filter(None, [foretell(make)])])
-    reach(make)
+    match([*ALONE, *filter(None, [check_engine_options(make)])])
+    check_server(make)
     prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
     context: Context = made_like(saved, "context", Context)
     policy = instantiate(saved.model)

@@ -20,10 +20,10 @@ from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
 from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.engines.native.support import why_not
+from lit_agentrl.engines.native.support import find_obstacle
 from lit_agentrl.episode import OPPONENT as SECOND_PLAYER
 from lit_agentrl.episode import Episode, Source, Turn
-from lit_agentrl.models.lora import adapter_layers, adapters_off
+from lit_agentrl.models.lora import disable_adapters, find_adapter_layers
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
@@ -150,10 +150,10 @@ class Mixture:
     def __init__(self, network: PreTrainedModel, reference: PreTrainedModel, mix: float) -> None:
         require(0 <= mix <= 1, "mix", mix, "from 0, the policy, to 1, the reference")
         off: Around = nullcontext
-        if adapter_layers(reference):  # which would be looked for at every token
+        if find_adapter_layers(reference):  # which would be looked for at every token
 
             def off() -> AbstractContextManager[object]:
-                return adapters_off(reference)
+                return disable_adapters(reference)
 
         shared = ((network, nullcontext, 1 - mix), (reference, off, mix))
         self._players = [
@@ -168,9 +168,9 @@ class Mixture:
                 stack.enter_context(inference())
             yield
 
-    def cache(self, num_slots: int, max_length: int) -> _Caches:
+    def make_cache(self, num_slots: int, max_length: int) -> _Caches:
         """See `Reader`."""
-        return _Caches(inference.cache(num_slots, max_length) for inference, _, _ in self._players)
+        return _Caches(inference.make_cache(num_slots, max_length) for inference, _, _ in self._players)
 
     def read(self, cache: _Caches, packed: Packed) -> Tensor:
         """See `Inference.read`."""
@@ -230,7 +230,7 @@ class OpponentEngine:
         self._engines = [make(**given)]
         if reference is not None:
             reader: Reader = Mixture(network, reference, mix)
-            if reason := why_not(reference, given["max_context_tokens"], forward_context):
+            if reason := find_obstacle(reference, given["max_context_tokens"], forward_context):
                 raise ValueError(
                     f"slots cannot hold the state of the reference ({reason}); use another reference"
                 )

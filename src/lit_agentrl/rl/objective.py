@@ -19,7 +19,7 @@ from lit_agentrl.rl.facts import list_provisions, list_requirements
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # outputs of a policy that carry gradient
 SCORES = ("score_BT",)  # output of the head of a reward model
-ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.About
+ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
 ALWAYS = (
     "is_action_BT",
     "return_B",

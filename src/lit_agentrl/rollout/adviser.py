@@ -11,7 +11,7 @@ import torch
 
 from lit_agentrl.checks import name_errors
 from lit_agentrl.engines.base import Engine, MeteredEngine, SamplingParams
-from lit_agentrl.engines.needs import foretell, open_engine, reach
+from lit_agentrl.engines.needs import check_engine_options, check_server, open_engine
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.questions import Question, ask
 from lit_agentrl.text.chat import ChatRenderer
@@ -40,8 +40,8 @@ class Adviser:
         device: torch.device,
     ) -> None:
         self._params, self._make = SamplingParams(**params), engine
-        foretell(engine)
-        reach(engine)
+        check_engine_options(engine)
+        check_server(engine)
         with name_errors("model"):
             policy = load_remote() if model is None else model()
             self._chat = ChatRenderer(policy.tokenizer, shows_replies=False)

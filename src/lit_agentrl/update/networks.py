@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.lora import adapters_off, level_in_use, levels_of
+from lit_agentrl.models.lora import disable_adapters, get_levels, use_level
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.models.routing import Pass, Routers
@@ -73,11 +73,11 @@ class Networks:
         self._settings = settings
         self._temperature = temperature
         self.routing = routing
-        if levels_of(policy) and critic is not None and critic.is_shared:
+        if get_levels(policy) and critic is not None and critic.is_shared:
             raise ValueError(
                 "critic=shared reads the policy's states, and those of two adapters are two: set critic=separate"
             )
-        if levels_of(policy) and settings.checkpoint_activations:
+        if get_levels(policy) and settings.checkpoint_activations:
             raise ValueError(
                 "checkpoint_activations=true runs layers again, under whichever adapter acts then: leave it false, "
                 "or use model/lora=default"
@@ -145,7 +145,7 @@ class Networks:
     # ------------------------------------------------------------------ without gradient
     def logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
         """Log-probs (nats) of the rows under the policy of now, or another network, whose routers choose freely."""
-        if network is None and (levels := levels_of(self.policy)):
+        if network is None and (levels := get_levels(self.policy)):
             return sum(  # type: ignore[return-value]
                 self._scored(part, None) for part in self._of_levels(tensors, levels)
             )
@@ -155,7 +155,7 @@ class Networks:
         """The rows with the sampled tokens of one level, whose adapter acts meanwhile."""
         for is_plan, name in enumerate(levels):
             is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == bool(is_plan))
-            with level_in_use(self.policy, name):
+            with use_level(self.policy, name):
                 yield {**tensors, "is_action_BT": is_own_BT}
 
     def _scored(self, tensors: Tensors, network: Any | None) -> Tensor:
@@ -179,13 +179,13 @@ class Networks:
         if self._routers is None:
             yield None
             return
-        with self._routers.routed(part["tokens_BT"], packing, part.get("experts_BK")) as found:
+        with self._routers.trace(part["tokens_BT"], packing, part.get("experts_BK")) as found:
             yield found
 
     def reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:
         """Log-probs (nats) of the rows under the reference."""
         assert self.reference is not None
-        with hooks.in_use(self.reference, tensors["tokens_BT"].device), adapters_off(self.reference):
+        with hooks.in_use(self.reference, tensors["tokens_BT"].device), disable_adapters(self.reference):
             return self.logp(tensors, self.reference)
 
     def computed(self, device: torch.device) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Networks:
             if self.head is not None:
                 rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
                 return Found({self.head.column: self.head(self.policy, **rows, packing=packing)})
-            if not (levels := levels_of(self.policy)):
+            if not (levels := get_levels(self.policy)):
                 return self._of_policy(part, packing, entropy_grad)
             # a level without tokens here is not computed: its adapter gets no gradient, and stands still to the bit
             idle_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)

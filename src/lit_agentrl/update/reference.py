@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from lit_agentrl.facts import READS_REFERENCE, STILL_REFERENCE
-from lit_agentrl.models.lora import adapter_layers
+from lit_agentrl.models.lora import find_adapter_layers
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.requirements import Fact, Requirement
 
@@ -77,13 +77,13 @@ class Start(Reference):
 def frozen(network: Any, dtype: str | None) -> Any:
     """A copy of the policy's network as it is now, without gradient, in the precision ``dtype``, None being its own.
 
-    A network with adapters is returned itself, at no cost in memory: with `adapters_off` it is the base, which is
+    A network with adapters is returned itself, at no cost in memory: with `disable_adapters` it is the base, which is
     what the policy was at the start.
 
     Raises:
         ValueError: another precision is asked of a base that the policy itself is computed with.
     """
-    if adapter_layers(network):
+    if find_adapter_layers(network):
         if dtype is not None:
             raise ValueError(
                 f"algo.kl.reference_dtype={dtype} cannot be had under model/lora, whose reference is the policy's own "

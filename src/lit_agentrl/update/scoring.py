@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
+from lit_agentrl.models.logprobs import read_hidden_before, recompute_layers, score_tokens
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.routing import NO_EXPERT, Routers
 from lit_agentrl.update.critic import Critic
@@ -112,9 +112,9 @@ def expert_rows(
     """What the routers of ``network`` choose for the rows, as `routing.Pass.experts`; arguments as of `score_rows`."""
 
     def chosen(packing: Packing | None, **rows: Tensor) -> Tensor:
-        with routers.routed(rows["tokens_BT"], packing) as seen:
-            hidden_before(network, **rows, packing=packing)
-        experts_BK: Tensor = seen.experts()
+        with routers.trace(rows["tokens_BT"], packing) as seen:
+            read_hidden_before(network, **rows, packing=packing)
+        experts_BK: Tensor = seen.collect_experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
     bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
@@ -132,7 +132,7 @@ def told(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dict[str,
     if routers is None or "experts_BK" not in rows:
         yield plain
         return
-    with routers.routed(rows["tokens_BT"], rows["packing"], rows["experts_BK"]):
+    with routers.trace(rows["tokens_BT"], rows["packing"], rows["experts_BK"]):
         yield plain
 
 
@@ -142,5 +142,5 @@ def memory_saved(is_on: bool, *networks: nn.Module | None) -> Iterator[None]:
     with ExitStack() as stack:
         for network in networks if is_on else ():
             if network is not None:
-                stack.enter_context(recomputed(network))
+                stack.enter_context(recompute_layers(network))
         yield
