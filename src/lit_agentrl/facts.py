@@ -130,6 +130,12 @@ PLAYED_HERE = Fact(
     "worker",
 )
 ONE_PROCESS = Fact("one process", "one training process", "strategy=single", "strategy")
+WHOLE_WEIGHTS = Fact(
+    "whole weights",
+    "all weights in each training process",
+    "strategy=single or strategy=ddp",
+    "strategy",
+)
 ONE_VERSION = Fact(
     "one version",
     "episodes that are all played with the same version of the weights",

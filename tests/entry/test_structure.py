@@ -75,6 +75,10 @@ def test_what_fits(options: tuple[str, ...], name: str) -> None:
             r"needs episodes that branch, .* set algo/structure=tree, branch or mcts, or algo/adv",
         ),
         (
+            ("algo=mcts_ppo", "strategy=fsdp", "trainer.accelerator=cpu"),
+            r"Mcts needs all weights in each training process, .* set strategy=single or strategy=ddp",
+        ),
+        (
             ("algo.structure.max_waves=3",),
             r"algo\.structure\.max_waves=3 needs a filter that asks .* filter=dynamic_sampling",
         ),

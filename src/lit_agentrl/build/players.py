@@ -10,9 +10,18 @@ from omegaconf import DictConfig
 
 from lit_agentrl.build.critics import beta_of
 from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
-from lit_agentrl.facts import ONE_PROCESS, ONE_VERSION, PLAYED, PLAYED_HERE, POLICY_ALONE, RUNS_CRITIC
+from lit_agentrl.facts import (
+    ONE_PROCESS,
+    ONE_VERSION,
+    PLAYED,
+    PLAYED_HERE,
+    POLICY_ALONE,
+    RUNS_CRITIC,
+    WHOLE_WEIGHTS,
+)
 from lit_agentrl.requirements import Offer, Part, Requirement, describe_part
 from lit_agentrl.rollout.workers.base import WorkerSettings
+from lit_agentrl.strategies.hooks import get_hooks
 
 
 def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
@@ -20,11 +29,11 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
     strategy = strategy_of(cfg)
     processes, is_here = _count_processes(cfg, strategy), worker.place == "here"
     by = f"{processes} training process{'es' * (processes > 1)}"
+    is_sharded = isinstance(strategy, Strategy) and get_hooks(strategy).is_sharded
+    alone = Offer(ONE_PROCESS, float(processes == 1), by)
+    name = type(strategy).__name__.lower() if isinstance(strategy, Strategy) else strategy
     yield describe_part(
-        "strategy",
-        strategy,
-        name=type(strategy).__name__.lower(),
-        provides=[Offer(ONE_PROCESS, float(processes == 1), by)],
+        "strategy", strategy, name=name, provides=[alone, *([] if is_sharded else [WHOLE_WEIGHTS])]
     )
     is_one_version = not cfg.rollout.overlap and (is_here or processes == 1)
     reason, remedy = "a worker plays", "worker=none and rollout.overlap=false"
@@ -41,7 +50,7 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
         ],
     )
     beta, off = beta_of(cfg), "critic.beta=0 (beta=0 where a run is evaluated)"
-    reweighs = [Requirement(RUNS_CRITIC, remedy=off)] if beta else []
+    reweighs = [Requirement(fact, remedy=off) for fact in (RUNS_CRITIC, WHOLE_WEIGHTS)] if beta else []
     yield describe_part(
         "critic.beta", name=f"{beta:g}", requires=reweighs, provides=[] if beta else [POLICY_ALONE]
     )

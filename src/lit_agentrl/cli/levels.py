@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def require_own(tasks: Sequence[Task]) -> None:
-    """Refuse to write levels into this package for a game of it with a user's name.
+    """Refuse to write levels into this package for a user's variant of its game.
 
     Raises:
         UserError: naming what measures them.

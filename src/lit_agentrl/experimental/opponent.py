@@ -67,6 +67,7 @@ class Opponent(Refill):
             facts.READS_REFERENCE,
             facts.PLAYS_REFERENCE,
             facts.PLAYED_HERE,
+            Requirement(facts.WHOLE_WEIGHTS, reason="it plays with the reference"),
             facts.PLAYED,
         }
     )
@@ -79,7 +80,7 @@ class Opponent(Refill):
         require_number("mix", mix, "from 0, the policy, to 1, the reference", lambda value: 0 <= value <= 1)
         if opponents is not None:
             require_whole("opponents", opponents, 1, alternative=", or null for half of rollout.members")
-        self.opponent, self._opponents = float(mix), opponents
+        self._mix, self._opponents = float(mix), opponents
         super().__init__(max_waves)
 
     def branching(self, members: int) -> Branching | None:
@@ -95,14 +96,10 @@ class Opponent(Refill):
         return None
 
     def setup(self, training: Training) -> Any:
-        if training.is_sharded and training.reference is not None:
-            raise ValueError(
-                "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
-            )
         return training.reference
 
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
-        return partial(OpponentEngine, make, mix=self.opponent)
+        return partial(OpponentEngine, make, mix=self._mix)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         first = members - self._number(members)

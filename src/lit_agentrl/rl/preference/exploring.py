@@ -1,4 +1,4 @@
-"""Pairs of the policy with the reference, and optimism: XPO's loss."""
+"""The loss of XPO: pairs of policy and reference, and an exploration bonus."""
 
 from __future__ import annotations
 
@@ -16,48 +16,49 @@ from lit_agentrl.rl.preference.objective import PreferenceLoss
 
 @dataclass(frozen=True, kw_only=True)
 class Exploring(PreferenceLoss):
-    """``L(pairs) + alpha * mean over the reference's trajectories of sum_t log p``: XPO, arXiv 2405.21046.
+    """A loss of pairs with an exploration bonus: XPO, arXiv 2405.21046.
 
-    The second term takes probability off what the reference does already.  Rows with ``is_opponent_B`` are the
-    reference's; the mean (nats a trajectory) is over all of them in a minibatch, with or without a pair, on all ranks.
-    Gradient flows through ``logp_BT`` of both.
+    ``L(pairs) + alpha * mean over the reference's trajectories of sum_t log p``.  The second term lowers the
+    probability of what the reference does already.  Rows with ``is_opponent_B`` are those of the reference; the mean
+    (nats per trajectory) is over all of them in a minibatch, with or without a pair, on all ranks.  Gradient flows
+    through ``logp_BT`` of both.
 
     Attributes:
-        alpha: weight of the second term, per nat, >= 0; 0 is the loss of pairs alone, to the bit.
+        alpha: weight of the second term, per nat, >= 0; with 0 the loss equals that of the pairs bit for bit.
 
     Raises:
-        ValueError: as of `PreferenceLoss`, or an ``alpha`` that is negative or not finite.
+        ValueError: see `PreferenceLoss`; or ``alpha`` is negative or not finite.
     """
 
     alpha: float
 
     def __post_init__(self) -> None:
-        """Checks the constants."""
+        """Check the constants."""
         super().__post_init__()
         require(
             0 <= self.alpha < math.inf, "alpha", self.alpha, "finite and >= 0; 0 is the loss of pairs alone"
         )
 
     def needs(self, tensor: str) -> bool:
-        """Who has played a row, and what the pairs take."""
+        """Return True for ``is_opponent_B`` and the tensors of the loss of pairs."""
         return tensor == "is_opponent_B" or super().needs(tensor)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """As of pairs; the reference's trajectories are all kept."""
-        found = super().prepare(tensors)
+        """Prepare the pairs, and keep all trajectories of the reference."""
+        columns = super().prepare(tensors)
         if self.alpha:
-            found["keep_B"] = found["keep_B"] | _explored(tensors)
-        return found
+            columns["keep_B"] = columns["keep_B"] | _explored(tensors)
+        return columns
 
     def count(self, tensors: Tensors) -> Tensors:
-        """As of pairs, and the reference's trajectories."""
+        """Return the counts of pairs, and the number of trajectories of the reference."""
         number = len(torch.unique(tensors["trajectory_B"][_explored(tensors)]))
         return super().count(tensors) | {
             "num_explored": torch.tensor(number, device=tensors["trajectory_B"].device)
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The share of the pairs, and that of the mean log-prob."""
+        """Return the shares of the pairs and of the mean log-prob, and metrics."""
         loss, metrics = super().loss(tensors)
         is_explored_B = _explored(tensors)
         summed = torch.where(
@@ -66,11 +67,11 @@ class Exploring(PreferenceLoss):
         if self.alpha:
             loss = loss + (self.alpha * summed / tensors["num_explored"].clamp(min=1)).to(loss.dtype)
         number = len(torch.unique(tensors["trajectory_B"][is_explored_B]))
-        shown = {"opponent_logp": torch.stack([summed.detach(), summed.new_tensor(number)])}
-        return loss, metrics | policy_metrics(cleaned(self.measured(tensors))) | shown
+        opponent = {"opponent_logp": torch.stack([summed.detach(), summed.new_tensor(number)])}
+        return loss, metrics | policy_metrics(cleaned(self.measured(tensors))) | opponent
 
     def measured(self, tensors: Tensors) -> Tensors:
-        """The policy's own rows: how far it is from who sampled the others is not measured."""
+        """Return the rows without the sampled tokens of the reference."""
         return tensors | {"is_action_BT": tensors["is_action_BT"] & ~tensors["is_opponent_B"][:, None]}
 
 

@@ -46,12 +46,10 @@ class Training:
     """The training that a structure plays for.
 
     Attributes:
-        is_sharded: whether each process holds a part of the weights alone.
         values: the critic's values of the states of an episode, with the weights of now.
         reference: the network of the reference; None without one.
     """
 
-    is_sharded: bool
     values: Values
     reference: Any = None
 
@@ -92,19 +90,12 @@ class Structure(Protocol):
         provides: facts that other parts may require, such as `facts.BRANCHES`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
-        takes_trials: whether :meth:`trial` may ask for one.
-        asks_critic: whether its rule asks for values of states.
-        opponent: share of the reference in who plays the specs that say ``opponent``, from 0, the policy itself, to 1,
-            the reference; None: there are no such specs.
     """
 
     requires: frozenset[Fact | Requirement] = frozenset()
     provides: frozenset[Fact] = frozenset()
     curves: Sequence[str] = ()
     wants_repeats: bool = False
-    takes_trials: bool = False
-    asks_critic: bool = False
-    opponent: float | None = None
 
     def check_game(self, task: Task) -> None:
         """Find a game that this structure cannot play, before anything is played.
