@@ -41,7 +41,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
-from lit_agentrl.models.logprobs import recomputed, score_tokens
+from lit_agentrl.models.logprobs import recompute_layers, score_tokens
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA, disable_adapters
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
@@ -185,7 +185,7 @@ class Plan:
         alive = scored if self.logits_chunk is None else min(scored, self.logits_chunk)
         return 4.0 * COPIES * alive * self.config.vocab_size
 
-    def recomputed(self) -> float:
+    def recompute_layers(self) -> float:
         """With checkpointing, one layer that runs again in the backward pass."""
         return self.tokens * self.layer_bytes() if self.checkpointing else 0.0
 
@@ -219,13 +219,13 @@ class Plan:
         critic = self.critic_bytes()
         training, playing = self.gathered()
         casts = 2.0 * self.parameters if self.precision == "mixed" else 0.0
-        update = gradients + training + casts + self.activations() + max(self.logits(), self.recomputed())
+        update = gradients + training + casts + self.activations() + max(self.logits(), self.recompute_layers())
         rollout = playing + casts + self.rollout()
         held = weights + optimizer + reference + critic + self.kv_cache()
         return {
             "weights": weights, "gradients": gradients, "optimizer": optimizer, "reference": reference,
             "critic": critic, "kv cache": self.kv_cache(), "gathered": max(training, playing),
-            "16-bit copies": casts, "activations": self.activations(), "recomputed": self.recomputed(),
+            "16-bit copies": casts, "activations": self.activations(), "recomputed": self.recompute_layers(),
             "logits": self.logits(),
             "rollout": self.rollout(), "peak of update": held + update, "peak of rollout": held + rollout,
             "peak": held + max(update, rollout),
@@ -294,7 +294,7 @@ def measure(plan: Plan, device: torch.device) -> float:
 
     def step() -> None:
         is_shared = critic is not None and critic.is_shared
-        with recomputed(network) if plan.checkpointing else nullcontext():
+        with recompute_layers(network) if plan.checkpointing else nullcontext():
             scores = score_tokens(
                 network, **given, with_entropy=True, with_hidden=is_shared, entropy_grad=False,
                 logits_chunk=plan.logits_chunk,
