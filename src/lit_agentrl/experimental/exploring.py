@@ -12,6 +12,7 @@ from lit_agentrl.checks import require
 from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.preference.objective import PreferenceLoss
+from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, select_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +79,30 @@ class Exploring(PreferenceLoss):
 def _explored(tensors: Tensors) -> Tensor:
     """(B,): rows of the reference that hold sampled tokens and a return."""
     return tensors["is_opponent_B"] & tensors["is_action_BT"].any(1) & ~tensors["return_B"].isnan()
+
+
+def opposed(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    is_opponent_B: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """All pairs of one trajectory of the policy and one of the opponent: XPO.
+
+    Either side may be the better one.  ``is_opponent_B`` marks rows of the opponent; the other arguments are as for
+    `all_pairs`.
+    """
+    pairs = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    units = pairs.units
+    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
+    is_opponent_N = is_opponent_B[row_N]
+    return select_pairs(pairs, is_opponent_N[pairs.chosen_P] != is_opponent_N[pairs.rejected_P])

@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from lit_agentrl.experimental.q_losses import conservative, expectile, implicit
+from lit_agentrl.experimental.token_values import ilql
+from lit_agentrl.experimental.turn_values import cql
 from lit_agentrl.models.heads import TokensAndState, TokenValues
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit.comparison_advantages import demonstration
-from lit_agentrl.rl.credit.token_values import ilql
-from lit_agentrl.rl.credit.turn_values import cql
-from lit_agentrl.rl.credit.value_loss import conservative, expectile, implicit, squared
+from lit_agentrl.rl.credit.value_loss import squared
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 NAN = float("nan")
 
