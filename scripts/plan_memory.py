@@ -185,7 +185,7 @@ class Plan:
         alive = scored if self.logits_chunk is None else min(scored, self.logits_chunk)
         return 4.0 * COPIES * alive * self.config.vocab_size
 
-    def recompute_layers(self) -> float:
+    def recomputed(self) -> float:
         """With checkpointing, one layer that runs again in the backward pass."""
         return self.tokens * self.layer_bytes() if self.checkpointing else 0.0
 
@@ -219,13 +219,13 @@ class Plan:
         critic = self.critic_bytes()
         training, playing = self.gathered()
         casts = 2.0 * self.parameters if self.precision == "mixed" else 0.0
-        update = gradients + training + casts + self.activations() + max(self.logits(), self.recompute_layers())
+        update = gradients + training + casts + self.activations() + max(self.logits(), self.recomputed())
         rollout = playing + casts + self.rollout()
         held = weights + optimizer + reference + critic + self.kv_cache()
         return {
             "weights": weights, "gradients": gradients, "optimizer": optimizer, "reference": reference,
             "critic": critic, "kv cache": self.kv_cache(), "gathered": max(training, playing),
-            "16-bit copies": casts, "activations": self.activations(), "recomputed": self.recompute_layers(),
+            "16-bit copies": casts, "activations": self.activations(), "recomputed": self.recomputed(),
             "logits": self.logits(),
             "rollout": self.rollout(), "peak of update": held + update, "peak of rollout": held + rollout,
             "peak": held + max(update, rollout),
