@@ -1,4 +1,4 @@
-"""Off-policy losses of a critic that predicts both Q and V: IQL, CQL, ILQL."""
+"""Off-policy losses of a critic that predicts both Q and V: IQL, CQL, ILQL.
 
 Notation and shapes are those of ``rl/credit/value_loss.py``.
 """
