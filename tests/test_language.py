@@ -40,7 +40,6 @@ UNREAD: tuple[str, ...] = (
     "models",
     "offline",
     "report",
-    "rl",
     "rollout",
     "runs",
     "strategies",
