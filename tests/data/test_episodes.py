@@ -81,7 +81,10 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[EpisodeFo
         (lambda f: (f.path / MANIFEST).write_text("{"), "is damaged (JSONDecodeError"),
         (lambda f: (f.path / MANIFEST).write_text("[]"), "its manifest.json is of something else"),
         (lambda f: (f.path / MANIFEST).write_bytes(b"\xff"), "is damaged (UnicodeDecodeError"),
-        (_manifest(lambda m: m.update(version=9)), "is of version 9 of episode folders, and 1 is read here"),
+        (
+            _manifest(lambda m: m.update(version=9)),
+            "is of version 9 of episode folders, and this program reads 1",
+        ),
         (_manifest(lambda m: m.update(planned=-1)), "is damaged (planned=-1 is less than 0)"),
         (_manifest(lambda m: m.pop("shards")), "is damaged (KeyError"),
         (

@@ -187,5 +187,5 @@ def test_what_does_not_fit() -> None:
         check_levels(TwoLevel(), processes=2)
     with pytest.raises(ValueError, match="has an adapter for plans"):
         check_levels(TwoLevel(every=0), processes=1)
-    with pytest.raises(ValueError, match="checkpoint_activations=true runs layers again"):
+    with pytest.raises(ValueError, match="checkpoint_activations=true recomputes layers"):
         step(policy=levelled(), checkpoint_activations=True)

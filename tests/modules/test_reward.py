@@ -272,7 +272,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
         (["algo=bradley_terry", "data=referred"], "reads no reference: set algo=polar, or data=ranked"),
         (["algo=dpo", "data=referred"], "data=referred puts the best answer before the others, and algo=dpo reads no"),
         (["algo=polar", "data=referred", "algo.zero_at=0"], "zero_at is of cost models, and referred=true scores"),
-        (["algo=bradley_terry", "data=pairs", "data.score=[a,b]"], "data.score=[a,b] ranks answers in several ways"),
+        (["algo=bradley_terry", "data=pairs", "data.score=[a,b]"], "data.score=[a,b] needs a group for each ways"),
         (["algo=dpo", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes the heads of a reward model"),
         (["algo=cost_model", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes several heads, and algo"),
         (["algo=process_reward", "algo/label=solved", "data=unpaired", "data.score=[a,b]"], "reads none of them: set"),

@@ -120,7 +120,7 @@ def build(
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (), recorded=recorded, beside=beside,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=beside,
             is_judged=is_judged,
         )  # fmt: skip
     collector = Collector(
@@ -129,7 +129,7 @@ def build(
     )  # fmt: skip
     players = Players(
         rules, parts.worker,
-        (lambda i: collector.first_wave(stream.wave(i, wave=0))) if settings.overlap else None,
+        (lambda i: collector.first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
     )  # fmt: skip
     rollouts = RolloutCallback(
         collector, players,

@@ -43,7 +43,7 @@ from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
-from lit_agentrl.update.minibatches import plural
+from lit_agentrl.update.minibatches import name_units
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
@@ -74,7 +74,7 @@ class Parts:
     @property
     def plays(self) -> bool:
         """Whether training plays."""
-        return self.data is None or self.data.is_beside
+        return self.data is None or self.data.is_mixed
 
 
 def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
@@ -97,10 +97,10 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     metrics = _tried(algorithm)
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm, structure, update)
-    if kind is not None and kind.is_beside:
+    if kind is not None and kind.is_mixed:
         metrics = _tried(algorithm)
-    check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None or kind.is_beside)
-    if kind is None or kind.is_beside:
+    check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None or kind.is_mixed)
+    if kind is None or kind.is_mixed:
         _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, toy)
@@ -156,7 +156,7 @@ def _check_minibatches(
     most = prompts * (rollout.members if units == "trajectory_B" else 1)
     if update.minibatches > most:
         raise ValueError(
-            f"update.minibatches={update.minibatches} exceeds the {most} {plural(units)} that rollout.prompts="
+            f"update.minibatches={update.minibatches} exceeds the {most} {name_units(units)} that rollout.prompts="
             f"{rollout.prompts} and rollout.members={rollout.members} give; lower it, or play more"
         )
 

@@ -27,7 +27,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, WHOLE_CONTEXT, Structure
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import hash_tokenizer
-from lit_agentrl.update.minibatches import plural
+from lit_agentrl.update.minibatches import name_units
 from lit_agentrl.update.settings import UpdateSettings
 
 _HELD_OUT = 0.2  # of the prompts, where a reward model is to be judged
@@ -146,7 +146,7 @@ def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> N
     most = kind.batch * (kind.smallest if units == "trajectory_B" else 1)
     if update.minibatches > most:
         raise ValueError(
-            f"update.minibatches={update.minibatches} exceeds the {most} {plural(units)} of an iteration with "
+            f"update.minibatches={update.minibatches} exceeds the {most} {name_units(units)} of an iteration with "
             f"data.batch={kind.batch}; lower it, or raise data.batch"
         )
 
@@ -232,7 +232,7 @@ class HeldOut:
 
 def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     """The pairs of each head, or of the only one."""
-    batch = recorded.judged(split, 0)
+    batch = recorded.make_held_out(split, 0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
     rows = trajectories.to_dict() | batch.columns
     views = [of_head(rows, number) for number in range(heads)] or [rows]

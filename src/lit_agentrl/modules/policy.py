@@ -27,7 +27,7 @@ class PolicyModule(AgentModule):
         tensors = trajectories.to_dict() | columns
         if batch.recorded is not None:
             tensors = self._with(batch.recorded, trajectories, columns)
-        with quick_linears(self.updater.networks.modules()):
+        with quick_linears(self.updater.networks.iterate_modules()):
             row = self.updater.update(
                 tensors, self.lent(), iteration=batch.iteration,
                 is_filtered=batch.num_kept_groups < batch.num_groups,

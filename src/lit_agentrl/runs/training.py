@@ -79,7 +79,7 @@ def train(
     lines = (bounds, repeated, idle, *left_out, None if can_continue else fewer_threads)
     at_start = [line for line in lines if line]
     if run.recorded:
-        screen.note(run.recorded.told)
+        screen.note(run.recorded.description)
     if run.held_out:
         screen.note(run.held_out.note)
     planned = run.trainer.max_epochs or 0

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lit_agentrl import distributed
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.update import kept as module
-from lit_agentrl.update.kept import KeptReference
+from lit_agentrl.update import reference_cache as module
+from lit_agentrl.update.reference_cache import ReferenceCache
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, ThreadedDist, build, float64, off_policy, step
@@ -59,13 +59,13 @@ def score(rows: Rows, scored: list[int] | None = None, weight: float = 1.0) -> T
 
 def filled(
     folder: Path, scored: list[int] | None = None, weight: float = 1.0, pieces: list[Rows] | None = None
-) -> KeptReference:
-    found = KeptReference(folder, lambda: pieces or PIECES, {"precision": "32-true"})
+) -> ReferenceCache:
+    found = ReferenceCache(folder, lambda: pieces or PIECES, {"precision": "32-true"})
     found.fill(partial(score, scored=scored, weight=weight), {"weights": str(weight)}, LIKE)
     return found
 
 
-def said(found: KeptReference) -> list[Tensor]:
+def said(found: ReferenceCache) -> list[Tensor]:
     return [found.of(each) for each in PIECES]
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_one_line_and_scored_again(
     with caplog.at_level(logging.WARNING):
         assert_equal(said(filled(tmp_path, scored)), expected())
     [line] = caplog.messages
-    assert f"in {tmp_path}: 1, the first {file.name}; their rows were scored again" in line
+    assert f"in {tmp_path}: 1, the first {file.name}; their rows are scored again" in line
     caplog.clear()
     filled(tmp_path, scored)  # which mended it
     assert len(scored) == 1 and not caplog.messages
@@ -150,7 +150,7 @@ def test_a_full_disk_is_one_line(
     with caplog.at_level(logging.WARNING):
         assert_equal(said(filled(tmp_path)), expected())
     [line] = caplog.messages
-    assert f"cannot be kept in {tmp_path}: No space left on device; the run goes on" in line
+    assert f"cannot be written to {tmp_path}: No space left on device; the run continues" in line
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("mine")
     assert_equal(said(filled(tmp_path / "file")), expected())
@@ -184,7 +184,7 @@ def double() -> Iterator[None]:
         yield
 
 
-def trained(kept: KeptReference | None, batches: list[TrajectoryBatch]) -> BareModule:
+def trained(kept: ReferenceCache | None, batches: list[TrajectoryBatch]) -> BareModule:
     found = build(fresh("dpo"), optim=SGD, kept=kept)
     for iteration, batch in enumerate(batches):
         step(found, batch, iteration)
@@ -199,9 +199,9 @@ def test_training_is_the_same_and_the_reference_is_let_go(tmp_path: Path, double
     whole = off_policy()
     batches = [whole, whole.select(whole.group_B > 2), whole.select(whole.group_B <= 3), whole]
 
-    def kept() -> KeptReference:
+    def kept() -> ReferenceCache:
         halves = [whole.select(whole.group_B <= 2).to_dict(), whole.select(whole.group_B > 2).to_dict()]
-        return KeptReference(tmp_path, lambda: halves, {})
+        return ReferenceCache(tmp_path, lambda: halves, {})
 
     plain, first = trained(None, batches), build(fresh("dpo"), optim=SGD, kept=kept())
     held = weakref.ref(first.updater.networks.reference)
