@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from lit_agentrl.__main__ import find_subcommands
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.build.prompts import check_prompts
+from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
 from lit_agentrl.config.overrides import FLAGS

@@ -20,7 +20,7 @@ from examples.own_reward.progress import Progress
 from examples.own_tools.vault import Vault
 from examples.own_worker.second_copy import SecondCopy
 from lit_agentrl.actions import ToolCall
-from lit_agentrl.build.prompts import check_prompts
+from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.callbacks.markup import reply_parts
 from lit_agentrl.cli.train import main as main_train
@@ -172,7 +172,7 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
         state, is_done = stop.update(state, token)
         done.append(is_done)
     assert done[-1] and not any(done[:-1])
-    with pytest.raises(ValueError, match="^force_think=true needs a dialect whose thinking is opened"):
+    with pytest.raises(ValueError, match="^force_think=true needs a dialect that opens thinking with a tag"):
         ChatRenderer(make_bpe(), dialect=Arrow(), force_think=True)
     with pytest.raises(ValueError, match="dialect cannot write actions of format names, which sokoban takes"):
         played("dialect=tool_call", "own_tools", lambda e, k: "")

@@ -131,15 +131,15 @@ def test_the_version_is_ours(printed: Printed, arguments: str) -> None:
 
 
 def test_an_exit_that_lightning_makes_of_an_interrupt_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(argv: list[str]) -> int:
+    def exit_after_interrupt() -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             sys.exit(1)
 
-    for command, status in [(interrupted, 130), (lambda argv: sys.exit(3), 3)]:
-        with pytest.raises(SystemExit) as ended:
-            run_command(command, [])
+    for body, status in [(exit_after_interrupt, 130), (lambda: sys.exit(3), 3)]:
+        with pytest.raises(SystemExit) as ended, run_command([]):
+            body()
         assert ended.value.code == status
     assert capsys.readouterr().err == "interrupted\n"
 

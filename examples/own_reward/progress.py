@@ -1,4 +1,4 @@
-"""Points for progress: a network learns from which states the policy succeeds, and pays for what the chance rises."""
+"""Rewards for progress: a network learns from which states the policy succeeds, and pays for what the chance rises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_agentrl import seeds
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardContext, Shaping
+from lit_agentrl.rewards.base import RewardContext, Rewards, Shaping
 from lit_agentrl.rewards.learned.rnd import embed
 
 
@@ -45,7 +45,7 @@ class Progress(Shaping):
         self._network.to(self._device)
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self.lr)
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
         rows = []
         for episode in episodes:
             with torch.no_grad():
@@ -55,7 +55,7 @@ class Progress(Shaping):
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
         solved = [float(e.success) for e in episodes for _ in e.turns]
-        texts, targets = self.everyone(self._texts(episodes)), self.everyone(torch.tensor(solved))
+        texts, targets = self.gather_rows(self._texts(episodes)), self.gather_rows(torch.tensor(solved))
         with torch.enable_grad():
             for _ in range(self.steps):
                 self._optimizer.zero_grad()

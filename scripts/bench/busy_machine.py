@@ -5,7 +5,7 @@
 The busy process counts in Python for as long as the run lasts.  Every run is a process of its own with torch's own
 number of threads; seconds are those of an iteration (rollout and update), the median of all but the first, which
 prepares its products.  ``--compare`` also measures a run alone whose threads wait as is OpenMP's default
-(`runs/threads.py` has them sleep sooner), which is how much the sooner sleep costs on a quiet machine.
+(`runs/process.py` has them sleep sooner), which is how much the sooner sleep costs on a quiet machine.
 """
 
 from __future__ import annotations

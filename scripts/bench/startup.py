@@ -44,7 +44,7 @@ IMPORTS = {
     "torch": "import torch",
     "lightning + transformers": "import lightning.pytorch, transformers",
     "lit_agentrl, the collector on": WHOLE,
-    "lit_agentrl": f"from lit_agentrl.config import libraries; libraries.load(); {WHOLE}",  # as a run does
+    "lit_agentrl": f"from lit_agentrl.config import signatures; signatures.load_libraries(); {WHOLE}",  # as a run does
 }
 COMMANDS = {  # arguments of train.py, and the exit code that they must have
     "--help": 0,

@@ -14,7 +14,7 @@ from omegaconf import open_dict
 
 from lit_agentrl.build.assembly import build
 from lit_agentrl.config.composition import compose_job, task_loader
-from lit_agentrl.runs.threads import cores, spin_briefly
+from lit_agentrl.runs.process import count_cores, shorten_spin
 from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
@@ -143,9 +143,9 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
         peer = side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation)
         modes = {"ours": options.ours}
         if options.cores:
-            modes["a core each"] = options.ours + core_each(job.prompts, options.threads or cores())
+            modes["a core each"] = options.ours + core_each(job.prompts, options.threads or count_cores())
         sides = {
-            name: side(train_ours, options.precision, extra, prepare=spin_briefly)
+            name: side(train_ours, options.precision, extra, prepare=shorten_spin)
             for name, extra in modes.items()
         } | {"trl": peer}
         rounds = alternate(sides, repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed)

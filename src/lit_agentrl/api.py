@@ -34,7 +34,7 @@ from lit_agentrl.config.overrides import written
 from lit_agentrl.config.run_options import opened, options_of
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
-from lit_agentrl.runs import jobs, ranks, threads
+from lit_agentrl.runs import jobs, process, ranks
 from lit_agentrl.runs.checking import check
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Job:
         with _convert_errors():
             ranks.require_one_process("the Python API starts the processes of a run itself")
             (folder,) = jobs.launch(
-                self.flags, self.overrides, on_failure=lambda error, _: failures.append(error)
+                self.flags, self.overrides, on_failure=lambda error, *_: failures.append(error)
             )
             if failures:
                 raise failures[0]
@@ -229,8 +229,8 @@ class Result:
 @contextmanager
 def _convert_errors() -> Iterator[None]:
     """Convert each error into a UserError or RunError of one line, with its cause."""
-    threads.spin_briefly()  # where torch is not imported yet
-    with jobs.apart(), _restore_interrupts():
+    process.shorten_spin()  # where torch is not imported yet
+    with jobs.clear_hydra(), _restore_interrupts():
         try:
             yield
         except (UserError, RunError) as error:

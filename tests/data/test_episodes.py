@@ -91,7 +91,7 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[EpisodeFo
             _manifest(lambda m: m.update(described={"policy": "x"})),
             "is damaged (TypeError: policy is no table",
         ),
-        (_manifest(lambda m: m["shards"][0].update(file="../a.jsonl.gz")), "is no file of its folder"),
+        (_manifest(lambda m: m["shards"][0].update(file="../a.jsonl.gz")), "is not a file in its folder"),
         (lambda f: _resealed(f, "{}\n"), "a.jsonl.gz line 1: this is no episode: KeyError"),
         (lambda f: _resealed(f, "[1]\n"), "a.jsonl.gz line 1: this is no episode: TypeError"),
         (lambda f: _resealed(f, "nope\n"), "a.jsonl.gz line 1: Expecting value"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Shaping
+from lit_agentrl.rewards.base import RewardPart, Rewards, Shaping
 from lit_agentrl.text.dialects.answer import Answer
 
 
@@ -39,7 +39,7 @@ class Silent(Answer):
 class NoStage(RewardPart):
     """A reward part that does not say when it acts."""
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
+    def apply(self, points: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
         return points
 
 

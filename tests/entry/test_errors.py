@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from lit_agentrl.checks import require
 from lit_agentrl.config.errors import explain, nearest, report
 from lit_agentrl.config.signatures import check_targets
-from lit_agentrl.runs.jobs import _command_line
+from lit_agentrl.runs.jobs import set_command_line
 from lit_agentrl.strategies.checkpoint_io import CheckpointError
 from lit_agentrl.update.settings import UpdateSettings
 
@@ -62,7 +62,7 @@ def test_what_hydra_is_told_is_taken_back(before: str | None, monkeypatch: pytes
     if before is None:
         monkeypatch.delenv("HYDRA_FULL_ERROR")
     argv = list(sys.argv)
-    with _command_line(["seed=1"]):
+    with set_command_line([], ["seed=1"]):
         assert os.environ["HYDRA_FULL_ERROR"] == "1" and sys.argv[1:] == ["seed=1"]
     assert os.environ.get("HYDRA_FULL_ERROR") == before and sys.argv == argv
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.build.prompts import check_prompts, check_thinking
+from lit_agentrl.build.games import check_prompts, check_thinking
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.evaluate import keeping

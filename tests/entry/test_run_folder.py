@@ -18,9 +18,8 @@ from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
-from lit_agentrl.runs import ownership, run_folder
-from lit_agentrl.runs.jobs import take_part
-from lit_agentrl.runs.ownership import LOCK, FolderInUse, give_up, owned, owner
+from lit_agentrl.runs import run_folder
+from lit_agentrl.runs.run_folder import LOCK, FolderInUse, find_owner, lock_folder, unlock_folder
 from tests.entry.conftest import Refused, contents
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
@@ -30,7 +29,7 @@ TOLD = "in use by process 4711 on elsewhere since 2026-01-31 12:00:00+00:00"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(run_folder, "PATIENCE_S", 0.0)
 
 
 @contextmanager
@@ -46,19 +45,19 @@ def held_by_another(folder: Path) -> Iterator[None]:
 
 def test_a_folder_has_one_owner() -> None:
     folder = Path("new/run")
-    with owned(folder), owned("new/../new/run"):
+    with lock_folder(folder), lock_folder("new/../new/run"):
         about = json.loads((folder / LOCK).read_text())
         assert (about["host"], about["process"]) == (socket.gethostname(), os.getpid()) and about["start"]
-        assert owner(folder) is None  # no other
+        assert find_owner(folder) is None  # no other
         with (folder / LOCK).open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert not folder.exists()  # nothing was written
-    with owned(folder):
+    with lock_folder(folder):
         (folder / "file").touch()
-        give_up(folder)
+        unlock_folder(folder)
         with held_by_another(folder):
-            assert owner(folder) == TOLD.removeprefix("in use by ")
-            with pytest.raises(FolderInUse, match=TOLD.replace("+", r"\+")), owned(folder):
+            assert find_owner(folder) == TOLD.removeprefix("in use by ")
+            with pytest.raises(FolderInUse, match=TOLD.replace("+", r"\+")), lock_folder(folder):
                 pass
     assert sorted(os.listdir(folder)) == [LOCK, "file"]
 
@@ -66,8 +65,8 @@ def test_a_folder_has_one_owner() -> None:
 def test_the_lock_of_a_killed_process_hinders_nobody() -> None:
     Path("run").mkdir()
     Path("run", LOCK).write_text(json.dumps(OTHER))
-    assert owner("run") is None
-    with owned("run"):
+    assert find_owner("run") is None
+    with lock_folder("run"):
         assert json.loads(Path("run", LOCK).read_text())["process"] == os.getpid()
     assert not os.listdir("run")
 
@@ -80,9 +79,9 @@ def test_a_lock_that_its_last_owner_removed_meanwhile_is_taken_anew(monkeypatch:
             removed.append(Path("run", LOCK).unlink())
         real(descriptor, operation)
 
-    monkeypatch.setattr(ownership, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(run_folder, "PATIENCE_S", 5.0)
     monkeypatch.setattr(fcntl, "flock", late)
-    with owned("run"):
+    with lock_folder("run"):
         assert Path("run", LOCK).exists()
 
 
@@ -93,8 +92,8 @@ def test_a_file_system_without_locks_is_told(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", missing)
-    with owned("run"):
-        assert owner(Path("run").absolute().parent) is None
+    with lock_folder("run"):
+        assert find_owner(Path("run").absolute().parent) is None
     assert "cannot be locked (Function not implemented)" in caplog.text
 
 
@@ -102,7 +101,7 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
     Path("file").touch()
     with (
         pytest.raises(UserError, match=r"folder .*file/run cannot be written \(Not a directory\)"),
-        owned("file/run"),
+        lock_folder("file/run"),
     ):
         pass
 
@@ -164,7 +163,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     folders: list[Path] = []
 
     def train(cfg: Any, *_: object, **__: object) -> None:
-        assert owner(cfg.run_dir) is None and Path(cfg.run_dir, LOCK).exists()
+        assert find_owner(cfg.run_dir) is None and Path(cfg.run_dir, LOCK).exists()
         Path(cfg.run_dir, "metrics.csv").write_text(str(len(folders)))
         folders.append(Path(cfg.run_dir))
 
@@ -226,7 +225,7 @@ def test_runs_of_a_sweep_do_not_share_a_folder(refused: Refused, in_empty_folder
 @pytest.mark.parametrize("name", ["it's, = {new}", "back\\", "~", "a b", '$(x) "y"'])
 def test_folders_of_any_name(name: str) -> None:
     given = ["env=bandit", "hydra.run.dir=${now:%f}", "++hydra.run.dir=x", "seed=1"]
-    *others, last = run_folder.pinned(given, "hydra.run.dir", Path(name))
+    *others, last = run_folder.pin_folder(given, "hydra.run.dir", Path(name))
     (override,) = parse([last])
     assert (override.key_or_group, override.value()) == ("hydra.run.dir", name)
     assert others == ["env=bandit", "seed=1"]
@@ -255,8 +254,10 @@ def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
 
     def start(cfg: Any) -> None:
         Path("run", "metrics.csv").write_text("iteration\n0\n")
+        from lit_agentrl.runs.training import train
+
         monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: True)
-        take_part(cfg, jobs_of[0])
+        train(cfg, jobs_of[0])
 
     jobs_of: list[Any] = []
     monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: False)

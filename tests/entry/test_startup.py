@@ -79,9 +79,9 @@ def test_the_probe_sees_what_a_checked_run_imports() -> None:
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_the_collector_is_as_before_and_leaves_what_was_imported_alone(is_enabled: bool) -> None:
     script = (
-        "import gc, json, sys; from lit_agentrl.config import libraries\n"
+        "import gc, json, sys; from lit_agentrl.config import signatures\n"
         f"gc.enable() if {is_enabled} else gc.disable()\n"
-        "libraries.load(); first = gc.get_freeze_count(); libraries.load()\n"
+        "signatures.load_libraries(); first = gc.get_freeze_count(); signatures.load_libraries()\n"
         "print(json.dumps([gc.isenabled(), first, gc.get_freeze_count(), 'torch' in sys.modules]))"
     )
     done = subprocess.run(

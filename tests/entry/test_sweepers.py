@@ -10,7 +10,7 @@ import pytest
 from lit_agentrl.config.composition import compose_job, search_path
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.runs import threads
+from lit_agentrl.runs import process
 from lit_agentrl.runs.sweeps import sweepers
 from lit_agentrl.runs.sweeps.sweepers import planned, require_one_value
 from tests.conftest import thinned
@@ -70,7 +70,7 @@ def test_a_search_is_checked_at_its_ends() -> None:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: 8)
+    monkeypatch.setattr(process, "count_cores", lambda: 8)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     joblib, local = "hydra/launcher=joblib", "hydra/launcher=submitit_local hydra.launcher.timeout_min=5"
@@ -85,12 +85,12 @@ def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> N
         and limited.is_apart
         and "hydra.launcher.timeout_min=525600" not in limited.overrides
     )
-    with threads.shared_by(4):
-        assert threads.os.environ["OMP_NUM_THREADS"] == threads.os.environ["MKL_NUM_THREADS"] == "2"
-    assert "OMP_NUM_THREADS" not in threads.os.environ
+    with process.share_cores(4):
+        assert process.os.environ["OMP_NUM_THREADS"] == process.os.environ["MKL_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in process.os.environ
     monkeypatch.setenv("MKL_NUM_THREADS", "5")
-    with threads.shared_by(4):
-        assert "OMP_NUM_THREADS" not in threads.os.environ
+    with process.share_cores(4):
+        assert "OMP_NUM_THREADS" not in process.os.environ
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from lit_agentrl.experimental.mcts import Mcts, Node, Search
 from lit_agentrl.experimental.siblings import siblings, step_pairs, turn_values
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import pack, trajectory_id
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import SoFar, Training
 from lit_agentrl.update.scoring import turn_values as critic_values
 from tests.rollout.test_branching import PLAYED, group, play, told
 
@@ -132,7 +132,7 @@ def test_values_of_states_by_hand() -> None:
 def test_a_search_whose_values_are_a_critics() -> None:
     """Scores 4 and 0 speak for the reply of member 0, values 2 and 3 for that of member 1; as in the search above."""
     structure = Mcts(constant=1.0, critic_share=1.0)
-    structure.take_critic(lambda episode: VALUES[episode.member])
+    structure.setup(Training(False, lambda episode: VALUES[episode.member]))
     rule = structure.branching(6)
     assert rule is not None
     growth: Any = rule.group(list(range(6)), lambda *address: 0.0, 64)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.runs.ownership import owner
+from lit_agentrl.runs.run_folder import find_owner
 from tests.engines.server import serving
 from tests.integration.conftest import assert_equal_runs, checkpoint_of, command
 from tests.integration.killed_run import Plan, Reference, Running, contents, leftovers
@@ -163,7 +163,7 @@ def fire(
         return None
     if mode == "second process":
         running.stop()
-        if owner(folder) is None:  # it had ended, or its processes are being started
+        if find_owner(folder) is None:  # it had ended, or its processes are being started
             running.kill()
             return None
         _require_refused(folder)

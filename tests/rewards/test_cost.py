@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.cli.train import main as main_train
-from lit_agentrl.rewards.base import Points
+from lit_agentrl.rewards.base import Rewards
 from lit_agentrl.rewards.function import Function
 from lit_agentrl.rewards.learned.cost import LearnedCost
 from lit_agentrl.rewards.learned.model import Learned
@@ -49,7 +49,7 @@ def test_its_score_is_the_cost_of_an_episode_and_points_stay(tmp_path: Path) -> 
 class Twice(Function):
     """A function that also tells costs."""
 
-    def costs(self, episodes: Any) -> Points:
+    def costs(self, episodes: Any) -> Rewards:
         return [[1.0] * len(each.turns) for each in episodes]
 
 

@@ -91,7 +91,7 @@ def test_the_value_is_the_mean_of_what_a_reward_model_gives(tmp_path: Path) -> N
     assert row["reward/judge_spread"] == pytest.approx(fmean(map(pstdev, expected)), abs=1e-6)
     assert row["reward/judge_asked"] == 6 and row["reward/judge_unread"] == 0
     # a model of a logit gives a chance
-    [chance] = answering(numbered, scalar=model(tmp_path, 1, kind="logit"))._asked(episodes[:1])
+    [chance] = answering(numbered, scalar=model(tmp_path, 1, kind="logit"))._ask(episodes[:1])
     assert chance is not None and 0 < chance < 1
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_asked_again_and_left_out(tmp_path: Path) -> None
 
     part = answering(judge, scalar=path, retries=1, max_unjudged_share=0.5)
     episodes = [played("loud"), played("mute", member=1)]
-    values = part._asked(episodes)
+    values = part._ask(episodes)
     assert len(asked) == 4 and values[1] is None
     [expected] = Meta(path, torch.device("cpu")).values([(Criteria().ask_critique(episodes[0]), critique(3))])
     assert values[0] == pytest.approx(expected, abs=1e-6)
@@ -139,7 +139,7 @@ def test_the_model_is_that_of_the_checkpoint_and_options_of_scores_are_refused(t
     with pytest.raises(ValueError, match=r"^scalar=.* is used as reward=cost; set"):
         answering(by_length, scalar=model(tmp_path, 2, kind="cost"))
     with pytest.raises(ValueError, match=r"^scalar=.* has 2048 positions, and a judgement has"):
-        answering(numbered, scalar=path)._asked([played("long " * 3000)])
+        answering(numbered, scalar=path)._ask([played("long " * 3000)])
 
 
 def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> N
     chat = ChatRenderer(nano_tokenizer())
     student = Student(chat, None, hash_tokenizer(nano_tokenizer()), 256, 1.0, 4096)
     [[trained]] = read(Unpaired(path=str(file), batch=1), student, seed=0).groups
-    used = Meta(model(tmp_path), torch.device("cpu"))._episode(asked, said)
+    used = Meta(model(tmp_path), torch.device("cpu"))._make_episode(asked, said)
     assert _tokens(trained) == _tokens(used) and trained.training_return == 1.0
 
 
@@ -174,6 +174,6 @@ def test_labels_ask_the_same_question(tmp_path: Path) -> None:
         return critique(number)
 
     one = episode([turn(reply_text="go")])
-    answering(judge).labels.criticised([one], rounds=1, address=0)
-    answering(judge, scalar=model(tmp_path, 1))._asked([one])
+    answering(judge).labels.criticise([one], rounds=1, address=0)
+    answering(judge, scalar=model(tmp_path, 1))._ask([one])
     assert heard[0] == heard[1] and Criteria().ask_critique(one) in heard[0]

@@ -11,7 +11,7 @@ import torch
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.rewards.learned.endo import Endogenous, endogenous
+from lit_agentrl.rewards.learned.endo import Endogenous, compute_endogenous_rewards
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from tests.conftest import nano_tokenizer, tiny_policy
 from tests.rewards.conftest import context, episode, turn
@@ -21,11 +21,13 @@ def test_worked_numbers_and_the_sum_of_an_episode() -> None:
     """Logits [1, 0] and [0.5, 2] with actions 0 and 1; rewards sum to log pi + V of the first state."""
     logits_AV, taken_A = torch.tensor([[1.0, 0.0], [0.5, 2.0]]), torch.tensor([1.0, 2.0])
     value_A = torch.logsumexp(logits_AV, -1)
-    found = endogenous(taken_A, value_A)
+    found = compute_endogenous_rewards(taken_A, value_A)
     assert found.tolist() == pytest.approx([-1.201413, 2.0], abs=1e-6)
     logp = torch.log_softmax(logits_AV, -1)[[0, 1], [0, 1]].sum()
     assert float(found.sum()) == pytest.approx(float(logp + value_A[0]), abs=1e-6)
-    shifted = endogenous(taken_A + 3, value_A + 3)  # logits are known up to a constant of each state
+    shifted = compute_endogenous_rewards(
+        taken_A + 3, value_A + 3
+    )  # logits are known up to a constant of each state
     assert (shifted - found).tolist() == pytest.approx([0.0, 3.0], abs=1e-6)
 
 
@@ -120,7 +122,7 @@ def test_what_makes_no_sense_is_one_line(tmp_path: Path) -> None:
         ({"path": "/no/such"}, "path=/no/such is not there"),
         ({"path": str(tmp_path)}, "holds no model: no config.json in it"),
         ({"path": ""}, "path="),
-        ({"weight": 0.0}, "weight=0 would leave no points at all"),
+        ({"weight": 0.0}, "weight=0 would set all rewards to 0"),
         ({"weight": float("nan")}, "weight=nan must be finite and >= 0"),
         ({"temperature": 0.0}, "temperature=0.0 must be finite and > 0"),
         ({"centre": "no"}, "centre=no must be true or false"),

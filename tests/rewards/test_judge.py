@@ -153,7 +153,7 @@ def test_it_stands_beside_the_points_of_the_game_and_keeps_penalties() -> None:
 def test_options_that_make_no_sense_are_one_line() -> None:
     for options, said in (
         ({"samples": 3, "temperature": 0.0}, "samples=3 with temperature=0"), ({"vote": "median"}, "vote=median has"),
-        ({"vote": "loud", "samples": 2}, "vote=loud"), ({"weight": 0}, "weight=0 would leave"), ({"high": 0}, "high=0"),
+        ({"vote": "loud", "samples": 2}, "vote=loud"), ({"weight": 0}, "weight=0 would set"), ({"high": 0}, "high=0"),
         ({"retries": -1}, "retries=-1"), ({"principles": "win"}, "principles=win"), ({"model": 3}, "model=3"),
         ({"max_unjudged_share": 2}, "max_unjudged_share=2"), ({"most_characters": 9}, "most_characters=9"),
     ):  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_judge_that_cannot_be_asked_is_told_before_anything_is_played() -> Non
     found = answering(
         by_length, engine=NativeEngine, model=load_nano, max_context_tokens=1024, max_reply_tokens=4
     )
-    assert found._asked([played()]) == [None]  # its own words, none of which is a verdict
+    assert found._ask([played()]) == [None]  # its own words, none of which is a verdict
     assert found._counts == {"asked": 3, "unread_form": 3, "episodes": 1, "unjudged": 1}
 
 
@@ -187,7 +187,7 @@ def test_a_meta_model_says_which_samples_vote(tmp_path: Path) -> None:
     path = model(tmp_path)
     part = answering(lambda _, number: reply(number % 5), samples=5, meta=path, keep=2)
     question = part._criteria.ask_score(played())
-    [value] = part._asked([played()])
+    [value] = part._ask([played()])
     replies = [reply(number) for number in range(5)]
     worth = Meta(path, torch.device("cpu")).values([(question, each) for each in replies])
     assert len({round(each, 6) for each in worth}) == 5

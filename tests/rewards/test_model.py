@@ -20,7 +20,7 @@ from lit_agentrl.models.reward_model import ABOUT, WEIGHTS, About, of_weights, s
 from lit_agentrl.monitor.signals import learned_gap
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.learned.model import Learned
-from lit_agentrl.rewards.learned.scoring import rows_of
+from lit_agentrl.rewards.learned.scoring import list_rows
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer, tiny_policy
@@ -69,7 +69,7 @@ def part(path: Any, **options: Any) -> Learned:
 def by_hand(found: Learned, each: Episode) -> list[float]:
     """One row at a time, without padding."""
     values = []
-    for tokens, ends in rows_of(each):
+    for tokens, ends in list_rows(each):
         is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
         is_scored[0, ends] = True
         [one] = found._scorer._models
@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         ({"path": [path, path]}, "names the same weights twice"),
         ({"path": "nowhere"}, "path=nowhere is not there"),
         ({"path": str(tmp_path)}, "holds no reward model"),
-        ({"weight": 0}, "weight=0 would leave no points at all"),
+        ({"weight": 0}, "weight=0 would set all rewards to 0"),
         ({"weight": -1}, "weight=-1 must be finite and >= 0"),
         ({"per": "token"}, "per=token"),
         ({"combine": "min"}, "combine=min has no effect with one model"),
@@ -215,7 +215,7 @@ def test_heads_are_summed_by_their_weights(tmp_path: Path) -> None:
     found = torch.tensor(sum(part(path, heads=weights).values(episodes), []))
     torch.testing.assert_close(found, 2 * alone["b"] - 0.5 * alone["a"])
     [model_] = part(path, heads=weights)._scorer._models
-    tokens, ends = rows_of(episodes[2])[0]
+    tokens, ends = list_rows(episodes[2])[0]
     is_scored = torch.zeros(1, len(tokens), dtype=torch.bool)
     is_scored[0, ends] = True
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_each_head_needs_a_weight_and_each_weight_a_head(tmp_path: Path) -> None
         (several, {"a": 1, "b": 1, "c": 0}, "has no head c; its heads are b, a"),
         (several, {"a": "x", "b": 1}, "heads.a=x must be finite"),
         (several, {"a": math.inf, "b": 1}, "heads.a=inf must be finite"),
-        (several, {"a": 0, "b": 0.0}, "weighs each head 0"),
+        (several, {"a": 0, "b": 0.0}, "gives every head the weight 0"),
         (several, {}, "heads={} must be a table"),
         (one, {"a": 1}, "has one head, without a name; set heads=null"),
         ([several, one], {"a": 1, "b": 1}, "has one head, without a name"),

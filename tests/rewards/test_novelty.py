@@ -10,7 +10,7 @@ import re
 import pytest
 import torch
 
-from lit_agentrl.rewards.learned.icm import IntrinsicCuriosity, transitions
+from lit_agentrl.rewards.learned.icm import IntrinsicCuriosity, list_transitions
 from lit_agentrl.rewards.learned.rnd import RandomNetworkDistillation, embed
 from lit_agentrl.rewards.shaping.count import Count
 from lit_agentrl.rewards.shaping.moments import Moments
@@ -150,7 +150,9 @@ def test_icm_by_hand():
     for p, old, gradient in zip(nets.parameters(), start, expected, strict=True):
         clear = gradient.abs() > 1e-5  # the first step of Adam goes by the sign
         assert torch.allclose((p - old)[clear], -1e-3 * gradient[clear].sign(), atol=1e-5)
-    assert transitions(moved) == ['["P _", "Left\\nUp", "_ P"]'] and not transitions(episode([turn()]))
+    assert list_transitions(moved) == ['["P _", "Left\\nUp", "_ P"]'] and not list_transitions(
+        episode([turn()])
+    )
     assert part.novelty([], [episode([turn()])]) == []
     part.learn([episode([turn()])], iteration=1)  # nothing was arrived at
 
@@ -170,11 +172,11 @@ def test_icm_fades_where_it_has_been_and_tells_actions_apart():
 
 def test_moments_in_parts_equal_the_whole():
     numbers = [3.0, -1.0, 2.5, 1e3, 0.0]
-    parts = Moments().merged(numbers[:2]).merged([]).merged(numbers[2:])
+    parts = Moments().merge(numbers[:2]).merge([]).merge(numbers[2:])
     whole = torch.tensor(numbers, dtype=torch.float64)
     assert (parts.count, parts.mean) == (5, pytest.approx(whole.mean().item()))
     assert parts.std == pytest.approx(whole.std().item()) and parts.scale == parts.std
-    assert Moments().merged([4.0]).std == 0 and Moments().merged([4.0]).scale == 1
+    assert Moments().merge([4.0]).std == 0 and Moments().merge([4.0]).scale == 1
     assert Moments.from_state_dict(parts.state_dict()) == parts
 
 

@@ -227,8 +227,8 @@ class Forgetful(Constant):
 def test_misuse_is_refused():
     with pytest.raises(ValueError, match="^f learns, and processes must learn the same"):
         RewardPipeline({"f": Forgetful()})
-    with pytest.raises(RuntimeError, match="Constant asks what other processes know"):
-        Constant().everyones_numbers([1.0])
+    with pytest.raises(RuntimeError, match="Constant gathers data of other processes"):
+        Constant().gather_numbers([1.0])
     with pytest.raises(ValueError, match="^a and b each replace the task's reward"):
         RewardPipeline({"a": Delta(), "b": TopLambda()})
     with pytest.raises(ValueError, match=r"^x\._target_=dict must be a RewardPart"):

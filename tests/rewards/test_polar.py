@@ -11,7 +11,7 @@ import pytest
 from lit_agentrl.data.referred import put_behind
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.learned.polar import BesideReference
-from lit_agentrl.rewards.learned.scoring import rows_of
+from lit_agentrl.rewards.learned.scoring import list_rows
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer
@@ -60,7 +60,7 @@ def test_what_is_longer_than_the_model_can_read_is_one_line(tmp_path: Path) -> N
         len(row)
         for each in (OneReference().put_before(e) for e in episodes)
         if each
-        for row, _ in rows_of(each)
+        for row, _ in list_rows(each)
     )
     scored.policy.network.config.max_position_embeddings = fits
     found.apply([[0.0] * len(e.turns) for e in episodes], episodes, iteration=0)
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
             "which is used as reward=model; set that, or name a model for reward=polar",
         ),
         ({"path": ""}, "path= must be the folder"),
-        ({"weight": 0.0}, "weight=0 would leave no points at all"),
+        ({"weight": 0.0}, "weight=0 would set all rewards to 0"),
         ({"max_missing_share": 1.0}, "max_missing_share=1.0 must be in"),
         ({"keep_penalties": 1}, "keep_penalties=1 must be true or false"),
     ):

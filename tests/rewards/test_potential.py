@@ -58,7 +58,7 @@ def test_what_can_no_longer_be_solved_counts_most():
 def test_games_are_tried_before_anything_is_played():
     task, env = Task(name="count", game=Count), Count()
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="^of=StepsToGoal needs best play, and count knows none"):
+    with pytest.raises(ValueError, match="^of=StepsToGoal needs optimal actions, and count has none"):
         Potential().check_game(task, env, "P 0")
     Potential(of=lambda env, observation: float(len(observation))).check_game(task, env, "P 0")
     part = Potential(of=lambda env, observation: float("nan"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.shaping.tiers import Tiers, called_name
+from lit_agentrl.rewards.shaping.tiers import Tiers, get_called_name
 from tests.conftest import load_task_yaml
 from tests.rewards.conftest import episode, turn
 
@@ -41,7 +41,7 @@ def test_each_tier() -> None:
 
 @pytest.mark.parametrize("text", ["Up", "5", "[1]", '{"x": 1}', "[" * 100_000, '{"name": "search"'])
 def test_what_is_no_call_is_its_own_name(text: str) -> None:
-    assert called_name(text) == text
+    assert get_called_name(text) == text
 
 
 def test_games_have_these_tools() -> None:

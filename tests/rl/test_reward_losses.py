@@ -151,7 +151,7 @@ def test_verdicts_by_hand() -> None:
     [
         (lambda: compared(centring=-1), "centring=-1 must be finite and >= 0"),
         (lambda: compared(over="all"), "over=all must be pairs or groups"),
-        (lambda: compared(margin=margins.sequence_kl), "a score has none: use algo/margin=none"),
+        (lambda: compared(margin=margins.sequence_kl), "a reward model has none: use algo/margin=none"),
         (lambda: RankedScores(name="t", first=0), "first=0 must be a whole number >= 1, or null"),
         (lambda: RankedScores(name="t", centring=math.nan), "centring=nan must be"),
         (lambda: LabelledSteps(name="t", label=unpaired.above, last=1), "last=1 must be true or false"),

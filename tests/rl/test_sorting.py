@@ -277,7 +277,7 @@ def test_a_pair_is_found_again_in_its_row():
     assert x_BK.nan_to_num(0).tolist() == [[1, 2], [3, 0], [0, 0]]
     assert of_rows(x_BK, found, tensors["is_action_BT"]).tolist() == [1, 2, 3]
     fewer = Pairs(found.units, found.chosen_P[1:], found.rejected_P[1:])
-    with pytest.raises(ValueError, match=r"finds other pairs than .* no algo/structure=two_level"):
+    with pytest.raises(ValueError, match=r"finds other pairs than .* not algo/structure=two_level"):
         of_rows(x_BK, fewer, tensors["is_action_BT"])
 
 
@@ -285,10 +285,10 @@ def test_a_pair_is_found_again_in_its_row():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: aot(reference=scores.without), "a reference that stays .*: use algo/reference=frozen"),
-        (lambda: aot(reference=scores.round_start), "a reference that stays .*: use algo/reference=frozen"),
+        (lambda: aot(reference=scores.without), "sorts pairs by a frozen reference: use algo/reference=frozen"),
+        (lambda: aot(reference=scores.round_start), "sorts pairs by a frozen reference: use algo/reference=frozen"),
         (lambda: aot(divergence=scores.forward_kl), "use algo/divergence=reverse_kl"),
-        (lambda: aot(partial(links.rebel, eta=0.5)), "link takes gap_P, which is of one pair: use algo/link=logistic"),
+        (lambda: aot(partial(links.rebel, eta=0.5)), "link takes gap_P of single pairs: use algo/link=logistic"),
         (lambda: aot(links.nca), "link takes both rewards instead of z: use algo/margin=none"),
         (lambda: objective(links.apo, margin=margins.constant), "link takes both rewards instead of z"),
         (lambda: aot_unpaired(reference=scores.sampler), "use algo/reference=frozen, or algo/baseline=none"),

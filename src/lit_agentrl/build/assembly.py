@@ -14,11 +14,10 @@ from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.games import Games, TaskLoader
+from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
 from lit_agentrl.build.making import engine_of, made, made_policy
 from lit_agentrl.build.parts import Parts, build_parts
 from lit_agentrl.build.players import check_players
-from lit_agentrl.build.prompts import check_prompts, check_thinking
 from lit_agentrl.build.quiet import quieten
 from lit_agentrl.build.recorded import HeldOut, recordings
 from lit_agentrl.build.reference import kept_reference

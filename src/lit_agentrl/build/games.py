@@ -1,4 +1,4 @@
-"""The games of a run: those that are trained on, and those that are only evaluated."""
+"""Build the games of a run, and try them and their prompts on random play."""
 
 from __future__ import annotations
 
@@ -16,7 +16,98 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.episode import Episode
+from lit_agentrl.report.iteration import failure
 from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rollout.rehearsal import rehearse
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.prompts import Prompt
+
+
+def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
+    """Refuse a format without thinking where the template of the policy of that name thinks all the same.
+
+    Raises:
+        ValueError: naming the option and the remedy.
+    """
+    if chat.forced_think and not prompt.think:
+        raise ValueError(
+            f"prompt.think=false: the chat template of {name} opens a think block whatever is asked; set "
+            "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
+        )
+
+
+def check_prompts(
+    rules: Rules,
+    *,
+    rewards: RewardPipeline | None = None,
+    num_trained: int = 0,
+    needs: Callable[[str], bool] = lambda column: False,
+) -> None:
+    """Refuse games that fail or do not tell what is asked, and prompts that cannot be read or leave no room.
+
+    Args:
+        rules: games, wording and limits.
+        rewards: tried on the games that are trained on.
+        num_trained: so many games, the first ones.
+        needs: which columns the algorithm asks for, of these.
+
+    Raises:
+        ValueError: naming the game or the part, and the remedy.
+    """
+    if rewards is not None and rewards.gives_costs and not needs("cost_BT"):
+        raise ValueError(
+            "reward=cost tells what episodes cost, and the algorithm goes by no costs: set algo=safe_rlhf or "
+            "algo/cost=lagrange, or leave it out"
+        )
+    chat, max_context_tokens = rules.chat, rules.max_context_tokens
+    unknown = chat.tokenizer.unk_token_id
+    if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
+        unknown = None
+    for index, task in enumerate(rules.tasks):
+        played = list(rehearse(rules, index, is_trained=index < num_trained))
+        if all(episode.failed for episode in played):
+            raise ValueError(f"env: every episode that was tried failed; the first, {failure(played[0])}")
+        first = next(episode.turns[0] for episode in played if episode.turns)
+        tokens = first.prefix_tokens
+        if len(tokens) >= max_context_tokens:
+            raise ValueError(
+                f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
+                f"{task.name} alone has {len(tokens)} tokens"
+            )
+        if index < num_trained:
+            _check_told(task.name, played, needs, told_costs=rewards is not None and rewards.gives_costs)
+        if unknown is not None and unknown in tokens:
+            raise ValueError(
+                f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
+                "use prompt=compact, a game written in its vocabulary, or another model"
+            )
+        later = [turn for episode in played for turn in episode.turns[1:]]
+        if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
+            raise ValueError(
+                f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "
+                "its observations, and what context.condense returns, in its vocabulary, or use another model"
+            )
+        if rewards is not None and index < num_trained:
+            rewards.try_out(played)
+
+
+def _check_told(
+    name: str, played: Sequence[Episode], needs: Callable[[str], bool], *, told_costs: bool
+) -> None:
+    turns = [turn for episode in played for turn in episode.turns]
+    if needs("state_key_BK") and not turns[0].state_key:
+        raise ValueError(
+            f"algo.advantage compares equal states, and {name} has no state_key; choose another "
+            "advantage, such as algo/advantage=group_mean_std"
+        )
+    if needs("cost_BT") and not told_costs and all(turn.cost is None for turn in turns):
+        raise ValueError(
+            f"algo.cost holds costs within a limit, and {name} tells none: its steps have no info['cost']; set "
+            "algo/cost=none, a game that tells some, such as env=frozen_lake env.game.thin_share=0.3, or reward=cost"
+        )
+
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
 

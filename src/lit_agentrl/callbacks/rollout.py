@@ -18,7 +18,7 @@ from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.players import Players
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.structures.base import Trial
+from lit_agentrl.rollout.structures.base import Training, Trial
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
@@ -47,32 +47,16 @@ class RolloutCallback(Callback):
         self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
         hooks = get_hooks(trainer.strategy)
-        if self.collector.structure.takes_trials and hooks.is_sharded:
-            raise ValueError(
-                "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
-                "or ddp, or algo/structure=refill"
-            )
-        if self.collector.structure.asks_critic:
-            if hooks.is_sharded:
-                raise ValueError(
-                    "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
-                    "strategy=single or ddp, or algo.structure.critic_share=0"
-                )
-            networks = as_trained(pl_module).updater.networks
+        networks = pl_module.updater.networks if isinstance(pl_module, Trained) else None
 
-            def values(episode: Episode) -> list[float]:
-                with context():
-                    return list_turn_values(networks.values, pack([episode]).to(pl_module.device).to_dict())
+        def values(episode: Episode) -> list[float]:
+            with context():
+                of_critic = as_trained(pl_module).updater.networks.compute_values
+                return list_turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
-            self.collector.structure.take_critic(values)
-        reference = None
-        if self.collector.structure.opponent is not None and isinstance(pl_module, Trained):
-            if hooks.is_sharded:
-                raise ValueError(
-                    "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
-                )
-            reference = pl_module.updater.networks.reference
-        critic = pl_module.updater.networks.critic if isinstance(pl_module, Trained) else None
+        reference = None if networks is None else networks.reference
+        reference = self.collector.structure.setup(Training(hooks.is_sharded, values, reference))
+        critic = None if networks is None else networks.critic
         played = played_with(network, critic)
         if played is not network and hooks.is_sharded:
             raise ValueError(

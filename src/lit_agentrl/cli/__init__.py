@@ -1,1 +1,1 @@
-"""Subcommands of ``lit-agentrl``, one file each: its ``main`` is called, and its first line is the help."""
+"""Define the subcommands of ``lit-agentrl``: a file each, with ``main`` and a help line."""

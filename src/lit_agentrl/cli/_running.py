@@ -1,4 +1,4 @@
-"""What every subcommand shares: errors told in one line, the exit code, and options that Hydra does not read."""
+"""Share error lines, exit codes and option parsing between the subcommands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from omegaconf import DictConfig
@@ -16,30 +17,30 @@ from lit_agentrl.config.errors import UserError, explain, report, was_interrupte
 from lit_agentrl.config.overrides import program, split_arguments
 from lit_agentrl.config.run_options import options_of
 from lit_agentrl.paths import find_config
-from lit_agentrl.runs import ranks, threads
+from lit_agentrl.runs import process, ranks
 from lit_agentrl.runs.jobs import Interrupted
-from lit_agentrl.runs.variables import check_environment
+from lit_agentrl.runs.process import check_environment
 
 
-def run_command(
-    command: Callable[[list[str]], int], argv: Sequence[str] | None, *, is_awaited: bool = False
-) -> None:
-    """Call ``command`` and exit as a program does.
+@contextmanager
+def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iterator[list[str]]:
+    """Give a subcommand its arguments; report its errors in one line and exit with a code.
+
+    The code is 1 after an error, 130 after an interrupt, and 0 else.
 
     Args:
-        command: takes the arguments; returns how much of what it did has failed.
-        argv: its arguments; None for those of the program.
+        argv: the arguments; None for those of the program.
         is_awaited: whether other processes of a run wait for this one under this command.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--version" in arguments:
         print(f"lit_agentrl {__version__}")
-        return
-    threads.spin_briefly()
-    threads.LOAD.begin()
+        sys.exit(0)
+    process.shorten_spin()
+    process.LOAD.start()
     try:
         check_environment()
-        num_failed = command(arguments)
+        yield arguments
     except (KeyboardInterrupt, SystemExit) as error:
         if not was_interrupted(error):
             raise
@@ -47,15 +48,13 @@ def run_command(
             print(error if isinstance(error, Interrupted) else "interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        tell(error, "traceback=true" in (text.lower() for text in arguments))
+        report_error(error, "traceback=true" in (text.lower() for text in arguments))
         sys.exit(1)
     finally:
         ranks.release(is_awaited=is_awaited)
-    if num_failed:
-        sys.exit(1)
 
 
-def tell(error: Exception, with_traceback: bool, prefix: str = "") -> None:
+def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> None:
     """Print one line about an error, unless another process of the run does."""
     if with_traceback:
         traceback.print_exception(error)
@@ -74,13 +73,13 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {self.prog} --help shows its options")
 
 
-def parser_of(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
-    """The parser of a subcommand whose options are no config; its errors are `UserError`.
+def build_parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+    """Build the parser of a subcommand without a config; its errors are `UserError`.
 
     Args:
         name: of the subcommand.
         description: what it does.
-        examples: end its help; ``{0}`` stands for how it is called.
+        examples: for the end of its help; ``{0}`` stands for how it is called.
     """
     called = program(name)
     return _Parser(
@@ -90,10 +89,10 @@ def parser_of(name: str, description: str | None, examples: str) -> argparse.Arg
 
 
 def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | None:
-    """The options of a subcommand that has ``conf/NAME.yaml``; None where that was printed as help.
+    """Read the options of ``conf/NAME.yaml``; print the file and return None for ``--help``.
 
     Raises:
-        UserError: a flag, or an unknown or missing option; ``hint`` ends the line about a flag.
+        UserError: a flag, or an unknown or missing option; the line about a flag ends with ``hint``.
     """
     ranks.require_one_process(f"{name} plays on one device")
     flags, overrides = split_arguments(argv)

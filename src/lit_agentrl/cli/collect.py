@@ -14,30 +14,28 @@ from lit_agentrl.runs import ranks
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl collect``."""
-    run_command(_collect, argv)
+    """Run ``lit-agentrl collect``."""
+    with run_command(argv) as arguments:
+        flags, overrides = split_arguments(arguments)
+        of_model = None if flags else options_of_model(overrides, "collect")
+        if of_model is not None:
+            ranks.require_one_process("collect plays on one device")
+            from lit_agentrl.offline.collecting import collect_model
 
-
-def _collect(argv: list[str]) -> int:
-    flags, overrides = split_arguments(argv)
-    of_model = None if flags else options_of_model(overrides, "collect")
-    if of_model is not None:
-        ranks.require_one_process("collect plays on one device")
-        from lit_agentrl.offline.collecting import collect_model
+            with hydra_ready():
+                print_lines(collect_model(*of_model).lines)
+            return
+        cfg = read_options("collect", arguments, hint="write options, such as env=sokoban out=FOLDER")
+        if cfg is None:
+            return
+        folder, saved, load_task = opened(cfg)
+        from lit_agentrl.offline.collecting import collect_run
 
         with hydra_ready():
-            return _told(collect_model(*of_model).lines)
-    cfg = read_options("collect", argv, hint="write options, such as env=sokoban out=FOLDER")
-    if cfg is None:
-        return 0
-    folder, saved, load_task = opened(cfg)
-    from lit_agentrl.offline.collecting import collect_run
-
-    with hydra_ready():
-        return _told(collect_run(cfg, saved, load_task, folder=folder).lines)
+            print_lines(collect_run(cfg, saved, load_task, folder=folder).lines)
 
 
-def _told(lines: Sequence[str]) -> int:
+def print_lines(lines: Sequence[str]) -> None:
+    """Print what was recorded and where it lies."""
     for line in lines:
         Console(highlight=False).print(line, soft_wrap=True)
-    return 0

@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``evaluate.py`` and ``lit-agentrl evaluate``."""
-    run_command(_evaluate, argv)
+    """Run ``evaluate.py`` or ``lit-agentrl evaluate``."""
+    with run_command(argv) as arguments:
+        flags, overrides = split_arguments(arguments)
+        of_model = None if flags else options_of_model(overrides)
+        if of_model is not None:
+            ranks.require_one_process("evaluate plays on one device")
+            from lit_agentrl.evaluate.model_evaluation import evaluate_model
 
-
-def _evaluate(argv: list[str]) -> int:
-    flags, overrides = split_arguments(argv)
-    of_model = None if flags else options_of_model(overrides)
-    if of_model is not None:
-        ranks.require_one_process("evaluate plays on one device")
-        from lit_agentrl.evaluate.model_evaluation import evaluate_model
+            with hydra_ready():
+                print_scores(evaluate_model(*of_model))
+            return
+        cfg = read_options(
+            "evaluate", arguments, hint="env and temperature take lists, such as env=[sokoban,bandit]"
+        )
+        if cfg is None:
+            return
+        folder, saved, load_task = opened(cfg)
+        from lit_agentrl.evaluate.evaluation import evaluate
 
         with hydra_ready():
-            return _shown(evaluate_model(*of_model))
-    cfg = read_options("evaluate", argv, hint="env and temperature take lists, such as env=[sokoban,bandit]")
-    if cfg is None:
-        return 0
-    folder, saved, load_task = opened(cfg)
-    from lit_agentrl.evaluate.evaluation import evaluate
-
-    with hydra_ready():
-        return _shown(evaluate(cfg, saved, load_task, folder=folder))
+            print_scores(evaluate(cfg, saved, load_task, folder=folder))
 
 
-def _shown(scores: Scores) -> int:
+def print_scores(scores: Scores) -> None:
+    """Print the table of scores, and where it lies."""
     console = Console()
     console.print(scores)
     if scores.path is not None:
         console.print(f"written to {scores.path}", soft_wrap=True)
-    return 0

@@ -12,24 +12,20 @@ from lit_agentrl.config.overrides import parse, split_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl label``."""
-    run_command(_label, argv)
+    """Run ``lit-agentrl label``."""
+    with run_command(argv) as arguments:
+        flags, overrides = split_arguments(arguments)
+        of_judge = [
+            text
+            for text, each in zip(overrides, parse(overrides), strict=True)
+            if each.key_or_group.startswith("reward")
+        ]
+        own = [text for text in overrides if text not in of_judge]
+        cfg = read_options("label", [*flags, *own], hint="write options, such as data=FOLDER out=FOLDER")
+        if cfg is None:
+            return
+        from lit_agentrl.offline.labelling import label
 
-
-def _label(argv: list[str]) -> int:
-    flags, overrides = split_arguments(argv)
-    of_judge = [
-        text
-        for text, each in zip(overrides, parse(overrides), strict=True)
-        if each.key_or_group.startswith("reward")
-    ]
-    own = [text for text in overrides if text not in of_judge]
-    cfg = read_options("label", [*flags, *own], hint="write options, such as data=FOLDER out=FOLDER")
-    if cfg is None:
-        return 0
-    from lit_agentrl.offline.labelling import label
-
-    with hydra_ready():
-        for line in label(cfg, of_judge):
-            Console(highlight=False).print(line, soft_wrap=True)
-    return 0
+        with hydra_ready():
+            for line in label(cfg, of_judge):
+                Console(highlight=False).print(line, soft_wrap=True)

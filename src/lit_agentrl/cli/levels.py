@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lit_agentrl.checks import require_whole
-from lit_agentrl.cli._running import parser_of, run_command
+from lit_agentrl.cli._running import build_parser, run_command
 from lit_agentrl.config.composition import search_path
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import PACKAGE_DIR
@@ -28,35 +28,33 @@ Writes levels.json beside the file that defines each game, and prints a table in
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl levels``."""
-    run_command(_levels, argv)
+    """Run ``lit-agentrl levels``."""
+    with run_command(argv) as arguments:
+        parser = build_parser("levels", __doc__, EXAMPLES)
+        parser.add_argument(
+            "overrides", nargs="*", metavar="env=NAME env.KEY=VALUE", help="default: all shipped"
+        )
+        parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
+        parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
+        parser.add_argument("--seed", type=int, default=0, help="first instance seed")
+        args = parser.parse_intermixed_args(arguments)
+        require_whole("--episodes", args.episodes, 1, _MOST)
+        require_whole("--seed", args.seed, 0)
+        jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
+        search = search_path(args.config_dir)
+        from lit_agentrl.build.games import game_of
+
+        tasks = [game_of(job, search) for job in jobs]
+        if search:
+            require_own(tasks)
+        print("| game | split | chance success | chance return | oracle success | oracle return |")
+        print("|---|---|---|---|---|---|")
+        for task in tasks:
+            measure_game(task, args.episodes, args.seed)
 
 
-def _levels(argv: list[str]) -> int:
-    parser = parser_of("levels", __doc__, EXAMPLES)
-    parser.add_argument("overrides", nargs="*", metavar="env=NAME env.KEY=VALUE", help="default: all shipped")
-    parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
-    parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
-    parser.add_argument("--seed", type=int, default=0, help="first instance seed")
-    args = parser.parse_intermixed_args(argv)
-    require_whole("--episodes", args.episodes, 1, _MOST)
-    require_whole("--seed", args.seed, 0)
-    jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
-    search = search_path(args.config_dir)
-    from lit_agentrl.build.games import game_of
-
-    tasks = [game_of(job, search) for job in jobs]
-    if search:
-        _require_own(tasks)
-    print("| game | split | chance success | chance return | oracle success | oracle return |")
-    print("|---|---|---|---|---|---|")
-    for task in tasks:
-        _measure(task, args.episodes, args.seed)
-    return 0
-
-
-def _require_own(tasks: Sequence[Task]) -> None:
-    """Refuse to write the levels of a game of this package into it under names of the user's.
+def require_own(tasks: Sequence[Task]) -> None:
+    """Refuse to write levels into this package for a game of it with a user's name.
 
     Raises:
         UserError: naming what measures them.
@@ -71,7 +69,7 @@ def _require_own(tasks: Sequence[Task]) -> None:
             )
 
 
-def _measure(task: Task, episodes: int, seed: int) -> None:
+def measure_game(task: Task, episodes: int, seed: int) -> None:
     """Measure one game on every split, print its rows and write its levels."""
     from lit_agentrl.envs.levels import level_key, measure, write_levels
     from lit_agentrl.envs.splits import SPLITS
@@ -84,11 +82,12 @@ def _measure(task: Task, episodes: int, seed: int) -> None:
             for key, value in dataclasses.asdict(levels).items()
         }
         entries[level_key(task, split)] = {"task": task.name, "split": split, "levels": scores}
-        chance = _shown(levels.chance_success, levels.chance_return)
-        oracle = _shown(levels.oracle_success, levels.oracle_return)
+        chance = format_level(levels.chance_success, levels.chance_return)
+        oracle = format_level(levels.oracle_success, levels.oracle_return)
         print(f"| {task.name} | {split} | {chance} | {oracle} |", flush=True)
     print(f"wrote {write_levels(task, entries)}", file=sys.stderr)
 
 
-def _shown(success: float | None, points: float | None) -> str:
-    return "– | –" if success is None or points is None else f"{success:.3f} | {points:.2f}"
+def format_level(success: float | None, mean_return: float | None) -> str:
+    """Return two cells of the table; dashes where a level is not known."""
+    return "– | –" if success is None or mean_return is None else f"{success:.3f} | {mean_return:.2f}"

@@ -12,24 +12,20 @@ from lit_agentrl.runs import ranks
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl pipeline``."""
-    run_command(_pipeline, argv)
+    """Run ``lit-agentrl pipeline``."""
+    with run_command(argv) as arguments:
+        flags, words = split_arguments(arguments)
+        from lit_agentrl.runs.pipelines.recipes import CONFIG, read, recipes
+        from lit_agentrl.runs.pipelines.stages import Pipeline
 
-
-def _pipeline(argv: list[str]) -> int:
-    flags, words = split_arguments(argv)
-    from lit_agentrl.runs.pipelines.recipes import CONFIG, read, recipes
-    from lit_agentrl.runs.pipelines.stages import Pipeline
-
-    if "--help" in flags or "-h" in flags:
-        print(CONFIG.read_text(encoding="utf-8"))
-        print("\n".join(f"{name:18}{read(name).says}" for name in recipes()))
-        return 0
-    if flags:
-        raise UserError(
-            f"pipeline takes no {flags[0]}; {program('pipeline')} --help shows options and recipes"
-        )
-    ranks.require_one_process("a pipeline starts the processes of its stages itself")
-    for line in Pipeline.of(words).run():
-        screen.note(line)
-    return 0
+        if "--help" in flags or "-h" in flags:
+            print(CONFIG.read_text(encoding="utf-8"))
+            print("\n".join(f"{name:18}{read(name).says}" for name in recipes()))
+            return
+        if flags:
+            raise UserError(
+                f"pipeline takes no {flags[0]}; {program('pipeline')} --help shows options and recipes"
+            )
+        ranks.require_one_process("a pipeline starts the processes of its stages itself")
+        for line in Pipeline.of(words).run():
+            screen.note(line)

@@ -11,20 +11,16 @@ from lit_agentrl.config.run_options import opened
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl play``."""
-    run_command(_play, argv)
+    """Run ``lit-agentrl play``."""
+    with run_command(argv) as arguments:
+        cfg = read_options("play", arguments, hint="write options, such as env=sokoban instance=3")
+        if cfg is None:
+            return
+        folder, saved, load_task = opened(cfg)
+        from lit_agentrl.evaluate.playing import play
 
-
-def _play(argv: list[str]) -> int:
-    cfg = read_options("play", argv, hint="write options, such as env=sokoban instance=3")
-    if cfg is None:
-        return 0
-    folder, saved, load_task = opened(cfg)
-    from lit_agentrl.evaluate.playing import play
-
-    console = Console()
-    for number, played in enumerate(play(cfg, saved, load_task, folder=folder)):
-        if number:
-            console.print()
-        console.print(played)
-    return 0
+        console = Console()
+        for number, played in enumerate(play(cfg, saved, load_task, folder=folder)):
+            if number:
+                console.print()
+            console.print(played)

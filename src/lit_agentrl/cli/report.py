@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lit_agentrl.cli._running import parser_of, run_command
+from lit_agentrl.cli._running import build_parser, run_command
 
 EXAMPLES = """
   {0} outputs/multirun/2026-01-31/12-00-00     a sweep
@@ -19,35 +19,31 @@ Runs that differ in their seed alone are a cell.  Needs pip install 'lit-agentrl
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl report``."""
-    run_command(_report, argv)
+    """Run ``lit-agentrl report``."""
+    with run_command(argv) as arguments:
+        parser = build_parser("report", __doc__, EXAMPLES)
+        parser.add_argument(
+            "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that hold some"
+        )
+        parser.add_argument(
+            "--out", default="report", metavar="FOLDER", help="where it is written (default: report)"
+        )
+        parser.add_argument(
+            "--stage", default="last", choices=("last", "best"), help="weights that cells are compared by"
+        )
+        args = parser.parse_args(arguments)
+        from lit_agentrl.report.page import files as page
+        from lit_agentrl.report.page.results import report
+        from lit_agentrl.report.page.runs import load
 
-
-def _report(argv: list[str]) -> int:
-    parser = parser_of("report", __doc__, EXAMPLES)
-    parser.add_argument(
-        "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that hold some"
-    )
-    parser.add_argument(
-        "--out", default="report", metavar="FOLDER", help="where it is written (default: report)"
-    )
-    parser.add_argument(
-        "--stage", default="last", choices=("last", "best"), help="weights that cells are compared by"
-    )
-    args = parser.parse_args(argv)
-    from lit_agentrl.report.page import files as page
-    from lit_agentrl.report.page.results import report
-    from lit_agentrl.report.page.runs import load
-
-    folder = Path(args.out)
-    page.require_free(folder)
-    runs, damaged = load([Path(text) for text in args.runs])
-    for line in damaged:
-        print(f"warning: {line}", file=sys.stderr)
-    found = report(runs, damaged, args.stage)
-    path = page.write(found, folder, shlex.join([*parser.prog.split(), *argv]))
-    for line in found.warnings:
-        print(f"warning: {line}", file=sys.stderr)
-    print(page.summary_line(found))
-    print(f"written to {path}")
-    return 0
+        folder = Path(args.out)
+        page.require_free(folder)
+        runs, damaged = load([Path(text) for text in args.runs])
+        for line in damaged:
+            print(f"warning: {line}", file=sys.stderr)
+        found = report(runs, damaged, args.stage)
+        path = page.write(found, folder, shlex.join([*parser.prog.split(), *arguments]))
+        for line in found.warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        print(page.summary_line(found))
+        print(f"written to {path}")

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from lit_agentrl.checks import name_errors, require, require_number, require_whole
-from lit_agentrl.cli._running import parser_of, run_command
+from lit_agentrl.cli._running import build_parser, run_command
 from lit_agentrl.config.composition import search_path
 from lit_agentrl.config.errors import UserError
 
@@ -28,48 +28,46 @@ Prints the options with which a run plays it; an interrupt ends it.
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl serve-env``."""
-    run_command(_serve, argv)
+    """Run ``lit-agentrl serve-env``."""
+    with run_command(argv) as arguments:
+        parser = build_parser("serve-env", __doc__, EXAMPLES)
+        parser.add_argument("overrides", nargs="*", metavar="env=NAME env.game.KEY=VALUE", help="the game")
+        parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
+        parser.add_argument(
+            "--host", default="127.0.0.1", help="where to listen; others than 127.0.0.1 let others play"
+        )
+        parser.add_argument("--port", type=int, default=8100, help="0: any free one")
+        parser.add_argument("--sessions", type=int, default=256, help="episodes at a time")
+        parser.add_argument(
+            "--idle", type=float, default=600.0, help="seconds after which a session nobody plays ends"
+        )
+        parser.add_argument("--max-mb", type=float, default=1.0, help="most of one request")
+        args = parser.parse_intermixed_args(arguments)
+        require_whole("--port", args.port, 0, 65_535)
+        require_whole("--sessions", args.sessions, 1, _MOST)
+        for name, value in (("--idle", args.idle), ("--max-mb", args.max_mb)):
+            require_number(name, value, "a number > 0", lambda number: number > 0)
+        task = build_game(args.overrides, search_path(args.config_dir))
+        from lit_agentrl.envs.hosted.serving import GameServer
+        from lit_agentrl.envs.hosted.sessions import Sessions
+
+        with name_errors("env"):
+            sessions = Sessions(task, most=args.sessions, idle_s=args.idle)
+        try:
+            server = GameServer(
+                (args.host, args.port), sessions, max_bytes=int(args.max_mb * 2**20), idle_s=args.idle,
+                connections=2 * args.sessions + 16,
+            )  # fmt: skip
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(
+                f"--host {args.host} --port {args.port}: cannot listen there ({reason})"
+            ) from error
+        serve_until_interrupted(server, task)
 
 
-def _serve(argv: list[str]) -> int:
-    parser = parser_of("serve-env", __doc__, EXAMPLES)
-    parser.add_argument("overrides", nargs="*", metavar="env=NAME env.game.KEY=VALUE", help="the game")
-    parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="where to listen; others than 127.0.0.1 let others play"
-    )
-    parser.add_argument("--port", type=int, default=8100, help="0: any free one")
-    parser.add_argument("--sessions", type=int, default=256, help="episodes at a time")
-    parser.add_argument(
-        "--idle", type=float, default=600.0, help="seconds after which a session nobody plays ends"
-    )
-    parser.add_argument("--max-mb", type=float, default=1.0, help="most of one request")
-    args = parser.parse_intermixed_args(argv)
-    require_whole("--port", args.port, 0, 65_535)
-    require_whole("--sessions", args.sessions, 1, _MOST)
-    for name, value in (("--idle", args.idle), ("--max-mb", args.max_mb)):
-        require_number(name, value, "a number > 0", lambda number: number > 0)
-    task = _game(args.overrides, search_path(args.config_dir))
-    from lit_agentrl.envs.hosted.serving import GameServer
-    from lit_agentrl.envs.hosted.sessions import Sessions
-
-    with name_errors("env"):
-        sessions = Sessions(task, most=args.sessions, idle_s=args.idle)
-    try:
-        server = GameServer(
-            (args.host, args.port), sessions, max_bytes=int(args.max_mb * 2**20), idle_s=args.idle,
-            connections=2 * args.sessions + 16,
-        )  # fmt: skip
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"--host {args.host} --port {args.port}: cannot listen there ({reason})") from error
-    _until_ended(server, task)
-    return 0
-
-
-def _game(overrides: Sequence[str], search: Sequence[str]) -> Task:
-    """The game to serve.
+def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
+    """Build the game to serve.
 
     Raises:
         UserError: none, or options that belong to whoever plays it.
@@ -87,7 +85,9 @@ def _game(overrides: Sequence[str], search: Sequence[str]) -> Task:
     return game_of(overrides, search)
 
 
-def _until_ended(server: GameServer, task: Task) -> None:
+def serve_until_interrupted(server: GameServer, task: Task) -> None:
+    """Print the options of a run that plays the game, and serve it until an interrupt."""
+
     def end(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 

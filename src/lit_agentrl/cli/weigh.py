@@ -12,26 +12,22 @@ from lit_agentrl.config.overrides import parse, split_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``lit-agentrl weigh``."""
-    run_command(_weigh, argv)
+    """Run ``lit-agentrl weigh``."""
+    with run_command(argv) as arguments:
+        flags, overrides = split_arguments(arguments)
+        of_run = [
+            text
+            for text, each in zip(overrides, parse(overrides), strict=True)
+            if each.key_or_group.partition(".")[0].partition("/")[0] in ("reward", "model")
+        ]
+        own = [text for text in overrides if text not in of_run]
+        cfg = read_options(
+            "weigh", [*flags, *own], hint="write options, such as data=FOLDER 'reward=[format,length]'"
+        )
+        if cfg is None:
+            return
+        from lit_agentrl.offline.weighing import weigh
 
-
-def _weigh(argv: list[str]) -> int:
-    flags, overrides = split_arguments(argv)
-    of_run = [
-        text
-        for text, each in zip(overrides, parse(overrides), strict=True)
-        if each.key_or_group.partition(".")[0].partition("/")[0] in ("reward", "model")
-    ]
-    own = [text for text in overrides if text not in of_run]
-    cfg = read_options(
-        "weigh", [*flags, *own], hint="write options, such as data=FOLDER 'reward=[format,length]'"
-    )
-    if cfg is None:
-        return 0
-    from lit_agentrl.offline.weighing import weigh
-
-    with hydra_ready():
-        for line in weigh(cfg, of_run):
-            Console(highlight=False, markup=False).print(line, soft_wrap=True)
-    return 0
+        with hydra_ready():
+            for line in weigh(cfg, of_run):
+                Console(highlight=False, markup=False).print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Composing configs so that nothing in a command is ignored."""
+"""Compose configs so that nothing in a command is ignored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,33 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
 from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
-from lit_agentrl.config.groups import options_of
+from lit_agentrl.config.groups import PROVIDERS, options_of, register_roots
 from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import as_names, parse, table_of
-from lit_agentrl.config.search_path import PROVIDERS, register
-from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 from lit_agentrl.renamed import get_current_name
+
+
+def check_folders(folders: Sequence[str | Path]) -> None:
+    """Refuse configs that Hydra would pass over without a word.
+
+    Raises:
+        UserError: a second folder, of which Hydra reads the last alone, or a file that is called as one of ours, which
+            Hydra finds first.
+    """
+    if len(folders) > 1:
+        raise UserError(
+            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
+        )
+    for folder in map(Path, folders):
+        for shipped in list_configs():
+            name = name_config(shipped)
+            if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
+                raise UserError(
+                    f"--config-dir {folder}: {name} is also the name of a shipped file, which would be "
+                    "taken; give yours another name"
+                )
+
 
 # sections whose entries are arguments of any class: keys may be added and removed
 OPEN = (
@@ -44,7 +65,7 @@ def hydra_ready() -> Iterator[None]:
     if GlobalHydra.instance().is_initialized():
         yield
     else:
-        register()
+        register_roots()
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
             yield
 

@@ -1,4 +1,4 @@
-"""Which groups there are, and the options of each."""
+"""List the groups of options, and register the two roots of configs with Hydra."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from lit_agentrl.paths import EXPERIMENTAL_DIR, list_configs, name_config
+from lit_agentrl.paths import CONFIG_DIR, EXPERIMENTAL_DIR, list_configs, name_config
 
+PROVIDERS = ("main", "experimental")  # of the configs of this package; all others are the user's
 FOLDERS = ("experiment",)  # groups with options in folders, such as experiment=paper/dapo
+
+
+class ExperimentalConfigs(SearchPathPlugin):
+    """Add ``conf/experimental`` to the search path of commands that compose from ``conf``."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if any(str(item.path).removeprefix("file://") == str(CONFIG_DIR) for item in search_path.get_path()):
+            search_path.append("experimental", f"file://{EXPERIMENTAL_DIR}")
+
+
+def register_roots() -> None:
+    """Register ``conf/experimental`` with Hydra, before it composes for the first time."""
+    Plugins.instance().register(ExperimentalConfigs)
 
 
 def options_of(group: str, search: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a command that Hydra refuses should have said: the groups, options and keys that are nearest."""
+"""Say what a command that Hydra refuses should have said: the nearest groups, options and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,70 @@ from yaml import YAMLError
 from lit_agentrl.config.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
 from lit_agentrl.config.groups import all_groups, options_of
 from lit_agentrl.config.overrides import parse, table_of
-from lit_agentrl.config.synonyms import MEANT, REMOVED
+
+# by the last word of a key, or by the whole of it
+MEANT = {
+    "adv_estimator": "algo",
+    "algorithm": "algo",
+    "batch_size": "rollout.prompts",
+    "ckpt_path": "resume",
+    "clip_ratio": "algo.clip.epsilon",
+    "entropy_coef": "algo.entropy.coef",
+    "entropy_coeff": "algo.entropy.coef",
+    "environment": "env",
+    "epochs": "trainer.max_epochs",
+    "eval_steps": "val.every",
+    "game": "env",
+    "gpus": "trainer.devices",
+    "group_size": "rollout.members",
+    "iterations": "trainer.max_epochs",
+    "kl_coef": "algo.kl.coef",
+    "kl_loss_coef": "algo.kl.coef",
+    "learning_rate": "optim.lr",
+    "lora_alpha": "model.lora.alpha",
+    "lora_r": "model.lora.r",
+    "lora_rank": "model.lora.r",
+    "lr_scheduler_type": "optim.schedule",
+    "max_completion_length": "rollout.max_reply_tokens",
+    "max_grad_norm": "update.grad_clip",
+    "max_new_tokens": "rollout.max_reply_tokens",
+    "max_prompt_length": "rollout.max_context_tokens",
+    "max_response_length": "rollout.max_reply_tokens",
+    "max_steps": "trainer.max_epochs",
+    "model.path": "model.name",
+    "model_name": "model.name",
+    "model_name_or_path": "model.name",
+    "model_path": "model.name",
+    "n": "rollout.members",
+    "n_gpus_per_node": "trainer.devices",
+    "nnodes": "trainer.num_nodes",
+    "num_generations": "rollout.members",
+    "num_train_epochs": "trainer.max_epochs",
+    "output_dir": "hydra.run.dir",
+    "policy": "model",
+    "ppo_epochs": "update.epochs",
+    "project_name": "logger.wandb.project",
+    "random_seed": "seed",
+    "resume_from_checkpoint": "resume",
+    "save_freq": "callbacks.last.every",
+    "save_steps": "callbacks.last.every",
+    "test_freq": "val.every",
+    "total_epochs": "trainer.max_epochs",
+    "train_batch_size": "rollout.prompts",
+    "warmup_steps": "optim.warmup_iterations",
+}
+# options of earlier versions, and what to write in their place
+REMOVED = {
+    "algo/advantage=gvpo": "algo=gvpo",
+    "algo/clip=asymmetric_seed": "algo/clip=clip_higher algo.clip.low=0.15 algo.clip.high=0.25",
+    "callbacks.profile.dirpath": "trainer.profiler.dirpath=…",
+    "callbacks.profile.iteration": "trainer.profiler.schedule.wait=…, the iterations before the one that is traced",
+    "callbacks.profile.rows": "trainer.profiler.row_limit=…",
+    "eval_cache": "nothing in its place: the start is always played",
+    "rollout.overlap_device": "worker=process worker.device=…",
+    "rollout.overlap_threads": "worker=process worker.threads=…",
+    "rollout.overlap_patience": "worker=process worker.patience=…",
+}
 
 
 def explain_composition(

@@ -39,8 +39,8 @@ from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.rollout.shots import with_shots
-from lit_agentrl.runs.ownership import require_idle
-from lit_agentrl.runs.totals import Totals
+from lit_agentrl.runs.record import Totals
+from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
 
 CHECKPOINTS = ("last", "best", "start")

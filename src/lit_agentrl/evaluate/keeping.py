@@ -11,7 +11,7 @@ from typing import Any
 
 from lit_agentrl.config.errors import first_line
 from lit_agentrl.files import write_atomic
-from lit_agentrl.runs.ownership import owned
+from lit_agentrl.runs.run_folder import lock_folder
 
 
 def can_keep(folder: Path) -> bool:
@@ -31,7 +31,7 @@ def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
     """The file that results are written to; None where that fails, as on a full disk, which the user is told."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with owned(folder):  # others may evaluate the run beside this process
+        with lock_folder(folder):  # others may evaluate the run beside this process
             target = _target(folder, name, content["config"])
             write_atomic(target, json.dumps(content, indent=2) + "\n")
     except (OSError, ValueError, KeyError, TypeError) as error:  # also of a damaged file of that name

@@ -13,10 +13,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.build.games import Games, build_games
+from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
 from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
 from lit_agentrl.build.parts import eval_params
-from lit_agentrl.build.prompts import check_prompts, check_thinking
 from lit_agentrl.checks import name_errors
 from lit_agentrl.config.composition import compose_job, load_option, task_loader
 from lit_agentrl.config.errors import UserError
@@ -262,6 +261,6 @@ def _scores(
 
 
 def described_model(saved: DictConfig) -> Any:
-    """What played, as it is recorded; keys of servers are named there, and stand nowhere."""
+    """What played, as it is recorded; keys of servers are name_errors there, and stand nowhere."""
     sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
     return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

@@ -22,7 +22,7 @@ from lit_agentrl.evaluate.evaluation import Announces, find_checkpoint, rebuilt
 from lit_agentrl.evaluate.viewing import episode_view
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text
-from lit_agentrl.runs.ownership import require_idle
+from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.dialects.base import Dialect
 

@@ -11,7 +11,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, Trial, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, Training, Trial, members_of
 
 
 class Forget(Structure):
@@ -45,6 +45,13 @@ class Forget(Structure):
         require_number("epsilon", epsilon, "in (0, 1)", lambda value: 0 < value < 1)
         self._threshold, self._window, self._trial = threshold, window, Trial(lr, epsilon)
         self._entropies: list[float] = []  # of first halves, of the last iterations
+
+    def setup(self, training: Training) -> None:
+        if training.is_sharded:
+            raise ValueError(
+                "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
+                "or ddp, or algo/structure=refill"
+            )
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         if members < 2:

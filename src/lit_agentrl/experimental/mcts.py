@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Values
+from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -216,8 +216,13 @@ class Mcts(Refill):
         self.asks_critic = critic_share > 0
         super().__init__(max_waves)
 
-    def take_critic(self, values: Values) -> None:
-        self._rule = replace(self._rule, values=values)
+    def setup(self, training: Training) -> None:
+        if self.asks_critic and training.is_sharded:
+            raise ValueError(
+                "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
+                "strategy=single or ddp, or algo.structure.critic_share=0"
+            )
+        self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:
         # all would begin at the opening: nothing is to be waited for

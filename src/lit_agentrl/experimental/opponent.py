@@ -20,12 +20,13 @@ from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.support import why_not
-from lit_agentrl.episode import OPPONENT, Episode, Source, Turn
+from lit_agentrl.episode import OPPONENT as SECOND_PLAYER
+from lit_agentrl.episode import Episode, Source, Turn
 from lit_agentrl.models.lora import adapter_layers, adapters_off
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.base import SoFar, Training, by_group
 from lit_agentrl.rollout.structures.refill import Refill
 
 Around = Callable[[], AbstractContextManager[object]]
@@ -39,7 +40,7 @@ class OpponentHook(PlayHook):
         episode.source = Source.OPPONENT
 
     def before_turn(self, turn: Turn, number: int) -> None:
-        turn.player = OPPONENT
+        turn.player = SECOND_PLAYER
 
 
 class Opponent(Refill):
@@ -81,6 +82,13 @@ class Opponent(Refill):
             f"at least 1 and fewer than rollout.members={members}, since both play; set rollout.members=2 or more",
         )  # fmt: skip
         return None
+
+    def setup(self, training: Training) -> Any:
+        if training.is_sharded and training.reference is not None:
+            raise ValueError(
+                "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
+            )
+        return training.reference
 
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
         return partial(OpponentEngine, make, mix=self.opponent)
@@ -239,7 +247,7 @@ class OpponentEngine:
         Raises:
             ValueError: the reply is to be an opponent's, and there is none.
         """
-        is_opponent = request.player == OPPONENT
+        is_opponent = request.player == SECOND_PLAYER
         if is_opponent and len(self._engines) == 1:
             raise ValueError("an opponent plays with the reference, and this run has none")
         self._engines[is_opponent].submit(request)

@@ -36,7 +36,7 @@ from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import Desk
-from lit_agentrl.runs.ownership import owned, require_idle
+from lit_agentrl.runs.run_folder import lock_folder, require_idle
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.critic import played_with
 
@@ -199,7 +199,7 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
     plan = list(_plan(cfg, games))
     with name_errors("out"):
         is_there = open_folder(path)  # refused before anything is made in it
-    with owned(path):
+    with lock_folder(path):
         folder = is_there or EpisodeFolder(path, described, planned=len(plan))
         if is_there is None:
             folder.write_manifest()

@@ -49,7 +49,7 @@ class Comparing:
             for i, j in self._ring(group, start + number)
         ]
         pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
-        verdicts = judge.labels.compared(pairs, address=start)
+        verdicts = judge.labels.compare(pairs, address=start)
         found: list[list[Comparison]] = [[] for _ in prompts]
         counts = Counter[str](asked=len(asked))
         for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):

@@ -59,10 +59,10 @@ class Criticising:
     ) -> tuple[list[Row], Counter[str]]:
         """A row of each critique, and how many could not be read."""
         episodes = [episode for group in prompts for episode in group]
-        texts, heard = judge.labels.criticised(episodes, rounds=self._cfg.rounds, address=start)
+        texts, heard = judge.labels.criticise(episodes, rounds=self._cfg.rounds, address=start)
         rows = [
             row_of(text, critique, episode)
-            for text, episode, found in zip(texts, episodes, heard.found, strict=True)
+            for text, episode, found in zip(texts, episodes, heard.parsed, strict=True)
             for critique, _ in found
         ]
         asked = len(episodes) * self._cfg.rounds

@@ -30,7 +30,7 @@ from lit_agentrl.offline.revising import Revising
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.learned.judge import Judge
 from lit_agentrl.rollout.adviser import Adviser
-from lit_agentrl.runs.ownership import owned
+from lit_agentrl.runs.run_folder import lock_folder
 
 # options of the judge that act here
 _OF_JUDGE = {
@@ -112,7 +112,7 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         "judged": {"by": section, "shards": [s.sha256 for s in source.shards], **numbers},
     }
     starts = range(0, len(prompts), cfg.shard)
-    with owned(out):
+    with lock_folder(out):
         folder = is_there or way.folder(out, told, planned=len(starts))
         if is_there is not None and (differs := difference(folder.described, told)):
             raise UserError(f"out={out} holds the labels of another command: {differs}; name another folder")
@@ -134,7 +134,7 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
                 counts += counted
                 folder = way.add(folder, found, start)
             yield from way.lines(folder, counts)
-            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.used().items())
+            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.get_usage().items())
 
 
 def _way(cfg: DictConfig) -> Way:

@@ -65,9 +65,9 @@ class Revising:
             for episode in group
             for place in chosen(episode, self._cfg.rounds, self._cfg.seed)
         ]
-        heard = judge.labels.revised(turns, address=start)
+        heard = judge.labels.revise(turns, address=start)
         rows, unread, same = [], 0, 0
-        for (episode, place), found in zip(turns, heard.found, strict=True):
+        for (episode, place), found in zip(turns, heard.parsed, strict=True):
             if not found:
                 unread += 1
             elif found[0][0] == episode.turns[place].reply_text.strip():

@@ -24,8 +24,8 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.episodes import open_folder
 from lit_agentrl.data.kinds import assign_side, group_by_prompt, list_replies
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_points
-from lit_agentrl.rewards.pipeline import RewardPipeline, trainable
+from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
+from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
 from lit_agentrl.rl.preference.judging import Verdicts
 from lit_agentrl.rl.preference.rule_weights import fitted, hinge
 from lit_agentrl.rollout.adviser import Adviser
@@ -88,7 +88,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     pipeline = RewardPipeline({**base, **rules})
     pipeline.setup(context)
     with closing(pipeline):
-        sides = _pairs(group_by_prompt(trainable(list(folder.read()))), rules, base, cfg)
+        sides = _pairs(group_by_prompt(select_trainable(list(folder.read()))), rules, base, cfg)
     for side, found in sides.items():
         if not len(found.base_P):
             raise UserError(
@@ -161,13 +161,13 @@ def _pairs(
     columns = []
     for name, rule in rules.items():
         scores = rule.score(episodes, iteration=0)
-        require_points(name, scores, episodes)
+        require_rewards(name, scores, episodes)
         columns.append([sum(row) for row in scores])
     score_EF = torch.tensor(columns, dtype=torch.float64).T
     points = [[0.0] * len(episode.turns) for episode in episodes]
     for name, part in base.items():
         points = part.apply(points, episodes, iteration=0)
-        require_points(name, points, episodes)
+        require_rewards(name, points, episodes)
     base_E = torch.tensor([sum(row) for row in points], dtype=torch.float64)
     chosen: dict[str, list[tuple[int, int, int]]] = {"fit them to": [], "judge them on": []}
     start = 0

@@ -1,1 +1,1 @@
-"""Reward parts: what is added to, or put in place of, the environment's reward before training sees it."""
+"""Reward parts: they add to or replace the environment's reward before training."""

@@ -1,12 +1,13 @@
-"""What a reward part is: it turns the points of an iteration's turns into new ones.
+"""The interface of reward parts, which compute new rewards from current ones.
 
-A part is given the iteration's episodes that its own process played, always whole groups.  ``apply`` must be a
-function of the episodes and of what was learnt in earlier iterations, and must not depend on the order of the
-episodes: it is called again after each wave of rollouts.  What a part learns it takes over in ``learn``, once an
-iteration, and gives out in ``state_dict``, so that a resumed run is the uninterrupted one.
+A part receives the episodes of the iteration that its own process played, always whole groups.  ``apply`` must depend
+only on the episodes and on what was learnt in earlier iterations, and not on the order of the episodes: it is called
+again after each wave of rollouts.  A part updates its state in ``learn``, once per iteration, and returns it from
+``state_dict``, so that a resumed run equals an uninterrupted one.
 
-A part whose points depend on episodes of other groups says ``sees = "all"`` and asks `everyone` for their numbers;
-with several processes only those travel.  Then several processes score as one does.
+A part whose rewards depend on episodes of other groups sets ``sees = "all"`` and gathers their numbers with
+`RewardPart.gather_numbers`; between processes only these are sent.  Rewards then do not depend on the number of
+processes.
 """
 
 from __future__ import annotations
@@ -30,43 +31,44 @@ from lit_agentrl.episode import Episode
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Points = list[list[float]]  # one list an episode, one number a turn
-Probe = Callable[[World, str], float]  # of a game and its observation, measured before each turn
+Rewards = list[list[float]]  # one list per episode, one number per turn
+Points = Rewards  # the former name, for parts that users have written
+Probe = Callable[[World, str], float]  # measures a game and its observation before each turn
 
 
 class Answerer(Protocol):
-    """A model beside the policy that answers questions, each by itself."""
+    """A model other than the policy that answers independent questions."""
 
     def ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
-        """The answers to texts, each drawn with its key; empty where there is none, as where its server failed."""
+        """Answer questions, each sampled with its key; empty if its server failed."""
 
     def meter(self) -> dict[str, float]:
-        """What it was asked for since it was made, by name: requests, tokens, money."""
+        """Return its total usage by name: requests, tokens, cost."""
 
     def close(self) -> None:
-        """Give back what its engine holds."""
+        """Release the resources of its engine."""
 
 
 class Stage(IntEnum):
-    """When a part acts; within a stage, parts act in the order in which they are listed."""
+    """The order in which parts act; within a stage, the order of the config."""
 
     TASK = 0  # replaces the environment's reward
-    SHAPING = 1  # adds to it
+    SHAPING = 1  # adds to the reward
     SCALE = 2  # normalises the sum
-    CAP = 3
+    CAP = 3  # bounds it
     WATCH = 4  # changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardContext:
-    """What a part may need of the run.
+    """Resources of the run that a part may need.
 
     Attributes:
-        device: of this process's networks.
-        tokenizer: of the policy.
-        seed: of the run.
-        open_answerer: makes an `Answerer` of an engine's maker, a model's maker (None: it is behind an API) and
-            options of sampling (`engines.base.SamplingParams`).
+        device: device of the networks of this process.
+        tokenizer: tokenizer of the policy.
+        seed: seed of the run.
+        open_answerer: makes an `Answerer` from a constructor of an engine, a constructor of a model (None for an API)
+            and sampling options (`engines.base.SamplingParams`).
     """
 
     device: torch.device
@@ -80,9 +82,9 @@ class RewardPart(ABC):
 
     Attributes:
         stage: when it acts.
-        sees: ``own``: points of an episode depend on its own group alone; ``all``: also on others, of which it
-            asks `everyone`.  A part that learns sees all, else processes would learn different things.
-        name: its key in the config, set by the pipeline; names its curves.
+        sees: ``own``: rewards of an episode depend on its own group only; ``all``: also on other groups, gathered by
+            `gather_rows`.  A part that learns must see all, because otherwise processes would learn different things.
+        name: its key in the config, set by the pipeline; used in the names of its metrics.
     """
 
     stage: ClassVar[Stage]
@@ -90,90 +92,100 @@ class RewardPart(ABC):
     name: str = "part"
 
     def setup(self, context: RewardContext) -> None:  # noqa: B027 (optional)
-        """Make what needs the run, such as networks; called once, before anything is played or loaded."""
+        """Create resources that need the run, such as networks.
 
-    def everyone(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, in rank order; each process must ask alike, whether or not it has any.
+        Called once, before rollouts and before a checkpoint is loaded.
+        """
+
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Gather the rows of all processes in rank order; collective.
+
+        Every process must call it, with the same columns, even without rows.
 
         Raises:
-            RuntimeError: the part does not say that it sees all, so not every process may be asking.
+            RuntimeError: the part does not set ``sees = "all"``, so other processes may not make the call.
         """
         self._require_all()
         return gather_rows({"rows": rows})[0]["rows"]
 
-    def everyones_numbers(self, values: Sequence[float]) -> list[float]:
-        """As `everyone`, of numbers."""
-        numbers: list[float] = self.everyone(torch.tensor(values, dtype=torch.float64)).tolist()
+    def gather_numbers(self, values: Sequence[float]) -> list[float]:
+        """Gather the numbers of all processes in rank order; see `gather_rows`."""
+        numbers: list[float] = self.gather_rows(torch.tensor(values, dtype=torch.float64)).tolist()
         return numbers
 
-    def everyones_texts(self, texts: Sequence[str]) -> list[str]:
-        """As `everyone`, of texts."""
+    def gather_texts(self, texts: Sequence[str]) -> list[str]:
+        """Gather the texts of all processes in rank order; see `gather_rows`."""
         self._require_all()
         return gather_texts(texts)
 
     def _require_all(self) -> None:
         if self.sees != "all":
             raise RuntimeError(
-                f"{type(self).__name__} asks what other processes know; it must say sees = 'all'"
+                f"{type(self).__name__} gathers data of other processes, so it must set sees = 'all'"
             )
 
     def close(self) -> None:  # noqa: B027 (optional)
-        """Give back what the part has opened, such as an engine; what is asked of it later opens it again."""
+        """Release resources, such as an engine; they are opened again on demand."""
 
     def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        """Of the episodes that `apply` was just given, those that it could not score: they are not trained on."""
+        """Return the episodes that the last `apply` could not score.
+
+        They are not trained on.
+        """
         return ()
 
     @property
     def probe(self) -> Probe | None:
-        """What to measure in the state before each turn, kept in ``Turn.probes`` under the part's name."""
+        """Measurement before each turn, stored in ``Turn.probes`` under the part's name."""
         return None
 
     @abstractmethod
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """New points from the current ones.
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Compute new rewards from the current ones.
 
         Args:
-            points: so far, of each turn of each episode.
-            episodes: those of this process that can be trained on; every turn has a reply.  Without any, a
-                part that sees only its own is not called.
+            rewards: current reward of each turn of each episode.
+            episodes: the episodes of this process that can be trained on; every turn has a reply.  A part with
+                ``sees = "own"`` is not called without any.
             iteration: counts from 0.
         """
 
-    def costs(self, episodes: Sequence[Episode]) -> Points | None:
-        """What each turn costs, for training, in place of what the game tells; None: the part says nothing of costs."""
+    def costs(self, episodes: Sequence[Episode]) -> Rewards | None:
+        """Return the training costs of turns, which replace those of the game; None: no costs."""
         return None
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:  # noqa: B027 (optional)
-        """Take over what this iteration taught; the episodes have their final points."""
+        """Update the state of the part from the episodes with their final rewards."""
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """Further curves, logged as ``reward/<name>_<key>``; asked for before :meth:`learn`."""
+        """Return metrics, logged as ``reward/<name>_<key>``; called before :meth:`learn`."""
         return {}
 
     def check_game(self, task: Task, env: World, observation: str) -> None:  # noqa: B027 (optional)
-        """Look at a game of the run before anything is played.
+        """Check a game of the run before any rollout.
 
         Raises:
             ValueError: the part cannot work with it.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learnt, in tensors and plain values."""
+        """Return the state of the part as tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         if state:
-            raise NotImplementedError(f"{type(self).__name__} gives out a state and must take it back")
+            raise NotImplementedError(
+                f"{type(self).__name__} has a state_dict, so it must implement load_state_dict"
+            )
 
 
 @dataclass(kw_only=True)
 class Shaping(RewardPart):
-    """A part that adds ``weight * score`` to each turn's points.
+    """A part that adds ``weight * score`` to the reward of each turn.
 
     Args:
-        weight: points per unit of score; negative turns the score around.
+        weight: reward per unit of score; may be negative.
     """
 
     stage: ClassVar[Stage] = Stage.SHAPING
@@ -183,28 +195,28 @@ class Shaping(RewardPart):
         require_number("weight", self.weight, "a number other than 0; leave the part out", bool)
 
     @abstractmethod
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """One number for each turn of each episode."""
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return one number for each turn of each episode."""
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """``points + weight * score``.
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return ``reward + weight * score`` of each turn.
 
         Raises:
-            ValueError: the scores are not one finite number a turn.
+            ValueError: the scores are not one finite number per turn.
         """
         scores = self.score(episodes, iteration=iteration)
-        require_points(self.name, scores, episodes)
+        require_rewards(self.name, scores, episodes)
         return [
-            [p + self.weight * s for p, s in zip(row, given, strict=True)]
-            for row, given in zip(points, scores, strict=True)
+            [p + self.weight * s for p, s in zip(row, score_row, strict=True)]
+            for row, score_row in zip(rewards, scores, strict=True)
         ]
 
 
-def require_points(name: str, given: Any, episodes: Sequence[Episode]) -> None:
-    """Checks what a part gave back.
+def require_rewards(name: str, given: Any, episodes: Sequence[Episode]) -> None:
+    """Check the result of a part.
 
     Raises:
-        ValueError: it is not one finite number for every turn of every episode; names the first that differs.
+        ValueError: it is not one finite number for every turn of every episode; the message names the first error.
     """
     must = f"reward.{name} must give one finite number for every turn of every episode"
     if not _has_length(given) or len(given) != len(episodes):
@@ -229,22 +241,24 @@ def _has_length(given: Any) -> bool:
 def _is_finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
-    except (TypeError, ValueError, RuntimeError):  # no number, or several
+    except (TypeError, ValueError, RuntimeError):  # not a number, or several
         return False
 
 
-def at_end(episodes: Sequence[Episode], values: Sequence[float]) -> Points:
-    """Each value at its episode's last turn, 0 elsewhere."""
+def at_end(episodes: Sequence[Episode], values: Sequence[float]) -> Rewards:
+    """Place each value at the last turn of its episode; 0 elsewhere."""
     return [[0.0] * (len(e.turns) - 1) + [float(v)] for e, v in zip(episodes, values, strict=True)]
 
 
-def outcome(episodes: Sequence[Episode], values: Sequence[float], *, keep_penalties: bool) -> Points:
-    """Each value at its episode's last turn in place of the environment's points.
+def replace_by_outcome(
+    episodes: Sequence[Episode], values: Sequence[float], *, keep_penalties: bool
+) -> Rewards:
+    """Replace the environment's rewards by one value at the last turn of each episode.
 
-    ``keep_penalties`` leaves the protocol penalties that the sampler charged beside it.
+    ``keep_penalties`` adds the protocol penalties of invalid replies.
     """
-    points = at_end(episodes, values)
-    for row, episode in zip(points, episodes, strict=True):
+    rewards = at_end(episodes, values)
+    for row, episode in zip(rewards, episodes, strict=True):
         for k, turn in enumerate(episode.turns):
             row[k] += turn.reward_parts.get("invalid", 0.0) if keep_penalties else 0.0
-    return points
+    return rewards

@@ -1,4 +1,4 @@
-"""Points from a Python function of one's own, beside any game."""
+"""Rewards from a user's Python function, for any game."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Literal
 from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.envs.tasks.functions import arguments_of, function_name
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Shaping, Stage
+from lit_agentrl.rewards.base import Rewards, Shaping, Stage
 
-# what a function may ask for
+# arguments that a function may take
 GIVEN = ("reply", "actions", "observation", "points", "is_valid", "turn", "is_last", "success", "episode")
 
 
 @dataclass(kw_only=True)
 class Function(Shaping):
-    """``weight * fn(...)`` for each turn, added to its points or in their place.
+    """``weight * fn(...)`` for each turn, added to its reward or replacing it.
 
-    ``fn`` is called by name with those of its arguments that are ``reply`` (all that the policy wrote), ``actions``
-    (those played), ``observation`` (what it had read), ``points`` (the game's, of the turn), ``is_valid`` (the reply
-    could be played), ``turn`` (0 is the first), ``is_last``, ``success`` (of the episode) and ``episode``
-    (`lit_agentrl.episode.Episode`, to be left as it is).  Constants are set beside its ``_target_``.  It returns a
-    finite number, or True or False.
+    ``fn`` is called with the arguments that it names among ``reply`` (the whole text of the policy), ``actions`` (the
+    actions played), ``observation`` (the last observation), ``points`` (the game's reward of the turn), ``is_valid``
+    (the reply could be played), ``turn`` (counts from 0), ``is_last``, ``success`` (of the episode) and ``episode``
+    (`lit_agentrl.episode.Episode`; do not modify it).  Constants are set next to its ``_target_``.  It returns a finite
+    number or a bool.
 
     Args:
         fn: the function.
-        per: ``turn``: it is called for each; ``episode``: for the last turn alone.
-        replaces: its points stand in place of the game's.
-        keep_penalties: protocol penalties stay beside them.
+        per: ``turn`` calls it for each turn, ``episode`` for the last turn only.
+        replaces: its rewards replace those of the game.
+        keep_penalties: if it replaces them, add the protocol penalties.
 
     Raises:
-        ValueError: a value out of range, or a function that asks for something else, naming the option.
+        ValueError: a value is out of range, or the function takes other arguments; the message names the option.
     """
 
     fn: Callable[..., float]
@@ -54,30 +54,29 @@ class Function(Shaping):
         if unknown := [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]:
             raise ValueError(
                 f"fn={function_name(self.fn)} asks for {unknown[0]}; it may ask for {', '.join(GIVEN)}, and constants "
-                "are set beside its _target_"
+                "are set next to its _target_"
             )
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn; 0 where it is not asked."""
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the function's value of each turn; 0 where it is not called."""
         return [
             [
-                0.0 if self.per == "episode" and k + 1 < len(e.turns) else self._of(e, k)
+                0.0 if self.per == "episode" and k + 1 < len(e.turns) else self._compute_score(e, k)
                 for k in range(len(e.turns))
             ]
             for e in episodes
         ]
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """The points with its own, or its own alone."""
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Add the weighted values to the rewards, or replace them."""
         if self.replaces:
-            kept = [
+            rewards = [
                 [t.reward_parts.get("invalid", 0.0) * self.keep_penalties for t in e.turns] for e in episodes
             ]
-            points = kept
-        return super().apply(points, episodes, iteration=iteration)
+        return super().apply(rewards, episodes, iteration=iteration)
 
-    def _of(self, episode: Episode, index: int) -> float:
+    def _compute_score(self, episode: Episode, index: int) -> float:
         turn = episode.turns[index]
         given = {
             "reply": turn.reply_text, "actions": list(turn.actions), "observation": turn.observation,
@@ -85,13 +84,13 @@ class Function(Shaping):
             "is_last": index + 1 == len(episode.turns), "success": episode.success, "episode": episode,
         }  # fmt: skip
         try:
-            found = self.fn(**{name: given[name] for name in self._names if name in given})
-            if isinstance(found, str) or not math.isfinite(found):
-                raise ValueError(f"it returned {found!r}, and must return a finite number")
-        except (Exception, SystemExit) as error:  # it is a function of the user's
+            value = self.fn(**{name: given[name] for name in self._names if name in given})
+            if isinstance(value, str) or not math.isfinite(value):
+                raise ValueError(f"it returned {value!r}, and must return a finite number")
+        except (Exception, SystemExit) as error:  # user code may raise anything
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
                 f"fn={function_name(self.fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
                 f"turn {index + 1} ({what}); mend the function"
             ) from error
-        return float(found)
+        return float(value)

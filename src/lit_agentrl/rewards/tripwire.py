@@ -1,4 +1,4 @@
-"""A wire for what should not happen: much reward without success."""
+"""An alarm for reward hacking: high reward without success."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, ClassVar, Literal
 
 from lit_agentrl.checks import require_number
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage
 
 
 @dataclass(kw_only=True)
 class TripWire(RewardPart):
-    """Counts the episodes without success whose training return is as high as a success's.
+    """Counter of unsuccessful episodes whose training return is as high as a success's.
 
-    As high means: at least the mean, or the ``quantile``, of the training returns of the same game's successes in
-    this iteration; without any, in the last iteration that had some.
+    The threshold is the mean, or the ``quantile``, of the training returns of the successes of the same game in this
+    iteration or, without any, in the last iteration that had some.
 
     Args:
-        quantile: of the successes' returns, in [0, 1] (the lower of two neighbours); null: their mean.
-        max_share: the run stops with an error when more episodes than this share trip the wire; null: never.
+        quantile: quantile of the successes' returns, in [0, 1] (the lower of two neighbours); null: their mean.
+        max_share: the run stops with an error when the share of such episodes is higher; null: never.
     """
 
     stage: ClassVar[Stage] = Stage.WATCH
@@ -35,26 +35,26 @@ class TripWire(RewardPart):
             if getattr(self, name) is not None:
                 require_number(name, getattr(self, name), "in [0, 1], or null", lambda value: 0 <= value <= 1)
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """The points as they are."""
-        return points
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the rewards unchanged."""
+        return rewards
 
     def share(self, episodes: Sequence[Episode]) -> float:
-        """Of the episodes that trip the wire."""
-        high = self._thresholds(episodes)
+        """Return the share of episodes without success at or above the threshold."""
+        high = self._compute_thresholds(episodes)
         tripped = [not e.success and e.training_return >= high.get(e.task_name, math.inf) for e in episodes]
-        of_all = self.everyones_numbers(tripped)
+        of_all = self.gather_numbers(tripped)
         return sum(of_all) / len(of_all)
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """``share``: of the episodes that trip the wire."""
+        """Return ``share``, see :meth:`share`."""
         return {"share": self.share(episodes)}
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
-        """Remember what a success earns.
+        """Store the thresholds of this iteration.
 
         Raises:
-            ValueError: more than ``max_share`` of the episodes tripped the wire.
+            ValueError: the share is above ``max_share``.
         """
         share = self.share(episodes)
         if self.max_share is not None and share > self.max_share:
@@ -62,26 +62,26 @@ class TripWire(RewardPart):
                 f"reward.{self.name}.max_share={self.max_share}: in iteration {iteration + 1}, {share:.3f} of the "
                 "episodes earned as much as a success without being one; look at the transcripts"
             )
-        self._high = self._thresholds(episodes)
+        self._high = self._compute_thresholds(episodes)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a success earned last, by game."""
+        """Return the last threshold of each game."""
         return {"high": dict(self._high)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         self._high = dict(state["high"])
 
-    def _thresholds(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def _compute_thresholds(self, episodes: Sequence[Episode]) -> dict[str, float]:
         solved: dict[str, list[float]] = {}
         successes = [e for e in episodes if e.success]
-        games = self.everyones_texts([e.task_name for e in successes])
-        returns = self.everyones_numbers([e.training_return for e in successes])
+        games = self.gather_texts([e.task_name for e in successes])
+        returns = self.gather_numbers([e.training_return for e in successes])
         for game, value in zip(games, returns, strict=True):
             solved.setdefault(game, []).append(value)
-        return self._high | {game: self._level(sorted(values)) for game, values in solved.items()}
+        return self._high | {game: self._compute_threshold(sorted(values)) for game, values in solved.items()}
 
-    def _level(self, returns: Sequence[float]) -> float:
+    def _compute_threshold(self, returns: Sequence[float]) -> float:
         if self.quantile is None:
             return math.fsum(returns) / len(returns)
         return returns[int(self.quantile * (len(returns) - 1))]

@@ -10,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.overlap import refuse_contradictions
 from lit_agentrl.checks import require
-from lit_agentrl.config import composition, libraries
+from lit_agentrl.config import composition, signatures
+from lit_agentrl.config.composition import check_folders
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names, check_overrides, flag_values
-from lit_agentrl.config.own_configs import check_folders
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.runs import run_folder
 from lit_agentrl.runs.sweeps import sweepers
@@ -86,7 +86,7 @@ def check(
     jobs = [composition.compose_job("train", job, search) for job in listed]
     if is_printing(flags):
         return []
-    place = run_folder.chosen(jobs[0], is_multirun=plan is not None)
+    place = run_folder.read_folder(jobs[0], is_multirun=plan is not None)
     if is_new:
         run_folder.require_new(*place)
     if plan:
@@ -95,7 +95,7 @@ def check(
             _refuse_twice(listed)
         else:
             sweepers.require_one_value(jobs)
-    libraries.load()
+    signatures.load_libraries()
     from lit_agentrl.build.idle import refuse_idle
     from lit_agentrl.build.parts import build_parts
 

@@ -1,7 +1,7 @@
-"""Starting a run, or continuing one.
+"""Start a run or resume one.
 
-Errors are raised here, for whoever asked: a command tells them, the Python API passes them on.  Heavy imports wait
-until a command is known to make sense, so that typing errors are instant.
+Errors are raised here: a command reports them, the Python API passes them on.  Heavy imports wait until a command is
+known to make sense, so that typing errors are instant.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl import screen
-from lit_agentrl.config import composition, groups, libraries
+from lit_agentrl.config import composition, groups, signatures
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names, program
-from lit_agentrl.config.resuming import resumed_config
-from lit_agentrl.config.saved import trust_note
-from lit_agentrl.config.search_path import register
+from lit_agentrl.config.saved import resumed_config, trust_note
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.runs import ownership, ranks, run_folder
+from lit_agentrl.runs import ranks, run_folder
 from lit_agentrl.runs.checking import Checked, check, check_config, own_folders, parts_of
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
+    from lit_agentrl.report.summary import Summary
 
-
+# receives a failed run's error, whether to print a traceback, and a prefix such as the folder of the run
+OnFailure = Callable[[Exception, bool, str], None]
 _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc")
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was told to end; ``folder`` is where it can be continued."""
+    """Interrupt of a run; ``folder`` is where it can be resumed."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
@@ -48,15 +47,13 @@ class Interrupted(KeyboardInterrupt):
         self.folder = Path(folder)
 
 
-def launch(
-    flags: Sequence[str], overrides: Sequence[str], *, on_failure: Callable[[Exception, DictConfig], None]
-) -> list[Path]:
-    """Do what ``train`` with these arguments, without ``-m``, asks for: a run, or to print.
+def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFailure) -> list[Path]:
+    """Start the run that the arguments of ``train`` without ``-m`` describe, or print.
 
     Args:
         flags: such as ``--config-dir``, with their values.
         overrides: options, as Hydra reads them.
-        on_failure: told if the run fails, with its config.
+        on_failure: called if the run fails.
 
     Returns:
         The folder of the run.
@@ -64,78 +61,88 @@ def launch(
     Raises:
         UserError: an unknown group, option or key, naming the nearest valid ones.
         ValueError: a value that makes no sense.
-        Interrupted: the run was told to end.
+        Interrupted: the run was interrupted.
     """
-    require_untrusting(overrides)
-    command, overrides = command_of([*flags, *overrides]), as_names(overrides)
-    checked = [] if only_prints(flags) else check(flags, overrides)
-    found: list[Path] = []
+    refuse_trust(overrides)
+    command, overrides = format_command([*flags, *overrides]), as_names(overrides)
+    checked = [] if is_help(flags) else check(flags, overrides)
+    folders: list[Path] = []
 
-    def job(cfg: DictConfig) -> None:
-        found.append(Path(cfg.run_dir))
+    def run(cfg: DictConfig) -> None:
+        """Train the run whose config and folder Hydra has made."""
+        folders.append(Path(cfg.run_dir))
         try:
-            run_folder.require_untouched(Path(cfg.run_dir), names_of_hydra())
-            begin(cfg, command, checked)
+            run_folder.require_untouched(Path(cfg.run_dir), list_hydra_files())
+            job, parts = prepare(cfg, command, checked)
+            load_train()(cfg, job, parts=parts)
         except KeyboardInterrupt as error:
             raise Interrupted(cfg.run_dir) from error
         except Exception as error:
-            on_failure(error, cfg)
+            on_failure(error, cfg.traceback, "")
             run_folder.discard_unused(Path(cfg.run_dir))
 
     if place := checked[0].place if checked else None:
-        overrides = run_folder.pinned(overrides, *place)
-    with run_folder.begun(*place) if place else nullcontext():
-        call_hydra(flags, overrides, job)
-    return found
+        overrides = run_folder.pin_folder(overrides, *place)
+    with run_folder.claim_new(*place) if place else nullcontext(), set_command_line(flags, overrides):
+        make_hydra_app(run)()
+    return folders
 
 
-def require_untrusting(overrides: Sequence[str]) -> None:
-    """Refuse trust in code that a run folder names, where none is read.
-
-    Raises:
-        UserError: naming the option.
-    """
-    if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
-        raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
-
-
-def only_prints(flags: Sequence[str]) -> bool:
-    """Whether Hydra shows something that needs no config."""
-    return any(flag in _ONLY_PRINT for flag in flags)
-
-
-def call_hydra(
-    flags: Sequence[str], overrides: Sequence[str], task: Callable[[DictConfig], float | None]
-) -> None:
-    """Have Hydra print, or call ``task`` with the config of each run, as the arguments say."""
-    named = _name_help(flags) if only_prints(flags) else []
-    with _command_line([*flags, *overrides, *named]):
-        register()
-        hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="train")(task)()
-
-
-def _name_help(flags: Sequence[str]) -> list[str]:
-    """Return the overrides that fill in what ``--help`` prints."""
-    name = f"hydra.help.app_name='{program('train')}'"
-    if not {"--help", "-h"} & set(flags):
-        return [name]
-    shipped, experimental = groups.describe_options(own_folders(flags)[0])
-    return [name, f"hydra.help.header='{shipped}'", f"hydra.help.footer='{experimental}'"]
-
-
-def names_of_hydra() -> set[str | None]:
-    """What Hydra writes to the folder of the run that it calls: its folder for the config, and its log."""
-    of_hydra = HydraConfig.get()
-    return {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
-
-
-def begin(cfg: DictConfig, command: str, checked: list[Checked]) -> None:
-    """Train the run that Hydra calls, in its folder.
+def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> Path:
+    """Resume a run in place with its own saved config; return its folder.
 
     Args:
-        cfg: its config.
+        resumed: ``resume=FOLDER``, once.
+        flags: none is accepted.
+        overrides: what may change.
+
+    Raises:
+        UserError: not a run folder, or an override that would make it another run.
+        Interrupted: the run was interrupted.
+    """
+    if flags or len(resumed) > 1:
+        given = " ".join([*flags, *resumed[1:]])
+        raise UserError(
+            f"{given} cannot be given with {resumed[0]}: one run is continued with its own saved config"
+        )
+    folder = Path(resumed[0].removeprefix("resume="))
+    cfg, folders = resumed_config(folder, overrides)
+    arguments = [*resumed, *overrides]
+    run_folder.require_writable(folder)
+    with run_folder.lock_folder(folder), set_command_line([], arguments):
+        try:
+            job = share_job(cfg, folders, format_command(arguments), is_resume=True)
+            load_train()(cfg, job)
+        except KeyboardInterrupt as error:
+            raise Interrupted(cfg.run_dir) from error
+    return Path(cfg.run_dir)
+
+
+def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
+    """Take part in the run whose job the first process has composed.
+
+    Args:
+        job: received from that process.
+        on_failure: called if the run fails.
+    """
+    cfg, number = job.cfg, ranks.number()
+    try:
+        load_train()(cfg, job)
+    except Exception as error:
+        is_named = not number or hasattr(error, "is_told")
+        on_failure(error, cfg.traceback, "" if is_named else f"rank {number}: ")
+
+
+def prepare(cfg: DictConfig, command: str, checked: list[Checked]) -> tuple[ranks.Job, Parts | None]:
+    """Check the config that Hydra composed, and share its job with all processes of the run.
+
+    Args:
+        cfg: of the run; completed in place.
         command: how it was started, for the record.
         checked: jobs that were checked before; one that is not among them is checked now.
+
+    Returns:
+        The job, and the parts that were built when it was checked.
 
     Raises:
         ValueError: an option that makes no sense, before anything is played.
@@ -146,19 +153,76 @@ def begin(cfg: DictConfig, command: str, checked: list[Checked]) -> None:
     parts = parts_of(cfg, checked)
     if parts is None:
         check_config(list(of_hydra.overrides.task), cfg)
-    _fit(cfg, folders, command, is_resume=False, parts=parts)
+    return share_job(cfg, folders, command, is_resume=False), parts
 
 
-def command_of(arguments: Sequence[str]) -> str:
-    """The command with these arguments, as it is recorded."""
+def share_job(cfg: DictConfig, folders: Sequence[str], command: str, *, is_resume: bool) -> ranks.Job:
+    """Describe the run as a job, and send that to the other processes of the run."""
+    OmegaConf.resolve(cfg)
+    ranks.fit_to_launcher(cfg)
+    job = ranks.describe(folders, cfg, command, is_resume=is_resume)
+    ranks.share(job, cfg.trainer.num_nodes)
+    return job
+
+
+def load_train() -> Callable[..., Summary | None]:
+    """Import `training.train` with torch and Lightning, which takes seconds."""
+    signatures.load_libraries()
+    from lit_agentrl.runs import training
+
+    return training.train
+
+
+def refuse_trust(overrides: Sequence[str]) -> None:
+    """Refuse ``trust_run`` where no run folder is read.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
+        raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
+
+
+def is_help(flags: Sequence[str]) -> bool:
+    """Return whether Hydra prints something that needs no config."""
+    return any(flag in _ONLY_PRINT for flag in flags)
+
+
+def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], None]:
+    """Wrap a function of a run's config so that Hydra calls it as the command line asks."""
+    groups.register_roots()
+    app: Callable[[], None] = hydra.main(
+        version_base="1.3", config_path=str(CONFIG_DIR), config_name="train"
+    )(task)
+    return app
+
+
+def write_help(flags: Sequence[str]) -> list[str]:
+    """Return the overrides that fill in what ``--help`` prints."""
+    name = f"hydra.help.app_name='{program('train')}'"
+    if not {"--help", "-h"} & set(flags):
+        return [name]
+    shipped, experimental = groups.describe_options(own_folders(flags)[0])
+    return [name, f"hydra.help.header='{shipped}'", f"hydra.help.footer='{experimental}'"]
+
+
+def list_hydra_files() -> set[str | None]:
+    """Return the names of what Hydra writes to a run folder: its config folder and its log."""
+    of_hydra = HydraConfig.get()
+    return {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
+
+
+def format_command(arguments: Sequence[str]) -> str:
+    """Return the command with these arguments, for the record of the run."""
     return f"{program('train')} {shlex.join(arguments)}"
 
 
 @contextmanager
-def _command_line(arguments: list[str]) -> Iterator[None]:
-    """What Hydra reads; and errors come out of it as errors, instead of being printed by it."""
+def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
+    """Set what Hydra reads, and have it raise errors instead of printing them."""
+    help_texts = write_help(flags) if is_help(flags) else []
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *arguments], "1"
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_texts], "1"
     try:
         yield
     finally:
@@ -170,72 +234,11 @@ def _command_line(arguments: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def apart() -> Iterator[None]:
-    """Around everything that a notebook asks for, which may have set Hydra up for purposes of its own."""
+def clear_hydra() -> Iterator[None]:
+    """Clear Hydra's global state for one call of the Python API; restore a notebook's own afterwards."""
     theirs = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         yield
     finally:
         GlobalHydra.instance().hydra = theirs
-
-
-def _fit(
-    cfg: DictConfig, folders: Sequence[str], command: str, *, is_resume: bool, parts: Parts | None = None
-) -> None:
-    OmegaConf.resolve(cfg)
-    ranks.fit_to_launcher(cfg)
-    job = ranks.describe(folders, cfg, command, is_resume=is_resume)
-    ranks.share(job, cfg.trainer.num_nodes)
-    take_part(cfg, job, parts)
-
-
-def take_part(cfg: DictConfig, job: ranks.Job, parts: Parts | None = None) -> None:
-    """As one of the run's processes, or by starting those of this machine."""
-    if ranks.are_started(cfg):
-        libraries.load()
-        from lit_agentrl.runs.training import train
-
-        with ownership.owned(cfg.run_dir) if ranks.is_first() else nullcontext():
-            if ranks.is_first() and not job.is_resume:
-                run_folder.require_not_begun(Path(cfg.run_dir))
-            train(
-                cfg, composition.task_loader(job.folders), command=job.command, is_resume=job.is_resume,
-                parts=parts,
-            )  # fmt: skip
-        return
-    from lit_agentrl.runs.record import ending_told
-
-    screen.announce("starting the processes of the run")
-    ownership.give_up(cfg.run_dir)  # to the first of those that are started
-    with ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
-        ranks.start(cfg)
-
-
-def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str]) -> Path:
-    """Continue a run in place with its own saved config; returns its folder.
-
-    Args:
-        resumed: ``resume=FOLDER``, once.
-        flags: none is taken.
-        overrides: what may change.
-
-    Raises:
-        UserError: not a run folder, or an override that would make it another run.
-        Interrupted: the run was told to end.
-    """
-    if flags or len(resumed) > 1:
-        given = " ".join([*flags, *resumed[1:]])
-        raise UserError(
-            f"{given} cannot be given with {resumed[0]}: one run is continued with its own saved config"
-        )
-    folder = Path(resumed[0].removeprefix("resume="))
-    cfg, folders = resumed_config(folder, overrides)
-    arguments = [*resumed, *overrides]
-    run_folder.require_writable(folder)
-    with ownership.owned(folder), _command_line(arguments):
-        try:
-            _fit(cfg, folders, command_of(arguments), is_resume=True)
-        except KeyboardInterrupt as error:
-            raise Interrupted(cfg.run_dir) from error
-    return Path(cfg.run_dir)

@@ -58,6 +58,11 @@ def is_telling() -> bool:
     return is_first() and handed() is None
 
 
+def is_further() -> bool:
+    """Return whether another process composes the run, and this one receives its job."""
+    return handed() is not None or not is_first()
+
+
 def number() -> int:
     """Of this process among those of the run."""
     from lightning.pytorch.utilities import rank_zero_only

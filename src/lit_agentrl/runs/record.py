@@ -1,4 +1,4 @@
-"""What a run leaves behind: totals over its iterations and ``summary.json``."""
+"""Record what a run leaves behind: totals over its iterations and ``summary.json``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -15,8 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
 from lit_agentrl import __version__
+from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
+from lit_agentrl.callbacks.iteration_log import measured
 from lit_agentrl.config.errors import first_line
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
@@ -24,8 +30,67 @@ from lit_agentrl.files import read_complete_lines
 from lit_agentrl.report import outcomes as by_instance
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
-from lit_agentrl.runs.ownership import FolderInUse, owned
-from lit_agentrl.runs.totals import Totals
+from lit_agentrl.runs.run_folder import FolderInUse, lock_folder
+
+_PHASES = ("rollout", "update", "validate")
+
+
+class Totals(Callback):
+    """Sum counts and seconds over the iterations, in checkpoints so that each counts once.
+
+    Attributes:
+        used: what the engine was asked for, in evaluations too.
+    """
+
+    def __init__(self) -> None:
+        self.counts = {"iterations": 0, "episodes": 0, "action_tokens": 0, "prefilled_tokens": 0}
+        self.seconds = dict.fromkeys(_PHASES, 0.0)
+        self.threads = torch.get_num_threads()
+        self.used: Counter[str] = Counter()
+        self._is_final = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        self.used.update(batch.used)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        self.used.update(batch.used)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+    ) -> None:
+        self.used.update(batch.used)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        row = measured(pl_module)
+        self.counts["iterations"] = trainer.current_epoch + 1
+        for name in ("action_tokens", "prefilled_tokens"):
+            self.counts[name] += int(row.get(f"rollout/{name}", 0))
+        self.counts["episodes"] += int(row.get("rollout/episodes", 0) + row.get("rollout/failed", 0))
+        for phase in _PHASES:
+            self.seconds[phase] += row.get(f"time/{phase}", 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "counts": dict(self.counts), "seconds": dict(self.seconds), "threads": self.threads,
+            "used": dict(self.used),
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Ignore the totals in checkpoints that are loaded from now on."""
+        self._is_final = True
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore all but the number of threads."""
+        if self._is_final:
+            return
+        self.used = Counter(state_dict.get("used", {}))  # earlier versions have none
+        self.counts = dict(state_dict["counts"])
+        self.seconds = dict(state_dict["seconds"])
+
 
 PACKAGES = (
     "torch",
@@ -181,7 +246,7 @@ def ending_told(folder: Path, *, is_writing: bool) -> Iterator[None]:
     def tell(status: Status, error: str) -> None:
         if not is_writing:
             return
-        with suppress(FolderInUse), owned(folder):
+        with suppress(FolderInUse), lock_folder(folder):
             if path.exists() and path.read_bytes() != before:
                 reports.write(path, {**reports.read(path), "status": status, "error": error})
 

@@ -1,11 +1,17 @@
-"""The folder of a run or of a sweep: new when it begins, and all that a run writes lies in it."""
+"""Guard the folder of a run or sweep: new when it starts, and written by one process."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import logging
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -13,7 +19,137 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.runs.ownership import LOCK, FolderInUse, owned, owner
+
+LOCK = ".run.lock"
+PATIENCE_S = 0.5  # for another process that only looks whether the folder is owned
+_log = logging.getLogger(__name__)
+_held: dict[Path, int] = {}  # folders that this process owns, and the open file of each lock
+
+
+class FolderInUse(UserError):
+    """Another process writes to the folder."""
+
+
+@contextmanager
+def lock_folder(folder: str | Path) -> Iterator[None]:
+    """Lock a run folder, so that no other process writes to it meanwhile.
+
+    The folder is made if it is not there.  The lock is the system's, on the open file ``.run.lock``: it ends with its
+    process, however that dies, so that a file left behind by a killed one hinders nobody.  The file says for others
+    which host and process hold it, and since when.  Within a process this may be nested.
+
+    Raises:
+        FolderInUse: another process owns it; nothing is changed.
+        UserError: the folder cannot be made, or not be written.
+    """
+    folder = Path(os.path.realpath(folder))
+    if folder in _held:
+        yield
+        return
+    is_new = not folder.exists()
+    _held[folder] = _take(folder)
+    try:
+        yield
+    finally:
+        unlock_folder(folder)
+        if is_new:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
+
+
+def unlock_folder(folder: str | Path) -> None:
+    """Let another process own the folder, if this one does."""
+    folder = Path(os.path.realpath(folder))
+    descriptor = _held.pop(folder, None)
+    if descriptor is not None:
+        if _is_at(descriptor, folder / LOCK):
+            (folder / LOCK).unlink()
+        os.close(descriptor)
+
+
+def find_owner(folder: str | Path) -> str | None:
+    """Name the other process that owns the folder; None if there is none."""
+    if Path(os.path.realpath(folder)) in _held:
+        return None
+    path = Path(folder) / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _describe_owner(path)
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def require_idle(option: str, folder: Path) -> None:
+    """Refuse a run that another process continues, whose weights change; nothing is written.
+
+    Raises:
+        FolderInUse: it does.
+    """
+    if (other := find_owner(folder)) is not None:
+        raise FolderInUse(
+            f"{option}={folder} is in use by {other}; wait for its end, or give a copy of the folder"
+        )
+
+
+def _take(folder: Path) -> int:
+    """Take the lock; return its open file."""
+    path, deadline = folder / LOCK, time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UserError(
+                f"the folder {folder} cannot be written ({reason}); make it writable, or choose another"
+            ) from error
+        if _lock(descriptor, folder) and _is_at(descriptor, path):
+            break
+        os.close(descriptor)
+        if time.monotonic() > deadline:
+            raise FolderInUse(f"{folder} is in use by {_describe_owner(path)}; wait for its end, or end it")
+        time.sleep(0.02)
+    now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    about = {"host": socket.gethostname(), "process": os.getpid(), "start": now}
+    with suppress(OSError):  # on a full disk it is owned all the same, and the others do not see by whom
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(about) + "\n").encode(), 0)
+    return descriptor
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        _log.warning("%s cannot be locked (%s): start no second process on it", folder, error.strerror)
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether the open file is at ``path`` still: its last owner may have removed it."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
+
+
+def _describe_owner(path: Path) -> str:
+    """Read host, process and start of the owner from the lock file."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {about['process']} on {about['host']} since {about['start']}"
+    except (OSError, ValueError, KeyError, TypeError):  # it has not written it yet
+        return "another process"
+
 
 _CONFIG = ".hydra"
 _OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what it writes first
@@ -25,8 +161,8 @@ _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
 
 
 @contextmanager
-def begun(option: str, folder: Path) -> Iterator[None]:
-    """Around a new run or sweep: it owns its folder, in which nothing was before.
+def claim_new(option: str, folder: Path) -> Iterator[None]:
+    """Create and lock the folder of a new run or sweep; remove it afterwards if it is empty.
 
     Raises:
         UserError: the folder holds something, is another's, or cannot be made.
@@ -35,7 +171,7 @@ def begun(option: str, folder: Path) -> Iterator[None]:
     place = folder.absolute()
     new = [each for each in (place, *place.parents) if not each.exists()]  # such as outputs/DATE
     try:
-        with owned(folder):
+        with lock_folder(folder):
             require_new(option, folder)  # another may have begun there since
             yield
     finally:
@@ -73,7 +209,7 @@ def require_new(option: str, folder: Path) -> None:
         what = "holds a run" if is_run else "is not empty"
         raise UserError(f"{option}={folder} {what} already; choose a new folder{otherwise}")
     for parent in folder.absolute().parents:
-        if (other := owner(parent)) is not None:
+        if (other := find_owner(parent)) is not None:
             raise UserError(f"{option}={folder} lies in {parent}, which is in use by {other}; choose another")
 
 
@@ -191,7 +327,7 @@ def require_writable(folder: Path) -> None:
 
 def discard_unused(folder: Path, printed: str | None = None) -> None:
     """Take back the folder of a run that failed before it wrote anything of its own but to the file ``printed``."""
-    if owner(folder) is None and {path.name for path in folder.iterdir()} - {LOCK, printed} == {_CONFIG}:
+    if find_owner(folder) is None and {path.name for path in folder.iterdir()} - {LOCK, printed} == {_CONFIG}:
         shutil.rmtree(folder / _CONFIG)
         if printed is not None:
             (folder / printed).unlink(missing_ok=True)
@@ -199,13 +335,13 @@ def discard_unused(folder: Path, printed: str | None = None) -> None:
             folder.rmdir()
 
 
-def pinned(overrides: Sequence[str], option: str, folder: Path) -> list[str]:
-    """The overrides of a command with its folder as it was checked, since Hydra would ask the clock again."""
+def pin_folder(overrides: Sequence[str], option: str, folder: Path) -> list[str]:
+    """Write the checked folder into the overrides, since Hydra would read the clock again."""
     kept = [text for text in overrides if text.lstrip("+").partition("=")[0] != option]
     return [*kept, f"{option}={QuotedString(str(folder), Quote.single).with_quotes()}"]
 
 
-def chosen(cfg: DictConfig, *, is_multirun: bool) -> tuple[str, Path]:
-    """The option that names the folder of a command, and that folder."""
+def read_folder(cfg: DictConfig, *, is_multirun: bool) -> tuple[str, Path]:
+    """Return the option that names the folder of a command, and that folder."""
     option = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
     return option, Path(str(OmegaConf.select(cfg, option)))

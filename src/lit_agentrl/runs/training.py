@@ -1,7 +1,9 @@
-"""The training run: start measured, fit, last and best measured, summary written."""
+"""Train the run of a config: `train` is the whole way from its options to its summary."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +14,6 @@ from rich.console import Console
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, plain
 from lit_agentrl.build.critics import told_of_play
-from lit_agentrl.build.games import TaskLoader
 from lit_agentrl.build.idle import bounds_that_never_act, processes_without_prompts
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
@@ -20,143 +21,164 @@ from lit_agentrl.build.structure import never_repeated
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.checks import NotFinite
+from lit_agentrl.config.composition import task_loader
 from lit_agentrl.config.overrides import program
 from lit_agentrl.config.saved import trust_note
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
-from lit_agentrl.runs import ranks, record, run_folder, threads
+from lit_agentrl.runs import process, ranks, record, run_folder
+from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
-from lit_agentrl.runs.totals import Totals
 from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.hooks import get_hooks
 
 _T = TypeVar("_T")
-KILLED = "killed before the end"  # what the summary says from the start on, in case it comes so
+KILLED = "killed before the end"  # the summary's error from the start on, in case the process is killed
 
 
-# long: a straight list of what a run does, in order
-def train(
-    cfg: DictConfig,
-    load_task: TaskLoader,
-    *,
-    command: str,
-    is_resume: bool = False,
-    parts: Parts | None = None,
-) -> reports.Summary:
-    """Run or continue a training run in ``cfg.run_dir``, which this process, or the first of several, owns.
+def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> reports.Summary | None:
+    """Train or resume a run in its folder, in this process or in those that it starts.
 
     Args:
-        cfg: the composed config.
-        load_task: finds the config of a game by name.
-        command: how the run was started, for the record.
-        is_resume: continue from ``checkpoints/last.ckpt``; a run that was stopped before its first one starts over.
-        parts: of this config, where they are made already.
+        cfg: the composed config, resolved.
+        job: what all processes of the run share: command, config folders, and whether the run resumes.
+        parts: of this config, where they are built already.
+
+    Returns:
+        The summary of the run; None where other processes have trained it.
 
     Raises:
         ValueError: an option that makes no sense, or a run whose checkpoints are gone, before anything is played.
+        FolderInUse: another process writes to the folder, or has started a run in it.
         NotFinite: weights, logits or gradients are NaN or infinite; names the last good checkpoint.
         CheckpointError: no intact checkpoint, or one that cannot be written.
+        RankFailed: one of the processes of the run failed.
     """
-    folder = Path(cfg.run_dir)
-    is_first = ranks.is_first()
-    run_folder.require_within(cfg)
+    if not ranks.are_started(cfg):
+        start_processes(cfg)
+        return None
+    with own_run_folder(cfg, is_resume=job.is_resume):
+        threads_note = fit_threads()
+        run, correction_note = build_run(cfg, job, parts)
+        checkpoint = find_checkpoint(run) if job.is_resume else None
+        warnings = collect_warnings(run, None if checkpoint else threads_note)
+        tracker = open_record(run, job, warnings)
+        restore_progress(run, tracker, checkpoint, is_resume=job.is_resume)
+        print_notes(cfg, correction_note, warnings)
+        with record_failure(run, tracker):
+            measure_start(run, tracker, checkpoint)
+            log_hyperparameters(run)
+            run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
+            status = judge_end(run)
+            measure_end(run, tracker)
+            summary = tracker.finish(status)
+        print_results(run, summary)
+    return summary
+
+
+def start_processes(cfg: DictConfig) -> None:
+    """Start the processes of the run on this machine, and wait for their end."""
+    screen.announce("starting the processes of the run")
+    run_folder.unlock_folder(cfg.run_dir)  # to the first of those that are started
+    with record.ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
+        ranks.start(cfg)
+
+
+@contextmanager
+def own_run_folder(cfg: DictConfig, *, is_resume: bool) -> Iterator[None]:
+    """Lock the run folder while the run lasts; of several processes, the first one does.
+
+    Raises:
+        FolderInUse: another process writes to the folder, or has started a run in it.
+        UserError: a callback or logger would write elsewhere.
+    """
+    with run_folder.lock_folder(cfg.run_dir) if ranks.is_first() else nullcontext():
+        if ranks.is_first() and not is_resume:
+            run_folder.require_not_begun(Path(cfg.run_dir))
+        run_folder.require_within(cfg)
+        yield
+
+
+def fit_threads() -> str | None:
+    """Leave busy cores to other programs; return a warning if torch gets fewer threads."""
     is_alone = ranks.processes_launched() in (None, (1, 1))
-    fewer_threads = threads.LOAD.fit_threads() if is_alone else None
+    return process.LOAD.fit_threads() if is_alone else None
+
+
+def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run, str]:
+    """Complete the config and build the run; return a note on what ``rollout.overlap`` added."""
     totals = Totals()
-    add_worker(cfg)  # what is recorded of the run names it, also where its parts are made already
+    add_worker(cfg)  # the record of the run names it, also where its parts are built already
     note = add_correction(cfg)
     screen.announce("making the policy and trying the games")
-    run = build(cfg, load_task, parts=parts, extra_callbacks=[totals])
-    monitor = _first(run, CollapseMonitor)
-    is_older = cfg.rollout.overlap or run.structure.is_off_policy
-    bounds = bounds_that_never_act(run.module, is_ahead=is_older)
-    left_out = run.recorded.notes if run.recorded else ()
-    repeated = never_repeated(run.structure, run.games, cfg.rollout.get("instances"))
-    processes = run.trainer.world_size if run.stream.plays else 1
-    idle = processes_without_prompts(cfg.rollout.prompts, processes)
-    last = folder / "checkpoints" / "last.ckpt"
-    can_continue = is_resume and checkpoint_exists(last)  # then with the threads of before
-    lines = (bounds, repeated, idle, *left_out, None if can_continue else fewer_threads)
-    at_start = [line for line in lines if line]
+    run = build(cfg, task_loader(job.folders), parts=parts, extra_callbacks=[totals])
     if run.recorded:
         screen.note(run.recorded.description)
     if run.held_out:
         screen.note(run.held_out.note)
-    planned = run.trainer.max_epochs or 0
-    tracker = record.RunRecord(
-        folder,
+    return run, note
+
+
+def find_checkpoint(run: Run) -> str | None:
+    """Return the path of ``last.ckpt``; None for a run that was stopped before its first checkpoint."""
+    last = run.folder / "checkpoints" / "last.ckpt"
+    return str(last) if checkpoint_exists(last) else None
+
+
+def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
+    """Return the warnings about options that this run does not act on."""
+    rollout = run.cfg.rollout
+    processes = run.trainer.world_size if run.stream.plays else 1
+    warnings = (
+        bounds_that_never_act(run.module, is_ahead=rollout.overlap or run.structure.is_off_policy),
+        never_repeated(run.structure, run.games, rollout.get("instances")),
+        processes_without_prompts(rollout.prompts, processes),
+        *(run.recorded.notes if run.recorded else ()),
+        threads_note,
+    )
+    return [line for line in warnings if line]
+
+
+def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.RunRecord:
+    """Open the record that collects the scores of the run and writes its summary."""
+    monitor, totals = find_callback(run, CollapseMonitor), find_callback(run, Totals)
+    assert totals is not None, "build_run adds it"
+    return record.RunRecord(
+        run.folder,
         run.held_out or run.games,
         totals,
-        command=command,
-        seed=cfg.seed,
-        planned=planned,
-        at_start=at_start,
+        command=job.command,
+        seed=run.cfg.seed,
+        planned=run.trainer.max_epochs or 0,
+        at_start=warnings,
         warnings=[monitor.warnings] if monitor else [],
-        best=_first(run, BestCheckpoint),
-        is_writing=is_first,
+        best=find_callback(run, BestCheckpoint),
+        is_writing=ranks.is_first(),
     )
+
+
+def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None, *, is_resume: bool) -> None:
+    """Restore the totals and scores of an earlier launch, and cut the logs back to its checkpoint.
+
+    Raises:
+        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are gone.
+        CheckpointError: the checkpoint cannot be read.
+    """
     done = -1
-    if can_continue:
-        done = _iterations_done(last, totals, planned)
+    if checkpoint is not None:
+        done = restore_totals(run, Path(checkpoint))
         tracker.restore()
     elif is_resume:
-        saves = _first(run, LastCheckpoint)
-        record.require_not_lost(folder, saves.every if saves else 0)
+        saves = find_callback(run, LastCheckpoint)
+        record.require_not_lost(run.folder, saves.every if saves else 0)
     rewind(run.trainer, done)
-    for line in (*filter(None, [note, told_of_play(cfg)]), *(f"warning: {each}" for each in at_start)):
-        screen.note(line)
-    try:
-        if can_continue:
-            tracker.finish("stopped", error=KILLED)
-            screen.announce(f"going on after iteration {done}")
-        else:
-            _measure_start(run, tracker)
-        for logger in run.loggers:
-            logger.log_hyperparams(record.hyperparameters(plain(cfg)))
-        checkpoint = str(last) if can_continue else None
-        if not can_continue:
-            screen.announce(f"training for {planned} iteration{'s' * (planned != 1)}")
-        run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
-        if run.trainer.interrupted:
-            raise KeyboardInterrupt
-        is_complete = run.trainer.current_epoch >= planned
-        totals.close()  # loading the best checkpoint below would also load its older totals
-        _measure_end(run, tracker)
-        get_hooks(run.trainer.strategy).finish()
-        is_lost = monitor is not None and monitor.has_stopped
-        result = tracker.finish("collapsed" if is_lost else "completed" if is_complete else "stopped")
-    except (KeyboardInterrupt, SystemExit) as error:  # Lightning makes the second of the first
-        tracker.finish("stopped", error="interrupted")
-        raise KeyboardInterrupt from error
-    except Exception as error:
-        cause = get_hooks(run.trainer.strategy).failed(error)
-        if isinstance(error, NotFinite):
-            name_good_checkpoint(cause, error, folder, is_writing=is_first)
-        tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
-        raise cause from (None if cause is error else error)
-    finally:
-        get_hooks(run.trainer.strategy).close()
-    if not is_first:
-        return result
-    for logger in run.loggers:  # the run is complete, whatever becomes of a picture of it
-        if isinstance(logger, Concludes):
-            logger.conclude(result)
-    console = Console()
-    console.print(reports.closing_table(result))
-    if result["engine"]:
-        console.print(f"engine, of the whole run: {reports.told(result['engine'])}", soft_wrap=True)
-    console.print(f"results in {folder}", soft_wrap=True)
-    console.print(f"look at them with: tensorboard --logdir {folder}", soft_wrap=True)
-    if trust := trust_note(folder):
-        evaluate = program("train").replace("train", "evaluate")
-        told = f"its config names code of your own, or another machine: {evaluate} run={folder}{trust}"
-        console.print(told, soft_wrap=True)
-    return result
 
 
-def _iterations_done(last: Path, totals: Totals, planned: int) -> int:
-    """Look into the checkpoint, and take its totals over, before anything of the earlier launch is touched."""
-    state = progress_of(last)["callbacks"][totals.state_key]
+def restore_totals(run: Run, checkpoint: Path) -> int:
+    """Restore totals and threads from the checkpoint, before anything is written; return the iterations done."""
+    totals, planned = find_callback(run, Totals), run.trainer.max_epochs or 0
+    assert totals is not None, "build_run adds it"
+    state = progress_of(checkpoint)["callbacks"][totals.state_key]
     done: int = state["counts"]["iterations"]
     if planned < done:
         raise ValueError(
@@ -164,16 +186,52 @@ def _iterations_done(last: Path, totals: Totals, planned: int) -> int:
             f"give at least {done}"
         )
     totals.load_state_dict(state)
-    note = threads.restore(state.get("threads", totals.threads))  # earlier versions do not say
+    note = process.restore_threads(state.get("threads", totals.threads))  # earlier versions do not say
     totals.threads = torch.get_num_threads()
     if note and ranks.is_first():
         print(note)
     return done
 
 
-def _measure_start(run: Run, tracker: record.RunRecord) -> None:
-    """Row 0: the untrained policy on val; the same on test for the closing table."""
-    screen.announce(f"measuring the start: val, {_played(run, 'val')}")
+def print_notes(cfg: DictConfig, correction_note: str, warnings: Sequence[str]) -> None:
+    """Print what the run adds to its options, and the warnings."""
+    for line in (
+        *filter(None, [correction_note, told_of_play(cfg)]),
+        *(f"warning: {each}" for each in warnings),
+    ):
+        screen.note(line)
+
+
+@contextmanager
+def record_failure(run: Run, tracker: record.RunRecord) -> Iterator[None]:
+    """Write an interrupt or an error into the summary, and close the strategy in any case.
+
+    Raises:
+        KeyboardInterrupt: the run was interrupted, also where Lightning made an exit of it.
+        Exception: the cause of an error, as the strategy knows it.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        tracker.finish("stopped", error="interrupted")
+        raise KeyboardInterrupt from error
+    except Exception as error:
+        cause = get_hooks(run.trainer.strategy).failed(error)
+        if isinstance(error, NotFinite):
+            name_good_checkpoint(cause, error, run.folder, is_writing=ranks.is_first())
+        tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
+        raise cause from (None if cause is error else error)
+    finally:
+        get_hooks(run.trainer.strategy).close()
+
+
+def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -> None:
+    """Evaluate the untrained policy on val (row 0 of the metrics) and test; a resumed run has done so."""
+    if checkpoint is not None:
+        summary = tracker.finish("stopped", error=KILLED)
+        screen.announce(f"going on after iteration {summary['iterations']}")
+        return
+    screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
@@ -182,47 +240,92 @@ def _measure_start(run: Run, tracker: record.RunRecord) -> None:
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val.outcomes)
     if run.stream.has_test:
-        screen.announce(f"measuring the start: test, {_played(run, 'test')}")
+        screen.announce(f"measuring the start: test, {describe_episodes(run, 'test')}")
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
+    planned = run.trainer.max_epochs or 0
+    screen.announce(f"training for {planned} iteration{'s' * (planned != 1)}")
 
 
-def _measure_end(run: Run, tracker: record.RunRecord) -> None:
-    """The last weights, then the best ones, on equal instances."""
+def log_hyperparameters(run: Run) -> None:
+    """Send the options of the run to its loggers."""
+    for logger in run.loggers:
+        logger.log_hyperparams(record.hyperparameters(plain(run.cfg)))
+
+
+def judge_end(run: Run) -> record.Status:
+    """Return how training ended.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted, which Lightning only notes.
+    """
+    if run.trainer.interrupted:
+        raise KeyboardInterrupt
+    monitor = find_callback(run, CollapseMonitor)
+    if monitor is not None and monitor.has_stopped:
+        return "collapsed"
+    return "completed" if run.trainer.current_epoch >= (run.trainer.max_epochs or 0) else "stopped"
+
+
+def measure_end(run: Run, tracker: record.RunRecord) -> None:
+    """Evaluate the last weights, then the best ones, on the same tasks."""
+    totals, best = find_callback(run, Totals), find_callback(run, BestCheckpoint)
+    assert totals is not None, "build_run adds it"
+    totals.close()  # loading the best checkpoint below would also load its older totals
     iterations = run.trainer.current_epoch
-    _measure(run, tracker, "last", iterations)
-    best = _first(run, BestCheckpoint)
-    if best is None or best.best_iteration is None:
-        return
-    if best.best_iteration == iterations:
-        tracker.copy("last", "best")
-        return
-    _measure(run, tracker, "best", best.best_iteration, str(best.path))
+    measure(run, tracker, "last", iterations)
+    if best is not None and best.best_iteration is not None:
+        if best.best_iteration == iterations:
+            tracker.copy("last", "best")
+        else:
+            measure(run, tracker, "best", best.best_iteration, str(best.path))
+    get_hooks(run.trainer.strategy).finish()
 
 
-def _measure(
+def measure(
     run: Run, tracker: record.RunRecord, stage: record.Stage, iteration: int, checkpoint: str | None = None
 ) -> None:
+    """Evaluate the weights of a checkpoint, or those at hand, on val and test, and record the scores."""
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
     if not is_measured:
-        screen.announce(f"measuring the {stage} weights: val, {_played(run, 'val')}")
+        screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     if run.stream.has_test:
-        screen.announce(f"measuring the {stage} weights: test, {_played(run, 'test')}")
+        screen.announce(f"measuring the {stage} weights: test, {describe_episodes(run, 'test')}")
         run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
 
 
-def _played(run: Run, split: str) -> str:
+def print_results(run: Run, summary: reports.Summary) -> None:
+    """Print the closing table and where the results are; the first process does."""
+    if not ranks.is_first():
+        return
+    for logger in run.loggers:  # the run is complete, whatever becomes of a picture of it
+        if isinstance(logger, Concludes):
+            logger.conclude(summary)
+    console = Console()
+    console.print(reports.closing_table(summary))
+    if summary["engine"]:
+        console.print(f"engine, of the whole run: {reports.told(summary['engine'])}", soft_wrap=True)
+    console.print(f"results in {run.folder}", soft_wrap=True)
+    console.print(f"look at them with: tensorboard --logdir {run.folder}", soft_wrap=True)
+    if trust := trust_note(run.folder):
+        evaluate = program("train").replace("train", "evaluate")
+        line = f"its config names code of your own, or another machine: {evaluate} run={run.folder}{trust}"
+        console.print(line, soft_wrap=True)
+
+
+def describe_episodes(run: Run, split: str) -> str:
+    """Return how many episodes of which games an evaluation plays."""
     if run.held_out:
         return run.held_out.told(split)
     specs = run.games.val if split == "val" else run.games.test
     return screen.describe_episodes([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 
 
-def _first(run: Run, kind: type[_T]) -> _T | None:
-    """The run's callback of this kind."""
+def find_callback(run: Run, kind: type[_T]) -> _T | None:
+    """Return the run's callback of this class."""
     return next((c for c in run.trainer.callbacks if isinstance(c, kind)), None)  # type: ignore[attr-defined]

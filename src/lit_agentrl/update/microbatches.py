@@ -65,7 +65,7 @@ def split_by_tokens(
 def pad_width(longest: int, available: int) -> int:
     """Return the width of a micro-batch: a multiple of `WIDTH_STEP` plus the last token.
 
-    >>> pad_width(20, 100), padded_width(33, 100), padded_width(34, 40)
+    >>> pad_width(20, 100), pad_width(33, 100), padded_width(34, 40)
     (33, 33, 40)
     """
     return min(available, 1 - (1 - longest) // WIDTH_STEP * WIDTH_STEP)

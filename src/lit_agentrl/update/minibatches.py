@@ -56,7 +56,7 @@ def split_minibatches(
 def name_units(units: str) -> str:
     """Name the units that a column numbers, in the plural.
 
-    >>> name_units("trajectory_B"), plural("group_B")
+    >>> name_units("trajectory_B"), name_units("group_B")
     ('trajectories', 'groups')
     """
     name = units.removesuffix("_B")

@@ -1,4 +1,4 @@
-"""Questions that are asked several times, and again where a reply cannot be read."""
+"""Ask questions several times, with retries for replies that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 @dataclass
-class Heard(Generic[T]):
-    """What came of questions.
+class Answers(Generic[T]):
+    """The parsed replies to questions.
 
     Attributes:
-        found: of each question: what was read of its replies, beside these.
-        counts: replies that were ``asked`` for, and those that could not be read by reason, as ``unread_form``.
-        first: the first of these, to end a message with; empty where there is none.
+        parsed: for each question, pairs of a parsed value and its reply.
+        counts: number of replies ``asked`` for, and of unreadable replies by reason, such as ``unread_form``.
+        first: the first unreadable reply, as the end of an error message; empty without any.
     """
 
-    found: list[list[tuple[T, str]]]
+    parsed: list[list[tuple[T, str]]]
     counts: Counter[str] = field(default_factory=Counter)
     first: str = ""
 
 
-def hear(
+def ask_questions(
     answerer: Answerer,
     texts: Sequence[str],
     *,
@@ -37,29 +37,29 @@ def hear(
     retries: int,
     key: Callable[[int, int, int], int],
     read: Callable[[str], T],
-) -> Heard[T]:
-    """Ask each question several times.
+) -> Answers[T]:
+    """Ask each question several times and parse the replies.
 
     Args:
-        answerer: who answers.
+        answerer: the model that answers.
         texts: the questions.
-        samples: replies to each.
-        retries: how often a reply that cannot be read is asked for again.
-        key: of the draws: of the place of a question, the number of the sample and of the attempt.
-        read: what a reply says; raises `Unreadable`.
+        samples: number of replies to each question.
+        retries: how often to ask again for a reply that cannot be parsed.
+        key: returns the sampling key for the index of a question, the number of the sample and of the attempt.
+        read: parses a reply; raises `Unreadable`.
     """
-    heard = Heard[T]([[] for _ in texts])
+    answers = Answers[T]([[] for _ in texts])
     open_ = [(place, sample) for place in range(len(texts)) for sample in range(samples)]
     for attempt in range(retries + 1):
         replies = answerer.ask([(texts[place], key(place, sample, attempt)) for place, sample in open_])
-        heard.counts["asked"] += len(open_)
+        answers.counts["asked"] += len(open_)
         unread = []
         for (place, sample), reply in zip(open_, replies, strict=True):
             try:
-                heard.found[place].append((read(reply), reply))
+                answers.parsed[place].append((read(reply), reply))
             except Unreadable as error:
                 unread.append((place, sample))
-                heard.counts[f"unread_{error}"] += 1
-                heard.first = heard.first or f'; the first: "{escape_unprintable(reply[:80])}" ({error})'
+                answers.counts[f"unread_{error}"] += 1
+                answers.first = answers.first or f'; the first: "{escape_unprintable(reply[:80])}" ({error})'
         open_ = unread
-    return heard
+    return answers

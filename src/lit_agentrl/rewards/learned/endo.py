@@ -1,4 +1,4 @@
-"""What a language model's own logits say of the sampled tokens, as reward; the model is frozen."""
+"""Endogenous rewards: rewards from the logits of a frozen language model."""
 
 from __future__ import annotations
 
@@ -16,46 +16,47 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.frozen import find_network, load_frozen
 from lit_agentrl.models.logprobs import action_logits, at_least_float32
 from lit_agentrl.models.lora import fingerprint
-from lit_agentrl.rewards.base import Points, RewardContext
-from lit_agentrl.rewards.learned.remembered import Remembered
+from lit_agentrl.rewards.base import RewardContext, Rewards
+from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
 from lit_agentrl.rewards.learned.replacing import Replacing
-from lit_agentrl.rewards.learned.scoring import in_batches, rows_of
-from lit_agentrl.rewards.learned.watching import Watched
+from lit_agentrl.rewards.learned.scoring import list_rows, read_in_batches
+from lit_agentrl.rewards.learned.success_comparison import SuccessComparison
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
-def endogenous(taken_A: Tensor, value_A: Tensor) -> Tensor:
-    r"""The reward of each sampled token of one episode, (A,), in nats (https://arxiv.org/abs/2506.23235).
+def compute_endogenous_rewards(taken_A: Tensor, value_A: Tensor) -> Tensor:
+    r"""Compute the reward of each sampled token of one episode, (A,), in nats.
 
-    Logits are read as a soft Q: ``V(s) = alpha log sum_a exp(Q(s, a) / alpha)`` and
-    ``r_t = Q(s_t, a_t) - V(s_{t+1}) = alpha log pi(a_t | s_t) + V(s_t) - V(s_{t+1})``.  ``s_{t+1}`` is the next state
-    that something was sampled in, whatever the game said between; V is 0 after the last.
+    https://arxiv.org/abs/2506.23235.  Logits are interpreted as soft Q: ``V(s) = alpha log sum_a exp(Q(s, a) / alpha)``
+    and ``r_t = Q(s_t, a_t) - V(s_{t+1}) = alpha log pi(a_t | s_t) + V(s_t) - V(s_{t+1})``.  ``s_{t+1}`` is the state of
+    the next sampled token, whatever observations lie between; V is 0 after the last.
 
     Args:
         taken_A: ``Q(s_t, a_t)``, the logit of each sampled token, in order.
-        value_A: ``V(s_t)``, of the state that it was sampled in.
+        value_A: ``V(s_t)`` of the state in which each token was sampled.
     """
     return taken_A - torch.cat([value_A[1:], value_A.new_zeros(min(1, len(value_A)))])
 
 
 @dataclass(kw_only=True)
 class Endogenous(Replacing):
-    """``weight`` times the sum over a turn's sampled tokens of `endogenous`, by a model of the policy's tokenizer.
+    """Endogenous reward of turns, by a model with the policy's tokenizer.
 
-    The sum over an episode is ``alpha log pi(episode) + V(s_0)``, so it pays what the model finds likely: of two
-    episodes of a prompt the shorter one, as a rule.  V(s_0) is known up to a constant of the model's own; ``centre``
-    takes the mean of these sums over all episodes of the iteration off the last turn of each.
+    A turn gets ``weight`` times the sum of `compute_endogenous_rewards` over its sampled tokens.  The sum over an
+    episode is ``alpha log pi(episode) + V(s_0)``, so it rewards what the model finds likely: of two episodes of a
+    prompt usually the shorter one.  V(s_0) is defined up to a constant of the model; ``centre`` therefore subtracts the
+    mean of these sums over all episodes of the iteration from the last turn of each.
 
     Args:
         path: folder of a run that has ended, or of a model in Hugging Face's format.
         weight, replaces, keep_penalties: see `Replacing`.
         temperature: alpha.
         centre: see above.
-        tokens_per_batch: that are computed together.
+        tokens_per_batch: number of tokens that are computed together.
 
     Raises:
-        ValueError: an option that makes no sense, or a folder without a model; :meth:`setup` refuses a model that does
-            not fit the policy.
+        ValueError: an option is invalid, or the folder has no model; :meth:`setup` refuses a model that does not fit
+            the policy.
     """
 
     sees: ClassVar[Literal["own", "all"]] = "all"  # the mean is that of all episodes
@@ -63,7 +64,7 @@ class Endogenous(Replacing):
     temperature: float = 1.0
     centre: bool = True
     tokens_per_batch: int = 2048
-    _watched: Watched = field(default_factory=Watched, init=False, repr=False)
+    _comparison: SuccessComparison = field(default_factory=SuccessComparison, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,13 +72,13 @@ class Endogenous(Replacing):
         require(isinstance(self.centre, bool), "centre", self.centre, "true or false")
         require_number("temperature", self.temperature, "finite and > 0", lambda value: 0 < value < math.inf)
         require_whole("tokens_per_batch", self.tokens_per_batch, 1)
-        self._values = Remembered(self._scored)
+        self._values = EpisodeCache(self._compute_values)
 
     def setup(self, context: RewardContext) -> None:
-        """Loads the model onto the device of the run's networks.
+        """Load the model onto the device of the run's networks.
 
         Raises:
-            ValueError: it cannot be loaded, or its token ids are not the policy's.
+            ValueError: it cannot be loaded, or uses another tokenizer than the policy.
         """
         with name_errors(f"reward.{self.name}"):
             network = load_frozen(
@@ -87,34 +88,34 @@ class Endogenous(Replacing):
         self._fingerprint = fingerprint(network)
         self._network, self._device = network.to(context.device), context.device
 
-    # ------------------------------------------------------------------ points
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """The model's points, beside the game's or in their place."""
-        return self.placed(points, episodes, self.values(episodes))
+    # ------------------------------------------------------------------ rewards
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Add the model's rewards to the game's, or replace them."""
+        return self.combine_rewards(rewards, episodes, self.values(episodes))
 
-    def values(self, episodes: Sequence[Episode]) -> Points:
-        """Of each turn, without weight."""
-        values = self._values.of(episodes)
+    def values(self, episodes: Sequence[Episode]) -> Rewards:
+        """Return the value of each turn, without the weight."""
+        values = self._values.get(episodes)
         if not self.centre:
             return values
-        sums = self.everyones_numbers([math.fsum(row) for row in values])
+        sums = self.gather_numbers([math.fsum(row) for row in values])
         mean = math.fsum(sums) / max(len(sums), 1)
         return [[*row[:-1], row[-1] - mean] for row in values]
 
     @torch.no_grad()
-    def _scored(self, episodes: Sequence[Episode]) -> Points:
-        rows = [sampled_rows(episode) for episode in episodes]
-        flat = in_batches([row for each in rows for row in each], self.tokens_per_batch, self._read)
+    def _compute_values(self, episodes: Sequence[Episode]) -> Rewards:
+        rows = [list_sampled_rows(episode) for episode in episodes]
+        flat = read_in_batches([row for each in rows for row in each], self.tokens_per_batch, self._read)
         ends = [0, *accumulate(len(each) for each in rows)]
-        found = []
+        values = []
         for episode, first, last in zip(episodes, ends, ends[1:], strict=False):
-            reward_A = endogenous(*torch.cat(flat[first:last]).unbind(1))
+            reward_A = compute_endogenous_rewards(*torch.cat(flat[first:last]).unbind(1))
             turns = torch.split(reward_A, [len(turn.reply_tokens) for turn in episode.turns])
-            found.append([float(turn.sum()) for turn in turns])
-        return found
+            values.append([float(turn.sum()) for turn in turns])
+        return values
 
     def _read(self, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-        """The logit of each sampled token, and the value of its state, (A, 2)."""
+        """Compute the logit of each sampled token and the value of its state, (A, 2)."""
         tokens_BT, is_action_BT = tokens_BT.to(self._device), is_action_BT.to(self._device)
         logits_AV = action_logits(self._network, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
         logits_AV = at_least_float32(logits_AV)
@@ -122,36 +123,36 @@ class Endogenous(Replacing):
         taken_A = logits_AV.gather(1, tokens_BT[is_action_BT][:, None]).squeeze(1)
         return torch.stack([taken_A, value_A], dim=1).double().cpu()
 
-    # ------------------------------------------------------------------ watching
+    # ------------------------------------------------------------------ metrics and state
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """What the sums of episodes are watched by; see `Watched.look`."""
-        value = self.everyones_numbers([math.fsum(row) for row in self.values(episodes)])
-        success = self.everyones_numbers([float(episode.success) for episode in episodes])
-        return self._watched.look(value, success)
+        """Compare the sums of episodes with success; see `SuccessComparison.measure`."""
+        value = self.gather_numbers([math.fsum(row) for row in self.values(episodes)])
+        success = self.gather_numbers([float(episode.success) for episode in episodes])
+        return self._comparison.measure(value, success)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which model it is, and what a success was worth at first."""
-        return {"fingerprint": self._fingerprint, "first": self._watched.state_dict()}
+        """Return the fingerprint of the model and the first median of successes."""
+        return {"fingerprint": self._fingerprint, "first": self._comparison.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`.
+        """Load the result of :meth:`state_dict`.
 
         Raises:
-            ValueError: the model is another than that of the checkpoint.
+            ValueError: the checkpoint was trained with another model.
         """
         if state["fingerprint"] != self._fingerprint:
             raise ValueError(
                 f"reward.{self.name}.path={self.path} holds weights {self._fingerprint[:12]}, and this run was trained "
                 f"on {state['fingerprint'][:12]}; put the model back"
             )
-        self._watched.load_state_dict(state["first"])
+        self._comparison.load_state_dict(state["first"])
 
 
-def sampled_rows(episode: Episode) -> list[tuple[list[int], list[int]]]:
-    """The ids of each row of an episode, and the places of its sampled tokens."""
-    found = []
+def list_sampled_rows(episode: Episode) -> list[tuple[list[int], list[int]]]:
+    """Return token ids and places of sampled tokens of each row of an episode."""
+    rows = []
     turns = iter(episode.turns)
-    for tokens, ends in rows_of(episode):
+    for tokens, ends in list_rows(episode):
         replies = [range(end + 1 - len(next(turns).reply_tokens), end + 1) for end in ends]
-        found.append((tokens, [place for reply in replies for place in reply]))
-    return found
+        rows.append((tokens, [place for reply in replies for place in reply]))
+    return rows

@@ -1,4 +1,4 @@
-"""Points by a language model that is asked what an episode is worth."""
+"""Rewards by a language model that judges episodes."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from lit_agentrl import seeds
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import VOTES, Criteria, aggregate_votes, select_best_judged
-from lit_agentrl.rewards.base import Answerer, Points, RewardContext, at_end
-from lit_agentrl.rewards.learned.asking import hear
+from lit_agentrl.rewards.base import Answerer, RewardContext, Rewards, at_end
+from lit_agentrl.rewards.learned.asking import ask_questions
+from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
 from lit_agentrl.rewards.learned.labels import Labels
-from lit_agentrl.rewards.learned.meta import Meta, voters
-from lit_agentrl.rewards.learned.remembered import Remembered
+from lit_agentrl.rewards.learned.meta import Meta, count_voters
 from lit_agentrl.rewards.learned.replacing import Replacing
-from lit_agentrl.rewards.learned.watching import Watched
+from lit_agentrl.rewards.learned.success_comparison import SuccessComparison
 
 T = TypeVar("T")
-_OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # counts that are logged
-_OF_SCORES = ("vote", "meta", "keep", "low", "high")  # options that act on scores alone
+_OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # logged counts of the engine
+_OF_SCORES = ("vote", "meta", "keep", "low", "high")  # options that need written scores
 
 
 @dataclass(kw_only=True)
 class Judge(Replacing):
-    """``weight * value`` of an episode at its end, by a judge: 0 for its lowest score, 1 for its highest.
+    """Reward of an episode at its end by a judge: ``weight * value``.
 
-    The judge reads the episode and writes principles (unless they are given), a critique and a score, ``samples``
-    times; the value is their vote.  A reply that is not exactly of that form is counted and asked for again,
-    ``retries`` times.  An episode without any readable reply has no reward: it is not trained on, and is counted.
+    The value is 0 for the lowest score and 1 for the highest.  The judge reads the episode and writes principles
+    (unless they are configured), a critique and a score, ``samples`` times; the value is the vote of the scores.  A
+    reply in another form is counted and asked for again, ``retries`` times.  An episode without any readable reply has
+    no reward: it is not trained on, and is counted.
 
     With ``scalar`` the judge writes no score: a trained reward model reads question and critique, and the value is the
-    mean of what it gives to the samples (CLoud, arXiv 2408.11791).
+    mean of its values over the samples (CLoud, arXiv 2408.11791).
 
     Args:
-        engine: makes the engine that answers.
-        model: makes the model that judges; None: it is behind an API.
+        engine: constructor of the engine that answers.
+        model: constructor of the model that judges; None for an API.
         weight, replaces, keep_penalties: see `Replacing`.
-        samples: replies for each episode.
-        vote: of the samples: ``mean``, ``median`` or ``majority``.
-        meta: folder of a run that trained a reward model on judgements: the samples that it scores highest vote alone.
-        keep: so many of them; None: half, rounded up.
-        scalar: folder of a run that trained a reward model on critiques: it reads them, and no score is asked for.
-        retries: how often a reply that cannot be read is asked for again.
-        max_unjudged_share: of an iteration's episodes; more end the run.
-        temperature, max_reply_tokens, max_context_tokens: of the judge's replies.
+        samples: number of replies per episode.
+        vote: how to combine the samples: ``mean``, ``median`` or ``majority``.
+        meta: folder of a run that trained a reward model on judgements: only the samples that it scores highest vote.
+        keep: number of samples that vote under ``meta``; None: half, rounded up.
+        scalar: folder of a run that trained a reward model on critiques, which scores them instead of the judge.
+        retries: how often to ask again for a reply that cannot be parsed.
+        max_unjudged_share: the run stops if the share of episodes without a value in an iteration is higher.
+        temperature, max_reply_tokens, max_context_tokens: sampling options of the judge.
         principles, low, high, shows_end, most_characters: see `Criteria`.
 
     Raises:
-        ValueError: an option that makes no sense; :meth:`setup` refuses a judge that cannot be asked.
+        ValueError: an option is invalid; :meth:`setup` refuses a judge that does not answer.
     """
 
-    sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
+    sees: ClassVar[Literal["own", "all"]] = "all"  # its metrics are over all episodes
     engine: Callable[..., Any]
     model: Callable[..., Any] | None = None
     samples: int = 1
@@ -73,8 +74,8 @@ class Judge(Replacing):
     shows_end: bool = False
     most_characters: int = 20_000
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
-    _spread: list[float] = field(default_factory=list, init=False, repr=False)
-    _watched: Watched = field(default_factory=Watched, init=False, repr=False)
+    _stds: list[float] = field(default_factory=list, init=False, repr=False)
+    _comparison: SuccessComparison = field(default_factory=SuccessComparison, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,12 +92,12 @@ class Judge(Replacing):
             raise ValueError(f"samples={self.samples} with temperature=0 would ask for the same reply again")
         if self.samples == 1 and self.vote != "mean":
             raise ValueError(f"vote={self.vote} has no effect with samples=1; raise it")
-        self._keep = voters(self.meta, self.keep, self.samples)
+        self._keep = count_voters(self.meta, self.keep, self.samples)
         self._criteria = Criteria(
             principles=self.principles, low=self.low, high=self.high, shows_end=self.shows_end,
             most_characters=self.most_characters,
         )  # fmt: skip
-        self._values = Remembered(self._asked)
+        self._values = EpisodeCache(self._ask)
 
     def _check_scalar(self) -> None:
         if self.scalar is None:
@@ -111,10 +112,10 @@ class Judge(Replacing):
                 )
 
     def setup(self, context: RewardContext) -> None:
-        """Makes the judge.
+        """Create the judge.
 
         Raises:
-            ValueError: it cannot be made, or its server does not answer.
+            ValueError: it cannot be created, or its server does not answer.
         """
         self._seed = context.seed
         self._meta = None if self.meta is None else Meta(self.meta, context.device)
@@ -127,68 +128,73 @@ class Judge(Replacing):
         self._before = dict(self._answerer.meter())
 
     def close(self) -> None:
-        """Ends the judge's engine."""
+        """Close the engine of the judge."""
         self._answerer.close()
 
-    # ------------------------------------------------------------------ points
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """The judge's points, beside the game's or in their place; 0 for the episodes of `left_out`.
+    # ------------------------------------------------------------------ rewards
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Add the judge's rewards to the game's, or replace them; 0 for those of `left_out`.
 
         Raises:
             ValueError: more than ``max_unjudged_share`` of all episodes have no readable reply.
         """
-        values = self._values.of(episodes)
-        missing = self.everyones_numbers([float(value is None) for value in values])
+        values = self._values.get(episodes)
+        missing = self.gather_numbers([float(value is None) for value in values])
         if sum(missing) > self.max_unjudged_share * len(missing):
             raise ValueError(
                 f"{sum(missing):.0f} of {len(missing)} episodes got no reply of the judge that can be read (more than "
                 f"max_unjudged_share={self.max_unjudged_share:g}){self._first}; choose another judge, or raise retries"
             )
-        return self.placed(points, episodes, at_end(episodes, [value or 0.0 for value in values]))
+        return self.combine_rewards(rewards, episodes, at_end(episodes, [value or 0.0 for value in values]))
 
     def left_out(self, episodes: Sequence[Episode]) -> Sequence[Episode]:
-        """Those without a readable reply."""
-        values = self._values.of(episodes)
+        """Return the episodes without a readable reply."""
+        values = self._values.get(episodes)
         return [episode for episode, value in zip(episodes, values, strict=True) if value is None]
 
-    def _asked(self, episodes: Sequence[Episode]) -> list[float | None]:
-        found = self._scores(episodes) if self._scalar is None else self._numbers(episodes, self._scalar)
-        self._counts.update(episodes=len(episodes), unjudged=sum(not each for each in found))
-        return [aggregate_votes(each, self.vote) if each else None for each in found]
+    def _ask(self, episodes: Sequence[Episode]) -> list[float | None]:
+        values = (
+            self._ask_scores(episodes)
+            if self._scalar is None
+            else self._ask_critiques(episodes, self._scalar)
+        )
+        self._counts.update(episodes=len(episodes), unjudged=sum(not samples for samples in values))
+        return [aggregate_votes(samples, self.vote) if samples else None for samples in values]
 
-    def _scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """Those of each episode that vote, as the judge writes them."""
+    def _ask_scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
+        """Ask for scores; return those of each episode that vote."""
         texts = [self._criteria.ask_score(episode) for episode in episodes]
-        found = self._heard(texts, episodes, self._criteria.read_score)
-        values = [[value for value, _ in judged] for judged in found]
-        self._spread += [pstdev(each) for each in values if len(each) > 1]
+        parsed = self._ask_judge(texts, episodes, self._criteria.read_score)
+        values = [[value for value, _ in samples] for samples in parsed]
+        self._stds += [pstdev(samples) for samples in values if len(samples) > 1]
         if self._meta is None:
             return values
-        worth = self._meta.values_of_each(texts, [[reply for _, reply in judged] for judged in found])
+        qualities = self._meta.score_each(texts, [[reply for _, reply in samples] for samples in parsed])
         return [
-            select_best_judged(each, of_each, self._keep) for each, of_each in zip(values, worth, strict=True)
+            select_best_judged(samples, quality, self._keep)
+            for samples, quality in zip(values, qualities, strict=True)
         ]
 
-    def _numbers(self, episodes: Sequence[Episode], scalar: Meta) -> list[list[float]]:
-        """What a reward model gives to the critiques of each episode."""
+    def _ask_critiques(self, episodes: Sequence[Episode], scalar: Meta) -> list[list[float]]:
+        """Ask for critiques; return the values that a reward model gives to them."""
         texts = [self._criteria.ask_critique(episode) for episode in episodes]
-        found = self._heard(texts, episodes, self._criteria.read_critique)
-        values = scalar.values_of_each(texts, [[critique for critique, _ in judged] for judged in found])
-        self._spread += [pstdev(each) for each in values if len(each) > 1]
+        parsed = self._ask_judge(texts, episodes, self._criteria.read_critique)
+        values = scalar.score_each(texts, [[critique for critique, _ in samples] for samples in parsed])
+        self._stds += [pstdev(samples) for samples in values if len(samples) > 1]
         return values
 
-    def _heard(
+    def _ask_judge(
         self, texts: Sequence[str], episodes: Sequence[Episode], read: Callable[[str], T]
     ) -> list[list[tuple[T, str]]]:
-        heard = hear(
+        answers = ask_questions(
             self._answerer, texts, samples=self.samples, retries=self.retries, read=read,
-            key=lambda place, sample, attempt: self._key(episodes[place], sample, attempt),
+            key=lambda place, sample, attempt: self._make_key(episodes[place], sample, attempt),
         )  # fmt: skip
-        self._counts += heard.counts
-        self._first = heard.first
-        return heard.found
+        self._counts += answers.counts
+        self._first = answers.first
+        return answers.parsed
 
-    def _key(self, episode: Episode, sample: int, attempt: int) -> int:
+    def _make_key(self, episode: Episode, sample: int, attempt: int) -> int:
         return seeds.make_key(
             self._seed, "judge", episode.iteration, episode.wave, episode.group, episode.member, sample, attempt
         )  # fmt: skip
@@ -196,64 +202,64 @@ class Judge(Replacing):
     # ------------------------------------------------------------------ labels
     @property
     def labels(self) -> Labels:
-        """What it can be asked about recorded episodes."""
+        """Questions to the judge about recorded episodes."""
         return Labels(self._answerer, self._criteria, self._seed, self.retries)
 
-    def used(self) -> dict[str, float]:
-        """What the judge was asked for so far."""
+    def get_usage(self) -> dict[str, float]:
+        """Return the total usage of the judge by name."""
         return self._answerer.meter()
 
-    # ------------------------------------------------------------------ watching
+    # ------------------------------------------------------------------ metrics and state
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """Those of `Watched`, and of the judge over all processes.
+        """Return the metrics of `SuccessComparison` and those of the judge.
 
-        ``asked``; shares of ``unread`` replies, by reason too, and of ``unjudged`` episodes; ``spread`` of an episode's
-        samples; tokens and cost.
+        Over all processes: ``asked``; shares of ``unread`` replies, also by reason, and of ``unjudged`` episodes;
+        ``spread``, the mean standard deviation over the samples of an episode; tokens and cost.
         """
-        judged = list(zip(episodes, self._values.of(episodes), strict=True))
-        values = self.everyones_numbers([value for _, value in judged if value is not None])
-        solved = self.everyones_numbers([float(e.success) for e, value in judged if value is not None])
-        row = self._watched.look(values, solved) if values else {}
+        judged = list(zip(episodes, self._values.get(episodes), strict=True))
+        values = self.gather_numbers([value for _, value in judged if value is not None])
+        solved = self.gather_numbers([float(e.success) for e, value in judged if value is not None])
+        row = self._comparison.measure(values, solved) if values else {}
         names = ("asked", *(f"unread_{reason}" for reason in ("empty", "form", "out_of_range")))
         meter = self._answerer.meter()
         counts = [
             *(float(self._counts[name]) for name in names),
             float(self._counts["unjudged"]), float(self._counts["episodes"]),
-            sum(self._spread), float(len(self._spread)),
+            sum(self._stds), float(len(self._stds)),
             *(meter.get(name, 0.0) - self._before.get(name, 0.0) for name in _OF_SERVER),
         ]  # fmt: skip
-        size, every = len(counts), self.everyones_numbers(counts)
-        total = [sum(every[place::size]) for place in range(size)]
-        asked, *unread, unjudged, number, spread, spreads = total[: len(names) + 4]
+        size, all_counts = len(counts), self.gather_numbers(counts)
+        total = [sum(all_counts[place::size]) for place in range(size)]
+        asked, *unread, unjudged, number, std_sum, std_count = total[: len(names) + 4]
         row |= {
             "asked": asked,
             "unread": sum(unread) / max(asked, 1.0),
             "unjudged": unjudged / max(number, 1.0),
         }
         row |= {name: count / asked for name, count in zip(names[1:], unread, strict=True) if asked and count}
-        row |= {"spread": spread / spreads} if spreads else {}
+        row |= {"spread": std_sum / std_count} if std_count else {}
         row |= {name: n for name, n in zip(_OF_SERVER, total[len(names) + 4 :], strict=True) if n}
-        self._before, self._counts, self._spread = dict(meter), Counter(), []
+        self._before, self._counts, self._stds = dict(meter), Counter(), []
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """What a success was worth at first, and which models choose among samples, or read them."""
-        return {"watched": self._watched.state_dict(), **self._fingerprints()}
+        """Return the first median of successes, and the fingerprints of both models."""
+        return {"watched": self._comparison.state_dict(), **self._get_fingerprints()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`.
+        """Load the result of :meth:`state_dict`.
 
         Raises:
-            ValueError: another model chooses or reads than that of the checkpoint.
+            ValueError: the checkpoint was trained with another model in ``meta`` or ``scalar``.
         """
-        for name, mine in self._fingerprints().items():
+        for name, mine in self._get_fingerprints().items():
             if mine != (other := state.get(name)):
                 raise ValueError(
                     f"reward.{self.name}.{name}={getattr(self, name)} holds weights {str(mine)[:12]}, and this run was "
                     f"trained with {str(other)[:12]}; put the model back"
                 )
-        self._watched.load_state_dict(state["watched"])
+        self._comparison.load_state_dict(state["watched"])
 
-    def _fingerprints(self) -> dict[str, str | None]:
+    def _get_fingerprints(self) -> dict[str, str | None]:
         models = {"meta": self._meta, "scalar": self._scalar}
         return {name: None if model is None else model.fingerprint for name, model in models.items()}

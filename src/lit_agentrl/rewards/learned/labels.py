@@ -1,4 +1,4 @@
-"""What a judge says of recorded episodes: which of two is better, what is good and bad in one, what was better said."""
+"""Labels of recorded episodes by a judge: comparisons, critiques and revisions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lit_agentrl import seeds
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import Criteria, Unreadable
 from lit_agentrl.rewards.base import Answerer
-from lit_agentrl.rewards.learned.asking import Heard, hear
+from lit_agentrl.rewards.learned.asking import Answers, ask_questions
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Asks a judge for labels.
+    """Questions to a judge about recorded episodes.
 
     Attributes:
         answerer: the judge.
-        criteria: by which it judges.
-        seed: of its draws.
-        retries: how often a reply that cannot be read is asked for again.
+        criteria: the questions and the parsers of replies.
+        seed: seed of sampling.
+        retries: how often to ask again for a reply that cannot be parsed.
     """
 
     answerer: Answerer
@@ -30,60 +30,65 @@ class Labels:
     seed: int
     retries: int
 
-    def compared(
+    def compare(
         self, pairs: Sequence[tuple[Episode, Episode]], *, address: int
     ) -> list[float | Literal["inconsistent", "unread"]]:
-        """Which of two episodes is better, asked in both orders: 1 is the first, 0 the second, 0.5 a tie.
-
-        ``inconsistent``: the two orders had two answers.  ``unread``: one of them had no readable answer.
+        """Ask in both orders which of two episodes is better.
 
         Args:
-            pairs: each of one prompt.
-            address: of the draws, with the place of the pair.
+            pairs: pairs of episodes of one prompt.
+            address: part of the sampling key, together with the index of the pair.
+
+        Returns:
+            1 if the first is better, 0 if the second is, 0.5 for a tie; ``inconsistent`` if the answers in the two
+            orders differ; ``unread`` if one of them could not be parsed.
         """
-        open_ = {(place, order) for place in range(len(pairs)) for order in (0, 1)}
-        found: dict[tuple[int, int], int] = {}
+        questions = {(place, order) for place in range(len(pairs)) for order in (0, 1)}
+        answers: dict[tuple[int, int], int] = {}
         for attempt in range(self.retries + 1):
-            now = sorted(open_ - found.keys())
-            texts = [self.criteria.ask_better(*(pairs[p][::-1] if order else pairs[p])) for p, order in now]
-            keys = [seeds.make_key(self.seed, "compare", address, *each, attempt) for each in now]
-            for each, reply in zip(now, self.answerer.ask(list(zip(texts, keys, strict=True))), strict=True):
+            open_ = sorted(questions - answers.keys())
+            texts = [self.criteria.ask_better(*(pairs[p][::-1] if order else pairs[p])) for p, order in open_]
+            keys = [seeds.make_key(self.seed, "compare", address, *question, attempt) for question in open_]
+            replies = self.answerer.ask(list(zip(texts, keys, strict=True)))
+            for question, reply in zip(open_, replies, strict=True):
                 with suppress(Unreadable):
-                    found[each] = self.criteria.read_better(reply)
-        return [_verdict(found.get((place, 0)), found.get((place, 1))) for place in range(len(pairs))]
+                    answers[question] = self.criteria.read_better(reply)
+        return [
+            _combine_verdicts(answers.get((place, 0)), answers.get((place, 1))) for place in range(len(pairs))
+        ]
 
-    def criticised(
+    def criticise(
         self, episodes: Sequence[Episode], *, rounds: int, address: int
-    ) -> tuple[list[str], Heard[str]]:
-        """The very questions that a judge with ``scalar`` is asked, and critiques of each episode.
+    ) -> tuple[list[str], Answers[str]]:
+        """Ask for critiques; return the questions, equal to those of ``scalar``, and answers.
 
         Args:
-            episodes: that were played.
-            rounds: critiques of each.
-            address: of the draws, with the place of the episode.
+            episodes: the episodes to criticise.
+            rounds: number of critiques per episode.
+            address: part of the sampling key, together with the index of the episode.
         """
         texts = [self.criteria.ask_critique(episode) for episode in episodes]
-        return texts, hear(
+        return texts, ask_questions(
             self.answerer, texts, samples=rounds, retries=self.retries, read=self.criteria.read_critique,
             key=lambda *place: seeds.make_key(self.seed, "criticise", address, *place),
         )  # fmt: skip
 
-    def revised(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Heard[str]:
-        """A better reply for each of these turns of episodes, none where the judge's could not be read.
+    def revise(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Answers[str]:
+        """Ask for a better reply for each turn; none where it could not be parsed.
 
         Args:
-            turns: an episode, and the place of a turn in it.
-            address: of the draws, with the place among these.
+            turns: pairs of an episode and the index of a turn in it.
+            address: part of the sampling key, together with the index of the pair.
         """
         texts = [self.criteria.ask_revision(episode, place) for episode, place in turns]
-        return hear(
+        return ask_questions(
             self.answerer, texts, samples=1, retries=self.retries, read=self.criteria.read_revision,
             key=lambda *place: seeds.make_key(self.seed, "revise", address, *place),
         )  # fmt: skip
 
 
-def _verdict(first: int | None, swapped: int | None) -> float | Literal["inconsistent", "unread"]:
-    """Of the answers in both orders: 1, 2, 0 for a tie, or None."""
+def _combine_verdicts(first: int | None, swapped: int | None) -> float | Literal["inconsistent", "unread"]:
+    """Combine the answers in both orders: 1, 2, 0 for a tie, None if unreadable."""
     if first is None or swapped is None:
         return "unread"
     known: dict[tuple[int, int], float] = {(1, 2): 1.0, (2, 1): 0.0, (0, 0): 0.5}

@@ -1,4 +1,4 @@
-"""A trained reward model that scores judgements: which of a judge's samples count (SPCT), or what they say (CLoud)."""
+"""Trained reward models that score judgements, for selection (SPCT) or as value (CLoud)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from lit_agentrl.text.token_bytes import hash_tokenizer
 _TOKENS_PER_BATCH = 8192
 
 
-def voters(meta: str | None, keep: int | None, samples: int) -> int:
-    """How many of a judge's samples vote: all, or with ``meta`` those that are kept, half unless it is said.
+def count_voters(meta: str | None, keep: int | None, samples: int) -> int:
+    """Return how many samples of a judge vote: all, or with ``meta`` ``keep`` of them.
+
+    The default of ``keep`` is half of the samples, rounded up.
 
     Raises:
-        ValueError: an option that makes no sense, or has no effect.
+        ValueError: an option is invalid or has no effect.
     """
     if meta is None:
         if keep is not None:
@@ -33,25 +35,27 @@ def voters(meta: str | None, keep: int | None, samples: int) -> int:
     )
     if keep is not None:
         require_whole("keep", keep, 1)
-    kept = (samples + 1) // 2 if keep is None else keep
-    if kept >= samples:
-        raise ValueError(f"meta has no effect with samples={samples}, of which {kept} vote; raise samples")
-    return kept
+    num_kept = (samples + 1) // 2 if keep is None else keep
+    if num_kept >= samples:
+        raise ValueError(
+            f"meta has no effect with samples={samples}, of which {num_kept} vote; raise samples"
+        )
+    return num_kept
 
 
 class Meta:
-    """Scores what a judge wrote, as an answer to what it was asked, by a model of its own tokenizer.
+    """A reward model that scores judgements, with its own tokenizer.
 
-    A judgement is scored as the episodes of ``env=judging prompt=bare dialect=plain`` are: one message of the user, and
-    the reply with the template's end of a message.
+    A judgement is scored like an episode of ``env=judging prompt=bare dialect=plain``: one user message, and the reply
+    with the template's end of a message.
 
     Args:
-        path: of a run that trained a reward model, or of the model itself.
-        device: that it computes on.
-        option: that names it, for messages.
+        path: folder of a run that trained a reward model, or of the model itself.
+        device: device of the model.
+        option: name of the option, for error messages.
 
     Raises:
-        ValueError: it cannot be loaded, or has another tokenizer than it was trained with.
+        ValueError: it cannot be loaded, or its tokenizer is not the one it was trained with.
     """
 
     def __init__(self, path: str, device: torch.device, *, option: str = "meta") -> None:
@@ -67,40 +71,40 @@ class Meta:
         network: torch.nn.Module = policy.network
         for part in (network, self._model.head):
             part.to(device)
-        self._said, self._device = f"{option}={path}", device
+        self._option, self._device = f"{option}={path}", device
         self._longest = getattr(policy.network.config.get_text_config(), "max_position_embeddings", None)
         self._chat = ChatRenderer(policy.tokenizer, dialect=Plain(), shows_replies=False)
 
     @property
     def fingerprint(self) -> str:
-        """Of the weights."""
+        """Fingerprint of the weights."""
         return self._model.about.fingerprint
 
     def values(self, judgements: Sequence[tuple[str, str]]) -> list[float]:
-        """``(score - mean) / std`` of each question and reply, or the chance of a logit.
+        """Score pairs of question and reply: ``(score - mean) / std``, or ``sigmoid(logit)``.
 
         Raises:
-            ValueError: one is longer than the model's positions.
+            ValueError: a judgement is longer than the positions of the model.
         """
         if not judgements:
             return []
-        episodes = [self._episode(*each) for each in judgements]
+        episodes = [self._make_episode(*judgement) for judgement in judgements]
         return [float(v) for v in turn_values(self._model, episodes, _TOKENS_PER_BATCH, self._device)]
 
-    def values_of_each(self, questions: Sequence[str], replies: Sequence[Sequence[str]]) -> list[list[float]]:
-        """`values` of the replies to each question."""
+    def score_each(self, questions: Sequence[str], replies: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return `values` of all replies to each question."""
         judgements = [
-            (asked, reply) for asked, each in zip(questions, replies, strict=True) for reply in each
+            (question, reply) for question, row in zip(questions, replies, strict=True) for reply in row
         ]
-        found = iter(self.values(judgements))
-        return [[next(found) for _ in each] for each in replies]
+        values = iter(self.values(judgements))
+        return [[next(values) for _ in row] for row in replies]
 
-    def _episode(self, question: str, reply: str) -> Episode:
+    def _make_episode(self, question: str, reply: str) -> Episode:
         prefix = self._chat.render_opening([{"role": "user", "content": question}])
         written = [*self._chat.encode(reply), *self._chat.end_of_turn_ids[:1]]
         if self._longest is not None and (size := len(prefix.tokens) + len(written)) > self._longest:
             raise ValueError(
-                f"{self._said} has {self._longest} positions, and a judgement has {size} tokens; lower "
+                f"{self._option} has {self._longest} positions, and a judgement has {size} tokens; lower "
                 "most_characters or max_reply_tokens"
             )
         turn = Turn(

@@ -1,4 +1,4 @@
-"""A trained reward model, or several, in place of the game's points; frozen."""
+"""Rewards by one or several frozen trained reward models."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any, ClassVar, Literal
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import read_about
-from lit_agentrl.rewards.base import Points, RewardContext, at_end
-from lit_agentrl.rewards.learned.remembered import Remembered
+from lit_agentrl.rewards.base import RewardContext, Rewards, at_end
+from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
 from lit_agentrl.rewards.learned.replacing import Replacing
 from lit_agentrl.rewards.learned.scoring import Scorer
-from lit_agentrl.rewards.learned.watching import Watched
+from lit_agentrl.rewards.learned.success_comparison import SuccessComparison
 
 
 @dataclass(kw_only=True)
 class Learned(Replacing):
-    """``weight * value`` of an episode at its end, or of each turn, by models that `algo=…` has trained.
+    """Reward of episodes or turns by trained reward models: ``weight * value``.
 
-    A score has no scale of its own: its value is ``(score - mean) / std``, those of the episodes held out of the
-    model's training.  The value of a logit is its chance, ``sigmoid(logit)``.
+    A score has no fixed scale: its value is ``(score - mean) / std``, with mean and std over the episodes held out of
+    the training of the model.  The value of a logit is ``sigmoid(logit)``.
 
     Args:
         path: folder of a run that trained a reward model, or of the model itself; or a list of them.
         weight, replaces, keep_penalties: see `Replacing`.
-        per: ``episode``: the value of the whole, at its end; ``turn``: after each turn; ``progress``: what each turn
-            has added to the value, so that an episode earns the value of its end less that of an average one.
-        combine: of several models: ``mean``, ``min``, or ``cautious``: mean less ``caution`` times their variance.
+        per: ``episode``: the value of the episode, at its end; ``turn``: the value after each turn; ``progress``: the
+            change of the value by each turn, so that the return is the last value minus that of an average episode.
+        combine: for several models: ``mean``, ``min``, or ``cautious``, the mean minus ``caution`` times the variance.
         caution: see ``combine``.
-        heads: of models with several heads, what each counts, by name: the value is the sum of theirs, each times its
-            weight.  None: models of one head.
-        tokens_per_batch: that are computed together.
+        heads: for models with several heads, the weight of each by name; the value is the weighted sum.  None for
+            models with one head.
+        tokens_per_batch: number of tokens that are computed together.
 
     Raises:
-        ValueError: an option that makes no sense, or a folder without a reward model; :meth:`setup` refuses models that
-            do not fit the policy.
+        ValueError: an option is invalid, or a folder has no reward model; :meth:`setup` refuses models that do not fit
+            the policy.
     """
 
-    sees: ClassVar[Literal["own", "all"]] = "all"  # its curves are of all episodes
+    sees: ClassVar[Literal["own", "all"]] = "all"  # its metrics are over all episodes
     path: str | Sequence[str]
     per: str = "episode"
     combine: str = "mean"
     caution: float = 0.5
     heads: Mapping[str, float] | None = None
     tokens_per_batch: int = 8192
-    _watched: Watched = field(default_factory=Watched, init=False, repr=False)
+    _comparison: SuccessComparison = field(default_factory=SuccessComparison, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +68,7 @@ class Learned(Replacing):
         require_whole("tokens_per_batch", self.tokens_per_batch, 1)
         if len(self._paths) == 1 and self.combine != "mean":
             raise ValueError(f"combine={self.combine} has no effect with one model; name several in path")
-        self._values = Remembered(self._scored)
+        self._values = EpisodeCache(self._compute_values)
         self._check_heads()
         abouts = [read_about(each) for each in self._paths]
         for about, each in zip(abouts, self._paths, strict=True):
@@ -87,7 +87,7 @@ class Learned(Replacing):
             require_number(f"heads.{name}", weight, "finite", math.isfinite)
         if not any(self.heads.values()):
             raise ValueError(
-                "heads weighs each head 0, which leaves no value at all; give one another weight"
+                "heads gives every head the weight 0, so that all values are 0; set at least one other weight"
             )
 
     @property
@@ -95,59 +95,62 @@ class Learned(Replacing):
         return [self.path] if isinstance(self.path, str) else list(self.path)
 
     def setup(self, context: RewardContext) -> None:
-        """Loads the models onto the device of the run's networks.
+        """Load the models onto the device of the run's networks.
 
         Raises:
-            ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
+            ValueError: one cannot be loaded, or uses another tokenizer than the policy.
         """
         self._scorer = Scorer(self._paths, context, tokens_per_batch=self.tokens_per_batch, heads=self.heads)
 
-    # ------------------------------------------------------------------ points
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """The models' points, beside the game's or in their place."""
+    # ------------------------------------------------------------------ rewards
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Add the models' rewards to the game's, or replace them."""
         values = self.values(episodes)
         if self.per == "episode":
-            given = at_end(episodes, [row[-1] for row in values])
+            turn_values = at_end(episodes, [row[-1] for row in values])
         else:
-            given = [list(row) for row in values]
+            turn_values = [list(row) for row in values]
         if self.per == "progress":
             start = self._scorer.start
-            given = [[b - a for a, b in zip([start, *row], row, strict=False)] for row in given]
-        return self.placed(points, episodes, given)
+            turn_values = [[b - a for a, b in zip([start, *row], row, strict=False)] for row in turn_values]
+        return self.combine_rewards(rewards, episodes, turn_values)
 
-    def values(self, episodes: Sequence[Episode]) -> Points:
-        """After each turn of each episode, without weight; episodes that were asked for just before are kept."""
-        return self._values.of(episodes)
+    def values(self, episodes: Sequence[Episode]) -> Rewards:
+        """Return the value after each turn of each episode, without the weight.
 
-    def _scored(self, episodes: Sequence[Episode]) -> Points:
-        found_MA = self._scorer.values(episodes)
+        Values of the last call are cached.
+        """
+        return self._values.get(episodes)
+
+    def _compute_values(self, episodes: Sequence[Episode]) -> Rewards:
+        value_MA = self._scorer.values(episodes)
         if self.combine == "min":
-            value_A = found_MA.amin(0)
+            value_A = value_MA.amin(0)
         else:
-            value_A = found_MA.mean(0)
+            value_A = value_MA.mean(0)
             if self.combine == "cautious":
-                value_A = value_A - self.caution * found_MA.var(0, correction=0)
-        return self._scorer.rows(value_A, episodes)
+                value_A = value_A - self.caution * value_MA.var(0, correction=0)
+        return self._scorer.split_by_turn(value_A, episodes)
 
-    # ------------------------------------------------------------------ watching
+    # ------------------------------------------------------------------ metrics and state
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """What the values are watched by; see `Watched.look`."""
-        value = self.everyones_numbers([row[-1] for row in self.values(episodes)])
-        success = self.everyones_numbers([float(episode.success) for episode in episodes])
-        return self._watched.look(value, success)
+        """Compare the values with success; see `SuccessComparison.measure`."""
+        value = self.gather_numbers([row[-1] for row in self.values(episodes)])
+        success = self.gather_numbers([float(episode.success) for episode in episodes])
+        return self._comparison.measure(value, success)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which models they are, and what a success was worth at first."""
+        """Return the fingerprints of the models and the first median of successes."""
         return {
             "fingerprints": self._scorer.fingerprints,
-            "first": self._watched.state_dict(),
+            "first": self._comparison.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`.
+        """Load the result of :meth:`state_dict`.
 
         Raises:
-            ValueError: the models are others than those of the checkpoint.
+            ValueError: the checkpoint was trained with other models.
         """
         self._scorer.require_same(state["fingerprints"], f"reward.{self.name}.path={','.join(self._paths)}")
-        self._watched.load_state_dict(state["first"])
+        self._comparison.load_state_dict(state["first"])

@@ -1,4 +1,4 @@
-"""What parts have in common whose points stand in place of the game's, or beside them."""
+"""Base class of parts whose rewards replace the game's or are added to them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.episode import Episode, Turn
-from lit_agentrl.rewards.base import Points, RewardPart, Stage
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage
 
 
 @dataclass(kw_only=True)
 class Replacing(RewardPart):
-    """A part that gives every turn a value, and says what becomes of the game's points.
+    """A part whose values of turns replace the game's rewards or are added to them.
 
     Args:
-        weight: points per unit of value; 0 keeps the game's points: the part is watched alone.
-        replaces: its points stand in place of the game's, else beside them.
-        keep_penalties: protocol penalties stay where the game's points go.
+        weight: reward per unit of value; with 0 the rewards do not change, and the part only logs metrics.
+        replaces: its rewards replace those of the game; otherwise they are added.
+        keep_penalties: if it replaces them, add the protocol penalties.
 
     Raises:
-        ValueError: an option that makes no sense.
+        ValueError: an option is invalid.
     """
 
     weight: float = 1.0
@@ -34,21 +34,21 @@ class Replacing(RewardPart):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         if not self.weight and self.replaces:
             raise ValueError(
-                "weight=0 would leave no points at all; set replaces=false to watch the part alone"
+                "weight=0 would set all rewards to 0; set replaces=false to log the metrics of the part only"
             )
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
 
-    def placed(self, points: Points, episodes: Sequence[Episode], values: Points) -> Points:
-        """``weight * value`` of each turn, and of the points so far what stays."""
+    def combine_rewards(self, rewards: Rewards, episodes: Sequence[Episode], values: Rewards) -> Rewards:
+        """Return ``weight * value`` of each turn plus the rewards that are kept."""
         return [
             [
-                self._kept(p, turn) + self.weight * v
-                for p, v, turn in zip(row, more, episode.turns, strict=True)
+                self._keep_reward(p, turn) + self.weight * v
+                for p, v, turn in zip(row, value_row, episode.turns, strict=True)
             ]
-            for row, more, episode in zip(points, values, episodes, strict=True)
+            for row, value_row, episode in zip(rewards, values, episodes, strict=True)
         ]
 
-    def _kept(self, points: float, turn: Turn) -> float:
+    def _keep_reward(self, reward: float, turn: Turn) -> float:
         if not self.replaces:
-            return points
+            return reward
         return turn.reward_parts.get("invalid", 0.0) if self.keep_penalties else 0.0

@@ -1,4 +1,4 @@
-"""Novelty by what a network has not yet learnt to predict."""
+"""Random network distillation: novelty as the error of a learnt predictor."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(kw_only=True)
 class RandomNetworkDistillation(Novelty):
-    """``b(o) = |f_hat(o) - f(o)|^2``: Burda et al., arXiv 1810.12894, on the text of observations.
+    """``b(o) = |f_hat(o) - f(o)|^2`` on the text of observations: Burda et al., arXiv 1810.12894.
 
-    ``f`` is a frozen random network, ``f_hat`` learns to match it on what was seen.  A text is a vector of
-    hashed words, each once by itself and once with its line and its place in the line: on a map, words alone
-    would not say where anything stands.  Both run on the CPU and see distinct observations in sorted order.
+    ``f`` is a frozen random network; ``f_hat`` is trained to match it on the observations so far.  A text is a vector
+    of hashed words, each once on its own and once with its line and its position in the line, because words alone do
+    not say where something is on a map.  Both networks run on the CPU, over distinct observations in sorted order.
 
     Args:
-        features: entries of the vector.
+        features: size of the vector.
         hidden, outputs: widths of the networks.
-        lr: of Adam.
-        steps: full-batch steps an iteration on its distinct observations.
+        lr: learning rate of Adam.
+        steps: full-batch steps per iteration on its distinct observations.
     """
 
     features: int = 256
@@ -51,34 +51,36 @@ class RandomNetworkDistillation(Novelty):
         require_number("lr", self.lr, "> 0", lambda value: value > 0)
 
     def setup(self, context: RewardContext) -> None:
-        """Make both networks, by the run's seed."""
+        """Create both networks from the run's seed."""
         widths = (self.features, self.hidden, self.hidden, self.outputs)
-        self._target = network(*widths, key=seeds.make_key(context.seed, "rnd-target")).requires_grad_(False)
-        self._predictor = network(*widths, key=seeds.make_key(context.seed, "rnd-predictor"))
+        self._target = build_network(*widths, key=seeds.make_key(context.seed, "rnd-target")).requires_grad_(
+            False
+        )
+        self._predictor = build_network(*widths, key=seeds.make_key(context.seed, "rnd-predictor"))
         self._optimizer = torch.optim.Adam(self._predictor.parameters(), lr=self.lr)
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
-        """Of the observations before these turns."""
-        texts = self._distinct(arrivals)
+        """Return the prediction error of the observations before these turns."""
+        texts = self._list_distinct(arrivals)
         if not texts:
             return []
         with torch.no_grad():
-            error = dict(zip(texts, self._error(texts).tolist(), strict=True))
+            error = dict(zip(texts, self._compute_error(texts).tolist(), strict=True))
         return [error[turn.observation] for turn in arrivals]
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
         """Train the predictor on the iteration's observations."""
         super().learn(episodes, iteration=iteration)
-        texts = self._distinct([turn for e in episodes for turn in e.turns])
+        texts = self._list_distinct([turn for e in episodes for turn in e.turns])
         with torch.enable_grad():
             for _ in range(self.steps):
                 self._optimizer.zero_grad()
-                self._error(texts).mean().backward()  # type: ignore[no-untyped-call]
+                self._compute_error(texts).mean().backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
         self._optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Also both networks and the optimizer."""
+        """Add both networks and the optimizer."""
         networks = {
             "target": self._target.state_dict(),
             "predictor": self._predictor.state_dict(),
@@ -87,24 +89,27 @@ class RandomNetworkDistillation(Novelty):
         return super().state_dict() | networks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         super().load_state_dict(state)
         self._target.load_state_dict(state["target"])
         self._predictor.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _distinct(self, turns: Sequence[Turn]) -> list[str]:
-        """What was observed, by any process."""
-        return sorted(set(self.everyones_texts(sorted({turn.observation for turn in turns}))))
+    def _list_distinct(self, turns: Sequence[Turn]) -> list[str]:
+        """List the distinct observations of all processes, sorted."""
+        return sorted(set(self.gather_texts(sorted({turn.observation for turn in turns}))))
 
-    def _error(self, texts: Sequence[str]) -> Tensor:
+    def _compute_error(self, texts: Sequence[str]) -> Tensor:
         words = torch.stack([embed(text, self.features) for text in texts])
         error: Tensor = (self._predictor(words) - self._target(words)).square().sum(1)
         return error
 
 
-def network(*widths: int, key: int) -> nn.Sequential:
-    """Linear layers with rectifiers between them, drawn by ``key``; the global generator stays as it was."""
+def build_network(*widths: int, key: int) -> nn.Sequential:
+    """Build linear layers with ReLU between them, initialised from the seed ``key``.
+
+    The global random generator is not changed.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
         layers = [each for pair in pairwise(widths) for each in (nn.Linear(*pair), nn.ReLU())]
@@ -113,7 +118,10 @@ def network(*widths: int, key: int) -> nn.Sequential:
 
 @lru_cache(maxsize=4096)
 def embed(text: str, size: int) -> Tensor:
-    """A text as ``size`` numbers, on average of unit size: words, and words with line and place, hashed with a sign."""
+    """Embed a text as ``size`` numbers of unit mean square.
+
+    Words, and words with line and position, are hashed to an entry and a sign.
+    """
     vector = torch.zeros(size)
     for i, line in enumerate(text.splitlines()):
         for j, word in enumerate(_WORD.findall(line)):

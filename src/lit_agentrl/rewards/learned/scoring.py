@@ -1,4 +1,4 @@
-"""What a reward model makes of episodes, in batches."""
+"""Scores of episodes by reward models, computed in batches."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import RewardModel, load_model
-from lit_agentrl.rewards.base import Points, RewardContext
+from lit_agentrl.rewards.base import RewardContext, Rewards
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 class Scorer:
-    """Frozen models on the device of the run's networks.
+    """Frozen reward models on the device of the run's networks.
 
     Args:
-        paths: of runs that trained them, or of the models themselves.
-        context: of the run.
-        tokens_per_batch: that are computed together.
+        paths: folders of runs that trained them, or of the models themselves.
+        context: resources of the run.
+        tokens_per_batch: number of tokens that are computed together.
         use: see `models.reward_model.read_about`.
-        heads: weights by name, of models with several heads.
+        heads: weights by name, for models with several heads.
 
     Raises:
-        ValueError: one cannot be loaded, or reads the token ids of another tokenizer.
+        ValueError: one cannot be loaded, or uses another tokenizer than the policy.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Scorer:
         use: str = "reward=model",
         heads: Mapping[str, float] | None = None,
     ) -> None:
-        spoken = hash_tokenizer(context.tokenizer)
-        self._models = [load_model(each, spoken, use=use) for each in paths]
+        tokenizer = hash_tokenizer(context.tokenizer)
+        self._models = [load_model(path, tokenizer, use=use) for path in paths]
         for model in self._models:
             network: torch.nn.Module = model.policy.network
             for part in (network, model.head):
@@ -48,33 +48,33 @@ class Scorer:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Of the weights of each."""
+        """Fingerprints of the weights of each model."""
         return [model.about.fingerprint for model in self._models]
 
     @property
     def start(self) -> float:
-        """What an average episode is worth before its first turn, the mean over models."""
+        """Value of an average episode before its first turn, averaged over models."""
         weight = 1.0 if self._heads is None else sum(self._heads.values())
         chances = sum(0.5 if model.about.kind == "logit" else 0.0 for model in self._models)
         return weight * chances / len(self._models)
 
     def values(self, episodes: Sequence[Episode]) -> Tensor:
-        """`turn_values` of each model, (M, A)."""
+        """Return `turn_values` of each model, (M, A)."""
         return torch.stack(
             [turn_values(model, episodes, self._tokens, self._device, self._heads) for model in self._models]
         )
 
     @staticmethod
-    def rows(value_A: Tensor, episodes: Sequence[Episode]) -> Points:
-        """The values of each episode's turns."""
+    def split_by_turn(value_A: Tensor, episodes: Sequence[Episode]) -> Rewards:
+        """Split the values into the turns of each episode."""
         parts = torch.split(value_A, [len(episode.turns) for episode in episodes])
         return [part.tolist() for part in parts]
 
     def require_same(self, fingerprints: Any, option: str) -> None:
-        """Refuses other models than those of a checkpoint.
+        """Refuse models other than those of a checkpoint.
 
         Raises:
-            ValueError: naming ``option``.
+            ValueError: the fingerprints differ; the message names ``option``.
         """
         if list(fingerprints) != self.fingerprints:
             one, other = (next(iter(each), "none")[:12] for each in (self.fingerprints, fingerprints))
@@ -91,20 +91,20 @@ def turn_values(
     device: torch.device,
     heads: Mapping[str, float] | None = None,
 ) -> Tensor:
-    """After each turn of all episodes in order, float64: ``(score - mean) / std``, the chance of a logit, or the cost.
+    """Compute the value after each turn of all episodes, in order, float64.
 
-    Of several heads it is the sum of these, each times its weight.
+    The value is ``(score - mean) / std``, ``sigmoid(logit)`` or the cost, depending on the model; for several heads it
+    is the weighted sum.
 
     Args:
-        model: on the device.
+        model: a model on the device.
         episodes: at least one.
-        tokens_per_batch: that are computed together, padding included; a longer row stands alone.
-        device: of the model.
-        heads: weights by name, where there are several.
+        tokens_per_batch: number of tokens that are computed together, including padding; a longer row is its own batch.
+        device: device of the model.
+        heads: weights by name, for models with several heads.
 
     Raises:
-        ValueError: a head without a weight; or an episode, or what it is read behind, is longer than the positions of
-            the model.
+        ValueError: a head has no weight, or an episode (with its reference) is longer than the positions of the model.
     """
 
     def read(tokens_BT: Tensor, is_scored_BT: Tensor) -> Tensor:
@@ -113,15 +113,15 @@ def turn_values(
         )
         return score_BT.cpu()[is_scored_BT].double()
 
-    rows = [row for episode in episodes for row in rows_of(episode)]
+    rows = [row for episode in episodes for row in list_rows(episode)]
     _require_positions(model, max((len(tokens) for tokens, _ in rows), default=0))
-    score_A = torch.cat(in_batches(rows, tokens_per_batch, read))
+    score_A = torch.cat(read_in_batches(rows, tokens_per_batch, read))
     about = model.about
     if (weights := about.weights(heads, model.policy.name)) is not None:
         mean_H, std_H = torch.tensor([*about.heads.values()], dtype=torch.float64).unbind(1)
         value_AH = score_A.sigmoid() if about.kind == "logit" else (score_A - mean_H) / std_H
         return value_AH @ torch.tensor(weights, dtype=torch.float64)
-    if about.kind == "cost":  # its zero says what is harmless
+    if about.kind == "cost":  # its zero has a meaning, so it is not normalised
         return score_A
     return score_A.sigmoid() if about.kind == "logit" else (score_A - about.mean) / about.std
 
@@ -135,20 +135,23 @@ def _require_positions(model: RewardModel, size: int) -> None:
         )
 
 
-def in_batches(
+def read_in_batches(
     rows: Sequence[tuple[list[int], list[int]]],
     tokens_per_batch: int,
     read: Callable[[Tensor, Tensor], Tensor],
 ) -> list[Tensor]:
-    """What ``read(tokens_BT, is_read_BT)`` finds at the named places of each row; rows of like length go together.
+    """Apply ``read(tokens_BT, is_read_BT)`` to rows in batches of similar length.
 
     Args:
-        rows: ids, and places among them in rising order.
-        tokens_per_batch: that are computed together, padding included; a longer row stands alone.
-        read: one value, or row of values, for each True of its second argument, row by row.
+        rows: token ids, and ascending places at which values are read.
+        tokens_per_batch: number of tokens that are computed together, including padding; a longer row is its own batch.
+        read: returns one value, or one row of values, for each True of its second argument, row by row.
+
+    Returns:
+        The values of each row, in the order of ``rows``.
     """
     order = sorted(range(len(rows)), key=lambda k: -len(rows[k][0]))
-    found: dict[int, Tensor] = {}
+    values: dict[int, Tensor] = {}
     while order:
         count = max(1, tokens_per_batch // len(rows[order[0]][0]))
         chosen, order = order[:count], order[count:]
@@ -159,12 +162,15 @@ def in_batches(
             tokens_BT[place, : len(tokens)] = torch.tensor(tokens)
             is_read_BT[place, places] = True
         parts = torch.split(read(tokens_BT, is_read_BT), [len(rows[k][1]) for k in chosen])
-        found |= dict(zip(chosen, parts, strict=True))
-    return [found[k] for k in range(len(rows))]
+        values |= dict(zip(chosen, parts, strict=True))
+    return [values[k] for k in range(len(rows))]
 
 
-def rows_of(episode: Episode) -> list[tuple[list[int], list[int]]]:
-    """The ids of each row of an episode, and where its turns end; a turn that ``starts_row`` begins a new one."""
+def list_rows(episode: Episode) -> list[tuple[list[int], list[int]]]:
+    """Return token ids and places of turn ends of each row of an episode.
+
+    A turn with ``starts_row`` begins a new row.
+    """
     rows: list[tuple[list[int], list[int]]] = []
     for number, turn in enumerate(episode.turns):
         if turn.starts_row or not number:

@@ -1,4 +1,4 @@
-"""Bounds on what can be earned."""
+"""Bounds on rewards and returns."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import ClassVar
 
 from lit_agentrl.checks import require_number
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage
 
 
 @dataclass(kw_only=True)
 class Caps(RewardPart):
-    """Each turn's points within ``[-per_turn, per_turn]``, then each episode's within ``[-per_episode, per_episode]``.
+    """Clip rewards of turns to ``[-per_turn, per_turn]``, then returns to ``[-per_episode, per_episode]``.
 
-    The second bound acts on the running sum: a turn earns ``clip(S_k) - clip(S_{k-1})``, so what goes beyond is
-    lost where it was earned, and the return is the clipped sum.
+    The second bound acts on the running sum S_k: turn k gets ``clip(S_k) - clip(S_{k-1})``, so the return is the
+    clipped sum, and the excess is removed at the turn where it occurs.
 
     Args:
-        per_turn, per_episode: points; null for no bound.
+        per_turn, per_episode: bounds in reward units; null for no bound.
     """
 
     stage: ClassVar[Stage] = Stage.CAP
@@ -36,11 +36,11 @@ class Caps(RewardPart):
         if self.per_turn is None and self.per_episode is None:
             raise ValueError("per_turn=null with per_episode=null bounds nothing; leave the part out")
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn."""
-        return [self._row(row) for row in points]
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the clipped reward of each turn."""
+        return [self._clip_row(row) for row in rewards]
 
-    def _row(self, row: Sequence[float]) -> list[float]:
+    def _clip_row(self, row: Sequence[float]) -> list[float]:
         bounded = [clip(value, self.per_turn) for value in row]
         sums = list(accumulate(bounded))
         if all(clip(total, self.per_episode) == total for total in sums):
@@ -50,5 +50,5 @@ class Caps(RewardPart):
 
 
 def clip(value: float, bound: float | None) -> float:
-    """The nearest number within the bound."""
+    """Clip a value to ``[-bound, bound]``; None is no bound."""
     return value if bound is None else max(-bound, min(bound, value))

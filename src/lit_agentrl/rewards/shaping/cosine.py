@@ -1,4 +1,4 @@
-"""Cosine length reward: short successes and long failures are better than their opposites."""
+"""Cosine length reward: prefer short successes and long failures."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Shaping, at_end
+from lit_agentrl.rewards.base import Rewards, Shaping, at_end
 
 
 @dataclass(kw_only=True)
 class Cosine(Shaping):
-    """Yeo et al., arXiv 2502.03373: ``long + (short - long) (1 + cos(pi T / L)) / 2`` at the last turn.
+    """Cosine reward of length at the last turn: Yeo et al., arXiv 2502.03373.
 
-    T are the episode's sampled tokens, L is ``max_tokens``; from L on the score is ``exceeded``.
+    ``long + (short - long) (1 + cos(pi T / L)) / 2``, where T is the number of sampled tokens of the episode and L is
+    ``max_tokens``; for T >= L the score is ``exceeded``.
 
     Args:
         max_tokens: L.
-        solved_short, solved_long: of a success with T = 0 and T = L.
-        failed_short, failed_long: of a failure.
-        exceeded: of an episode with T >= L.
+        solved_short, solved_long: score of a success with T = 0 and T = L.
+        failed_short, failed_long: score of a failure with T = 0 and T = L.
+        exceeded: score of an episode with T >= L.
     """
 
     weight: float = 1.0
@@ -38,11 +39,11 @@ class Cosine(Shaping):
         for name in ("solved_short", "solved_long", "failed_short", "failed_long", "exceeded"):
             require_number(name, getattr(self, name), "a number")
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """At the last turn."""
-        return at_end(episodes, [self._of(e.num_action_tokens, e.success) for e in episodes])
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the score at the last turn of each episode."""
+        return at_end(episodes, [self._compute_score(e.num_action_tokens, e.success) for e in episodes])
 
-    def _of(self, tokens: int, success: bool) -> float:
+    def _compute_score(self, tokens: int, success: bool) -> float:
         if tokens >= self.max_tokens:
             return self.exceeded
         pair = (self.solved_short, self.solved_long) if success else (self.failed_short, self.failed_long)

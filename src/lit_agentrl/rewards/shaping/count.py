@@ -1,4 +1,4 @@
-"""Novelty by counting visits."""
+"""Count-based novelty bonus."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from lit_agentrl.rewards.shaping.novelty import Novelty
 
 @dataclass(kw_only=True)
 class Count(Novelty):
-    """``b(s) = 1 / sqrt(N(s))``, N the visits of state s up to this iteration's, by ``Turn.state_key``.
+    """``b(s) = 1 / sqrt(N(s))``, where N counts visits of state s.
 
-    All visits of one iteration earn the same, so the order of its episodes does not matter.
+    Visits are counted by ``Turn.state_key``, including all of the current iteration.  All visits of one iteration get
+    the same bonus, so the order of episodes does not matter.
     """
 
     _visits: Counter[int] = field(default_factory=Counter, init=False, repr=False)
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
-        """Also refuse a game that does not know its state: all its states would be one."""
+        """Refuse also a game without a state key, whose states cannot be distinguished."""
         super().check_game(task, env, observation)
         if not env.state_key():
             raise ValueError(
@@ -33,30 +34,30 @@ class Count(Novelty):
             )
 
     def novelty(self, arrivals: Sequence[Turn], episodes: Sequence[Episode]) -> list[float]:
-        """Of the states before these turns."""
-        now = self._visited(episodes)
+        """Return the bonus of the states before these turns."""
+        now = self._count_visits(episodes)
         return [(self._visits[turn.state_key] + now[turn.state_key]) ** -0.5 for turn in arrivals]
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """Also ``states``: distinct ones so far."""
-        further = {"states": float(len(self._visits.keys() | self._visited(episodes).keys()))}
-        return super().curves(episodes, iteration=iteration) | further
+        """Add ``states``, the number of distinct states so far."""
+        metrics = {"states": float(len(self._visits.keys() | self._count_visits(episodes).keys()))}
+        return super().curves(episodes, iteration=iteration) | metrics
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
-        """Count the iteration's visits."""
+        """Add the visits of the iteration."""
         super().learn(episodes, iteration=iteration)
-        self._visits.update(self._visited(episodes))
+        self._visits.update(self._count_visits(episodes))
 
-    def _visited(self, episodes: Sequence[Episode]) -> Counter[int]:
+    def _count_visits(self, episodes: Sequence[Episode]) -> Counter[int]:
         keys = torch.tensor([turn.state_key for e in episodes for turn in e.turns], dtype=torch.int64)
-        return Counter(self.everyone(keys).tolist())
+        return Counter(self.gather_rows(keys).tolist())
 
     def state_dict(self) -> dict[str, Any]:
-        """Also the visits, sorted by state."""
+        """Add the visits, sorted by state."""
         visits = torch.tensor(sorted(self._visits.items()), dtype=torch.int64).reshape(-1, 2)
         return super().state_dict() | {"visits": visits}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         super().load_state_dict(state)
         self._visits = Counter({int(key): int(count) for key, count in state["visits"].tolist()})

@@ -1,4 +1,4 @@
-"""DELTA's schedule: the environment's points first, then only whether it was solved."""
+"""DELTA's schedule: dense rewards first, then only the outcome."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any, ClassVar, Literal
 
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outcome
 
 
 @dataclass(kw_only=True)
 class Delta(RewardPart):
-    """Dense points, then from a switch on ``solved * 1[success]`` at the last turn (DELTA, arXiv 2509.21016).
+    """Switch from dense to binary rewards: DELTA, arXiv 2509.21016.
 
-    Of the three triggers those that are set count, and the first to fire switches, once and for good.
+    Before the switch the environment's rewards are used; after it ``solved * 1[success]`` at the last turn.  There are
+    three optional triggers; the first one to fire switches permanently.
 
     Args:
-        at_iteration: switches after so many iterations.
-        patience: switches when the mean return has had no new best for so many iterations.
-        share: switches when that share of an iteration's groups has a success.
-        solved: points of a success after the switch.
-        keep_penalties: leave the protocol penalties beside them.
+        at_iteration: switch after this many iterations.
+        patience: switch when the mean return has had no new maximum for this many iterations.
+        share: switch when this share of the groups of an iteration has a success.
+        solved: reward of a success after the switch.
+        keep_penalties: add the protocol penalties after the switch.
     """
 
     stage: ClassVar[Stage] = Stage.TASK
@@ -49,38 +50,38 @@ class Delta(RewardPart):
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
     def is_binary(self, iteration: int) -> bool:
-        """Whether the switch lies behind."""
+        """Return True after the switch."""
         return self._is_binary or (self.at_iteration is not None and iteration >= self.at_iteration)
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """The points as they are, or the outcome alone."""
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the rewards unchanged, or after the switch the outcome only."""
         if not self.is_binary(iteration):
-            return points
-        return outcome(
+            return rewards
+        return replace_by_outcome(
             episodes, [self.solved * e.success for e in episodes], keep_penalties=self.keep_penalties
         )
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
-        """``phase``: 1 dense, 2 binary."""
+        """Return ``phase``: 1 is dense, 2 is binary."""
         return {"phase": 2.0 if self.is_binary(iteration) else 1.0}
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
-        """See whether a trigger fires."""
-        returns = self.everyones_numbers([e.total_reward for e in episodes])
+        """Check the triggers."""
+        returns = self.gather_numbers([e.total_reward for e in episodes])
         mean = math.fsum(returns) / len(returns)
         self._waited = 0 if mean > self._best else self._waited + 1
         self._best = max(self._best, mean)
-        groups = set(self.everyones_numbers([e.group for e in episodes]))
-        solved = set(self.everyones_numbers([e.group for e in episodes if e.success]))
+        groups = set(self.gather_numbers([e.group for e in episodes]))
+        solved = set(self.gather_numbers([e.group for e in episodes if e.success]))
         if self.patience is not None and self._waited >= self.patience:
             self._is_binary = True
         if self.share is not None and len(solved) >= self.share * len(groups):
             self._is_binary = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether a trigger fired, and how long the best mean return has stood."""
+        """Return whether a trigger fired, the best mean return and its age."""
         return {"is_binary": self._is_binary, "best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         self._is_binary, self._best, self._waited = state["is_binary"], state["best"], state["waited"]

@@ -1,4 +1,4 @@
-"""Points for the form of a reply, whatever it achieves."""
+"""Reward for the format of replies."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Literal
 
 from lit_agentrl.checks import require_number, require_one_of
 from lit_agentrl.episode import Episode, Turn
-from lit_agentrl.rewards.base import Points, Shaping
+from lit_agentrl.rewards.base import Rewards, Shaping
 
 _RULES = ("valid", "structure", "think")
 
 
 @dataclass(kw_only=True)
 class Format(Shaping):
-    """``ok`` for each well-formed reply, ``bad`` for each other one.
+    """Score ``ok`` for each reply that follows the rule, ``bad`` for each other reply.
 
-    The verdict is that of the dialect: ``Turn.is_valid``, ``is_well_formed`` and ``has_think``.  The penalty
-    for invalid replies that the game itself charges (``env.invalid_penalty``) is not changed by this part.
+    The dialect decides: ``Turn.is_valid``, ``is_well_formed`` and ``has_think``.  The game's own penalty for invalid
+    replies (``env.invalid_penalty``) is not changed.
 
     Args:
-        rule: ``valid``: the reply could be played; ``structure``: its tags are in order, whatever is named
-            inside; ``think``: tags in order, and a think block before the answer.
+        rule: ``valid``: the reply could be played; ``structure``: its tags are in order, whatever they contain;
+            ``think``: the tags are in order, with a think block before the answer.
         ok, bad: scores.
     """
 
@@ -37,8 +37,8 @@ class Format(Shaping):
         require_number("ok", self.ok, "a number")
         require_number("bad", self.bad, "a number other than ok", lambda value: value != self.ok)
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn."""
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the score of each turn."""
         return [[self.ok if self._is_ok(turn) else self.bad for turn in e.turns] for e in episodes]
 
     def _is_ok(self, turn: Turn) -> bool:

@@ -1,4 +1,4 @@
-"""A staircase of points against long episodes."""
+"""Stepwise penalty for long episodes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Shaping, at_end
+from lit_agentrl.rewards.base import Rewards, Shaping, at_end
 
 
 @dataclass(kw_only=True)
 class Length(Shaping):
-    """``-floor(max(0, T - free_tokens) / step_tokens)`` at the last turn, T the episode's sampled tokens.
+    """Penalty at the last turn that grows in steps with the number of tokens.
+
+    ``-floor(max(0, T - free_tokens) / step_tokens)``, where T is the number of sampled tokens of the episode.
 
     Args:
-        free_tokens: tokens that cost nothing.
-        step_tokens: every so many further ones cost another ``weight``.
+        free_tokens: tokens without penalty.
+        step_tokens: each full step of this many further tokens costs ``weight``.
     """
 
     weight: float = 0.5
@@ -28,7 +30,7 @@ class Length(Shaping):
         require_whole("free_tokens", self.free_tokens, 0)
         require_whole("step_tokens", self.step_tokens, 1)
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """At the last turn."""
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the score at the last turn of each episode."""
         over = [max(0, e.num_action_tokens - self.free_tokens) for e in episodes]
         return at_end(episodes, [-(tokens // self.step_tokens) for tokens in over])

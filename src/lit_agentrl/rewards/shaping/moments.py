@@ -1,4 +1,4 @@
-"""Count, mean and spread of numbers, exactly the same in whatever order they come within an iteration."""
+"""Running count, mean and variance, independent of the order within an iteration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the numbers seen so far: how many, their mean, and the sum of squared deviations from it."""
+    """Count, mean and sum of squared deviations of the numbers so far."""
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
 
-    def merged(self, values: Sequence[float]) -> Moments:
-        """With further numbers, by the pairwise rule of Chan, Golub and LeVeque (1979)."""
+    def merge(self, values: Sequence[float]) -> Moments:
+        """Merge further numbers by the pairwise rule of Chan, Golub and LeVeque (1979)."""
         if not values:
             return self
         count = len(values)
@@ -37,7 +37,7 @@ class Moments:
 
     @property
     def scale(self) -> float:
-        """What to divide by: the spread, or 1 where there is none."""
+        """Divisor for normalisation: the standard deviation, or 1 if it is 0."""
         return self.std if self.std > 1e-8 else 1.0
 
     def state_dict(self) -> dict[str, Any]:

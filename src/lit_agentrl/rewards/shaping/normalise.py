@@ -1,4 +1,4 @@
-"""Training returns brought to unit spread."""
+"""Normalisation of training returns to unit standard deviation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Literal
 
 from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage
 from lit_agentrl.rewards.shaping.moments import Moments
 
 
 @dataclass(kw_only=True)
 class Normalise(RewardPart):
-    """Points divided by the standard deviation (ddof 1) of episode returns; unchanged where that is 0.
+    """Rewards divided by the standard deviation (ddof 1) of returns, unless it is 0.
 
     Args:
-        by: whose returns: of the iteration (``batch``), of the episode's group, of all iterations so far
-            (``running``), or ``none`` for no normalisation.
-        centre: also subtract ``mean / std`` of those returns, at the last turn.
+        by: the returns to use: of the iteration (``batch``), of the episode's group (``group``) or of all iterations so
+            far (``running``); ``none`` does not normalise.
+        centre: also subtract ``mean / std`` of these returns at the last turn.
     """
 
     stage: ClassVar[Stage] = Stage.SCALE
@@ -36,36 +36,36 @@ class Normalise(RewardPart):
         if self.centre and self.by == "none":
             raise ValueError("centre=true would be ignored with by=none; choose batch, group or running")
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn."""
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the normalised reward of each turn."""
         if self.by == "none":
-            return points
-        returns = [fsum(row) for row in points]
+            return rewards
+        returns = [fsum(row) for row in rewards]
         if self.by == "group":
             groups: dict[int, list[float]] = {}
             for e, value in zip(episodes, returns, strict=True):
                 groups.setdefault(e.group, []).append(value)
-            spread = {group: Moments().merged(values) for group, values in groups.items()}
-            return [self._row(row, spread[e.group]) for row, e in zip(points, episodes, strict=True)]
+            moments = {group: Moments().merge(values) for group, values in groups.items()}
+            return [self._scale_row(row, moments[e.group]) for row, e in zip(rewards, episodes, strict=True)]
         before = self._moments if self.by == "running" else Moments()
-        self._pending = before.merged(self.everyones_numbers(returns))
-        return [self._row(row, self._pending) for row in points]
+        self._pending = before.merge(self.gather_numbers(returns))
+        return [self._scale_row(row, self._pending) for row in rewards]
 
-    def _row(self, row: Sequence[float], moments: Moments) -> list[float]:
+    def _scale_row(self, row: Sequence[float], moments: Moments) -> list[float]:
         scaled = [value / moments.scale for value in row]
         if self.centre:
             scaled[-1] -= moments.mean / moments.scale
         return scaled
 
     def learn(self, episodes: Sequence[Episode], *, iteration: int) -> None:
-        """Keep the running spread."""
+        """Store the running moments."""
         if self.by == "running":
             self._moments, self._pending = self._pending or self._moments, None
 
     def state_dict(self) -> dict[str, Any]:
-        """The running spread, where one is kept."""
+        """Return the running moments, if they are used."""
         return {"moments": self._moments.state_dict()} if self.by == "running" else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         self._moments = Moments.from_state_dict(state["moments"])

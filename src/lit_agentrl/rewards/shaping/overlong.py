@@ -1,4 +1,4 @@
-"""DAPO's soft punishment of replies that come near the limit."""
+"""DAPO's soft penalty for overlong replies."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 
 from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Shaping, at_end
+from lit_agentrl.rewards.base import Rewards, Shaping, at_end
 
 
 @dataclass(kw_only=True)
 class Overlong(Shaping):
-    """DAPO, arXiv 2503.14476, equation 13, with T sampled tokens, L ``max_tokens`` and C ``buffer``.
+    """Soft overlong penalty: DAPO, arXiv 2503.14476, equation 13.
 
-    ``0`` for T <= L - C, ``(L - C - T) / C`` up to L, ``-1`` beyond.
+    With T sampled tokens it is ``0`` for T <= L - C, ``(L - C - T) / C`` for T <= L, and ``-1`` beyond.
 
     Args:
         max_tokens: L.
-        buffer: C, the last tokens before L, over which the punishment grows.
-        per: ``turn`` measures each reply, ``episode`` all of them, at the last turn.
+        buffer: C, the number of tokens before L over which the penalty grows.
+        per: ``turn`` measures each reply; ``episode`` measures all replies together, at the last turn.
     """
 
     weight: float = 1.0
@@ -35,11 +35,11 @@ class Overlong(Shaping):
         require(self.buffer <= self.max_tokens, "buffer", self.buffer, f"<= max_tokens={self.max_tokens}")
         require_one_of("per", self.per, ("turn", "episode"))
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn, or at the last one."""
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the penalty of each turn, or of the episode at its last turn."""
         if self.per == "turn":
-            return [[self._of(len(turn.reply_tokens)) for turn in e.turns] for e in episodes]
-        return at_end(episodes, [self._of(e.num_action_tokens) for e in episodes])
+            return [[self._compute_score(len(turn.reply_tokens)) for turn in e.turns] for e in episodes]
+        return at_end(episodes, [self._compute_score(e.num_action_tokens) for e in episodes])
 
-    def _of(self, tokens: int) -> float:
+    def _compute_score(self, tokens: int) -> float:
         return max(-1.0, min(0.0, (self.max_tokens - self.buffer - tokens) / self.buffer))

@@ -1,4 +1,4 @@
-"""Potential-based shaping: changes when points come, never which policy is best."""
+"""Potential-based shaping: it preserves the optimal policy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from lit_agentrl.checks import require, require_number
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Probe, Shaping
+from lit_agentrl.rewards.base import Probe, Rewards, Shaping
 
 
 @dataclass(kw_only=True)
 class StepsToGoal:
-    """``-scale * n``: n actions of best play from here, at most twice ``env.max_solution``.
+    """``-scale * n``, where n is the number of optimal actions to the goal.
 
-    A state from which the game can no longer be solved counts as that most.
+    n is at most twice ``env.max_solution``, which is also its value for a state that cannot be solved.
 
     Args:
-        scale: points a step.
+        scale: reward per step.
     """
 
     scale: float = 0.1
@@ -28,28 +28,30 @@ class StepsToGoal:
         require_number("scale", self.scale, "> 0", lambda value: value > 0)
 
     def __call__(self, env: World, observation: str) -> float:
-        """The potential of the game's state, in points."""
-        most = 2 * env.max_solution  # of a state alone: the actions left would make it one of time as well
+        """Return the potential of the game's state, in reward units."""
+        most = 2 * env.max_solution  # not the actions left, so that the potential depends on the state only
         best = env.optimal_actions(horizon=most)
         return -self.scale * (most if best is None else len(best))
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
-        """Refuse a game that knows no best play, whose potential would be a constant."""
+        """Refuse a game without optimal actions, whose potential would be constant."""
         if env.optimal_actions(horizon=2 * env.max_solution) is None:
             raise ValueError(
-                f"of=StepsToGoal needs best play, and {task.name} knows none; give of a function of (env, observation)"
+                f"of=StepsToGoal needs optimal actions, and {task.name} has none; set of to a function of "
+                "(env, observation)"
             )
 
 
 @dataclass(kw_only=True)
 class Potential(Shaping):
-    """``F_k = discount * Phi(s_{k+1}) - Phi(s_k)`` (Ng et al. 1999); Phi after the last turn is 0.
+    """``F_k = discount * Phi(s_{k+1}) - Phi(s_k)``: Ng et al. 1999.
 
-    The discounted sum over an episode is ``-Phi(s_0)``, whatever the policy does, also where a limit ends it.
+    Phi after the last turn is 0, also where a limit ends the episode.  The discounted sum over an episode is
+    ``-Phi(s_0)``, whatever the policy does.
 
     Args:
-        discount: of turns; the algorithm's own (1.0, or its ``turn_discount``).
-        of: Phi, a function of (env, observation) that changes neither; measured before every turn.
+        discount: discount per turn; must equal that of the algorithm (1.0, or its ``turn_discount``).
+        of: Phi, a function of (env, observation) that modifies neither; measured before every turn.
     """
 
     weight: float = 1.0
@@ -63,17 +65,17 @@ class Potential(Shaping):
 
     @property
     def probe(self) -> Probe:
-        """Phi."""
+        """The potential Phi."""
         return self.of
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
-        """Try the potential."""
+        """Evaluate the potential once and check that it is finite."""
         if isinstance(self.of, StepsToGoal):
             self.of.check_game(task, env, observation)
         require_number("of", self.of(env, observation), "a function to a finite number")
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn."""
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return F of each turn."""
         rows = []
         for episode in episodes:
             phi = [turn.probes[self.name] for turn in episode.turns] + [0.0]

@@ -1,4 +1,4 @@
-"""Points against replies that repeat themselves."""
+"""Penalty for repetition within replies."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, Shaping
+from lit_agentrl.rewards.base import Rewards, Shaping
 
 
 @dataclass(kw_only=True)
 class Repetition(Shaping):
-    """``-(1 - distinct / all)`` n-grams of a reply's tokens (arXiv 2502.03373); 0 for one shorter than n.
+    """``-(1 - distinct n-grams / all n-grams)`` of a reply's tokens: arXiv 2502.03373.
+
+    It is 0 for a reply shorter than n.
 
     Args:
-        n: tokens of an n-gram.
+        n: tokens per n-gram.
     """
 
     weight: float = 0.1
@@ -25,10 +27,10 @@ class Repetition(Shaping):
         super().__post_init__()
         require_whole("n", self.n, 1)
 
-    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """Of each turn."""
-        return [[self._of(turn.reply_tokens.tolist()) for turn in e.turns] for e in episodes]
+    def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Return the penalty of each turn."""
+        return [[self._compute_score(turn.reply_tokens.tolist()) for turn in e.turns] for e in episodes]
 
-    def _of(self, tokens: Sequence[int]) -> float:
+    def _compute_score(self, tokens: Sequence[int]) -> float:
         grams = [tuple(tokens[i : i + self.n]) for i in range(len(tokens) - self.n + 1)]
         return len(set(grams)) / len(grams) - 1.0 if grams else 0.0

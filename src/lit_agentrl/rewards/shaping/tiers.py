@@ -1,4 +1,4 @@
-"""Points in tiers: for a broken form, a failure, a success, and a success by all of some tools."""
+"""Tiered outcome reward: bad format, failure, success, and success with all tools."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from lit_agentrl.checks import require, require_number
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outcome
 
 
 @dataclass(kw_only=True)
 class Tiers(RewardPart):
-    """ARPO, arXiv 2507.19849: ``broken`` where a reply's form is broken, else 0 for a failure, else 1 + ``bonus``.
+    """Tiered reward at the last turn: ARPO, arXiv 2507.19849.
 
-    The bonus is for a success in which each of ``tools`` was called.
+    ``broken`` if a reply is not well-formed, else 0 for a failure and 1 for a success, plus ``bonus`` for a success in
+    which each of ``tools`` was called.
 
     Args:
-        broken: points of an episode with a reply that is not well-formed.
-        bonus: see above; the paper has 0.1 for search and Python in one episode.
+        broken: reward of an episode with a reply that is not well-formed.
+        bonus: see above; the paper uses 0.1 for search and Python in one episode.
         tools: names of tools, or of actions of a game without tools; empty: no bonus.
-        keep_penalties: leave the protocol penalties beside these points.
+        keep_penalties: add the protocol penalties.
     """
 
     stage: ClassVar[Stage] = Stage.TASK
@@ -41,7 +42,7 @@ class Tiers(RewardPart):
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
-        """Refuse names that no action of a game has."""
+        """Refuse names that are neither tools nor actions of the game."""
         known = [tool.name for tool in env.tools()] or list(env.action_names() or ())
         for name in self.tools:
             if name not in known:
@@ -50,23 +51,25 @@ class Tiers(RewardPart):
                     f"{': ' + ', '.join(known) if known else ', but free text'}; leave it out"
                 )
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """At the last turn of each episode."""
-        return outcome(
-            episodes, [self._of(episode) for episode in episodes], keep_penalties=self.keep_penalties
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Replace the rewards by the tier at the last turn of each episode."""
+        return replace_by_outcome(
+            episodes,
+            [self._compute_score(episode) for episode in episodes],
+            keep_penalties=self.keep_penalties,
         )
 
-    def _of(self, episode: Episode) -> float:
+    def _compute_score(self, episode: Episode) -> float:
         if not all(turn.is_well_formed for turn in episode.turns):
             return self.broken
         if not episode.success:
             return 0.0
-        called = {called_name(action) for turn in episode.turns for action in turn.actions}
+        called = {get_called_name(action) for turn in episode.turns for action in turn.actions}
         return 1.0 + (self.bonus if self.tools and called >= set(self.tools) else 0.0)
 
 
-def called_name(action: str) -> str:
-    """The name of the tool of a call, which is canonical JSON; any other action is its own name."""
+def get_called_name(action: str) -> str:
+    """Return the tool name of a JSON call; any other action is its own name."""
     try:
         call = json.loads(action)
     except (ValueError, RecursionError):  # free text may be anything

@@ -1,4 +1,4 @@
-"""GRPO-lambda: successes of well-solved groups are worth more the shorter they are."""
+"""GRPO-lambda: prefer short successes in groups with a high success rate."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import ClassVar, Literal
 
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outcome
 
 
 @dataclass(kw_only=True)
 class TopLambda(RewardPart):
-    """GRPO-lambda, arXiv 2505.18086: outcome rewards, shaped by length where most members succeed.
+    """Outcome rewards with a length penalty in the best groups: GRPO-lambda, arXiv 2505.18086.
 
-    Groups are sorted by their share of successes.  In the ``max(1, floor(top_share * P))`` best of P groups a
-    success earns ``1 - alpha * sigmoid((T - mean) / std)``, T its sampled tokens, mean and population std over
-    the group's successes (std 0: the fraction is 0).  Elsewhere it earns 1.  A failure earns 0.  Of equally good
-    groups the one with the smaller id comes first.
+    Groups are sorted by success rate; ties go to the smaller group id.  In the best ``max(1, floor(top_share * P))`` of
+    P groups a success gets ``1 - alpha * sigmoid((T - mean) / std)``, where T is its number of sampled tokens, and mean
+    and population std are over the group's successes (if std is 0, the fraction is 0).  In other groups it gets 1.  A
+    failure gets 0.
 
     Args:
         top_share: lambda.
-        alpha: the most that length can cost; 0.2 is our choice, the paper's value could not be confirmed.
-        keep_penalties: leave the protocol penalties beside these points.
+        alpha: maximum length penalty; 0.2 is our choice, the value of the paper could not be confirmed.
+        keep_penalties: add the protocol penalties.
     """
 
     stage: ClassVar[Stage] = Stage.TASK
@@ -38,29 +38,32 @@ class TopLambda(RewardPart):
         require_number("alpha", self.alpha, "in (0, 1]", lambda value: 0 < value <= 1)
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """At the last turn of each episode."""
-        solved: dict[int, list[int]] = {e.group: [] for e in episodes}  # tokens of a group's successes
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Replace the rewards by the outcome at the last turn of each episode."""
+        solved: dict[int, list[int]] = {
+            e.group: [] for e in episodes
+        }  # token counts of the successes of each group
         for e in episodes:
             if e.success:
                 solved[e.group].append(e.num_action_tokens)
-        shaped = self._best_groups(episodes)
+        shaped = self._find_best_groups(episodes)
         values = [
-            (self._of(e.num_action_tokens, solved[e.group]) if e.group in shaped else 1.0) * e.success
+            (self._compute_score(e.num_action_tokens, solved[e.group]) if e.group in shaped else 1.0)
+            * e.success
             for e in episodes
         ]
-        return outcome(episodes, values, keep_penalties=self.keep_penalties)
+        return replace_by_outcome(episodes, values, keep_penalties=self.keep_penalties)
 
-    def _best_groups(self, episodes: Sequence[Episode]) -> set[int]:
+    def _find_best_groups(self, episodes: Sequence[Episode]) -> set[int]:
         outcomes: dict[int, list[bool]] = {}
-        groups = self.everyones_numbers([e.group for e in episodes])
-        successes = self.everyones_numbers([e.success for e in episodes])
+        groups = self.gather_numbers([e.group for e in episodes])
+        successes = self.gather_numbers([e.success for e in episodes])
         for group, success in zip(groups, successes, strict=True):
             outcomes.setdefault(int(group), []).append(bool(success))
         best = sorted(outcomes, key=lambda group: (-sum(outcomes[group]) / len(outcomes[group]), group))
         return set(best[: max(1, int(self.top_share * len(best) + 1e-9))])
 
-    def _of(self, tokens: int, lengths: Sequence[int]) -> float:
+    def _compute_score(self, tokens: int, lengths: Sequence[int]) -> float:
         if not lengths:
             return 1.0
         mean = math.fsum(lengths) / len(lengths)

@@ -1,4 +1,4 @@
-"""UFO: a success is worth less the later it comes, and answers that were given before cost points."""
+"""UFO: discount late successes and penalise repeated answers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import ClassVar
 
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Points, RewardPart, Stage, outcome
+from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outcome
 
 
 @dataclass(kw_only=True)
 class Tries(RewardPart):
-    """UFO, arXiv 2507.14295: ``discount^k 1[solved by turn k] - repeats (1 - E / T)``, k from 0.
+    """``discount^k 1[solved at turn k] - repeats (1 - E / T)``: UFO, arXiv 2507.14295.
 
-    T are the turns with a valid answer, E the distinct ones among these answers; without any the cost is 0.
+    k counts from 0.  T is the number of turns with a valid answer, E the number of distinct answers among them; without
+    valid answers the second term is 0.
 
     Args:
         discount: gamma.
-        repeats: lambda, the cost of an episode all of whose answers are alike, but for the first.
-        keep_penalties: leave the protocol penalties beside these points.
+        repeats: lambda, the weight of the share of repeated answers.
+        keep_penalties: add the protocol penalties.
     """
 
     stage: ClassVar[Stage] = Stage.TASK
@@ -33,13 +34,15 @@ class Tries(RewardPart):
         require_number("repeats", self.repeats, "finite and >= 0", lambda value: value >= 0)
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
-    def apply(self, points: Points, episodes: Sequence[Episode], *, iteration: int) -> Points:
-        """At the last turn of each episode."""
-        return outcome(
-            episodes, [self._of(episode) for episode in episodes], keep_penalties=self.keep_penalties
+    def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
+        """Replace the rewards by the value at the last turn of each episode."""
+        return replace_by_outcome(
+            episodes,
+            [self._compute_score(episode) for episode in episodes],
+            keep_penalties=self.keep_penalties,
         )
 
-    def _of(self, episode: Episode) -> float:
+    def _compute_score(self, episode: Episode) -> float:
         answers = [tuple(turn.actions) for turn in episode.turns if turn.is_valid]
-        again = 1 - len(set(answers)) / len(answers) if answers else 0.0
-        return episode.success * self.discount ** (len(episode.turns) - 1) - self.repeats * again
+        repeated = 1 - len(set(answers)) / len(answers) if answers else 0.0
+        return episode.success * self.discount ** (len(episode.turns) - 1) - self.repeats * repeated

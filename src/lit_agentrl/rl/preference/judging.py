@@ -1,4 +1,4 @@
-"""How well scores rank pairs that nobody trained on: plainly, where both sides are equally long, and how surely."""
+"""Accuracy and calibration of reward model scores on held-out pairs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.preference.pairing import all_pairs
 from lit_agentrl.rl.preference.reward_losses import ends
 
-_NEAR = 0.1  # of the longer side: lengths that differ by less count as equal
+_NEAR = 0.1  # lengths that differ by at most this share of the longer one count as equal
 _BINS = 10
 COLUMNS = ("group", "margin", "chosen_length", "rejected_length")
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Pairs of unequal returns, and how they were ranked.
+    """Pairs of unequal returns and the differences of their scores.
 
     Attributes:
-        table_PC: a row a pair, float64: its group, score of the better side minus that of the other, and the sampled
-            tokens of both, as in `COLUMNS`.
+        table_PC: float64, one row per pair with the columns `COLUMNS`: its group, the score of the better side minus
+            that of the other, and the numbers of sampled tokens of both.
     """
 
     table_PC: Tensor
@@ -32,52 +32,52 @@ class Verdicts:
         return len(self.table_PC)
 
     def column(self, name: str) -> Tensor:
-        """One of `COLUMNS`, (P,)."""
+        """Return one of `COLUMNS`, (P,)."""
         return self.table_PC[:, COLUMNS.index(name)]
 
     @property
     def is_right_P(self) -> Tensor:
-        """Whether the better side has the higher score; a tie is half of it, 0.5."""
+        """1 if the better side has the higher score, 0.5 for a tie, else 0."""
         margin_P = self.column("margin")
         return (margin_P > 0).double() + 0.5 * (margin_P == 0).double()
 
     @property
     def is_near_P(self) -> Tensor:
-        """Whether both sides have as many sampled tokens, up to a tenth."""
+        """True if the lengths of both sides differ by at most a tenth."""
         one_P, other_P = self.column("chosen_length"), self.column("rejected_length")
         return (one_P - other_P).abs() <= _NEAR * torch.maximum(one_P, other_P)
 
     def metrics(self) -> dict[str, float]:
-        """Shares of pairs that are ranked rightly, beside those that "the shorter one wins" ranks rightly.
+        """Return the accuracy on pairs, and that of the rule "the shorter one wins".
 
-        Shares are means over prompts of those of their pairs.  ``calibration_error`` is the mean over pairs of
-        ``|share ranked rightly - sigmoid(|margin|)|`` of their bin of ten.
+        Shares are means over prompts of the means over their pairs.  ``calibration_error`` is the mean over pairs of
+        ``|accuracy - sigmoid(|margin|)|`` in ten bins.
         """
         if not len(self):
             return {}
         one_P, other_P = self.column("chosen_length"), self.column("rejected_length")
         shorter_P = (one_P < other_P).double() + 0.5 * (one_P == other_P).double()
         all_P = torch.ones_like(self.is_near_P)
-        found = {
-            "success": self._share(self.is_right_P, all_P), "margin": self._share(self.column("margin"), all_P),
-            "shorter_wins": self._share(shorter_P, all_P),
-            "calibration_error": self._calibration_error(),
+        values = {
+            "success": self._average(self.is_right_P, all_P), "margin": self._average(self.column("margin"), all_P),
+            "shorter_wins": self._average(shorter_P, all_P),
+            "calibration_error": self._compute_calibration_error(),
             "pairs": torch.tensor(float(len(self))), "equal_length_pairs": self.is_near_P.sum(),
         }  # fmt: skip
         if bool(self.is_near_P.any()):
-            found["equal_length_success"] = self._share(self.is_right_P, self.is_near_P)
-            found["equal_length_shorter_wins"] = self._share(shorter_P, self.is_near_P)
-        return {name: float(value) for name, value in found.items()}
+            values["equal_length_success"] = self._average(self.is_right_P, self.is_near_P)
+            values["equal_length_shorter_wins"] = self._average(shorter_P, self.is_near_P)
+        return {name: float(value) for name, value in values.items()}
 
-    def _share(self, x_P: Tensor, keep_P: Tensor) -> Tensor:
-        """The mean over prompts of the mean of their pairs."""
+    def _average(self, x_P: Tensor, keep_P: Tensor) -> Tensor:
+        """Average over prompts the mean over their pairs."""
         _, number_P, count = torch.unique(
             self.column("group")[keep_P], return_inverse=True, return_counts=True
         )
         mean: Tensor = (x_P[keep_P] / count[number_P]).sum() / len(count)
         return mean
 
-    def _calibration_error(self) -> Tensor:
+    def _compute_calibration_error(self) -> Tensor:
         sure_P = torch.sigmoid(self.column("margin").abs())  # from 0.5 to 1
         bin_P = ((sure_P - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
         gap_K = sure_P.new_zeros(_BINS).index_add_(0, bin_P, self.is_right_P - sure_P)
@@ -85,7 +85,7 @@ class Verdicts:
 
 
 def sign_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
-    """Share of trajectories whose cost has the right sign, beside the share that costs too much.
+    """Accuracy of the sign of costs, and the share of trajectories that are too costly.
 
     Args:
         columns: ``score`` and ``is_costly`` of trajectories, (N,).
@@ -101,11 +101,11 @@ def sign_metrics(columns: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def judge(tensors: Mapping[str, Tensor], score_BT: Tensor) -> Verdicts:
-    """Every pair of trajectories of a group whose returns and replies differ.
+    """Judge all pairs of trajectories of a group whose returns and replies differ.
 
     Args:
         tensors: columns of whole groups.
-        score_BT: read at the last sampled token of each trajectory; no gradient.
+        score_BT: scores; those at the last sampled token of each trajectory are used.  No gradient.
     """
     pairs = bind(all_pairs, tensors)
     units = pairs.units

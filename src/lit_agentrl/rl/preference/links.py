@@ -1,8 +1,8 @@
-"""Links: the loss of a pair, from ``z = beta * (score of the chosen - score of the rejected) + margin``.
+"""Links: the loss of a pair as a function of its logit ``z``.
 
-Each takes columns of pairs, (P,), by name, and returns (P,).  ``z_P``, and ``chosen_P`` and ``rejected_P``, which are
-the implicit rewards ``beta * score``, carry gradient; ``gap_P`` (points between the returns) does not.  With ``beta =
-1`` they are in nats.
+``z = beta * (score of the chosen - score of the rejected) + margin``.  Each link takes columns of pairs, (P,), by name,
+and returns (P,).  ``z_P`` and the implicit rewards ``chosen_P`` and ``rejected_P``, ``beta * score``, carry gradient;
+``gap_P``, the difference of returns in reward units, does not.  With ``beta = 1`` they are in nats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def logistic(*, z_P: Tensor) -> Tensor:
 
 
 def hinge(*, z_P: Tensor, width: float = 1.0) -> Tensor:
-    """``max(0, width - z)``: SLiC, arXiv 2305.10425, width 1; RRHF, arXiv 2304.05302, width 0.  ``width`` >= 0."""
+    """``max(0, width - z)``: SLiC, arXiv 2305.10425, and RRHF, arXiv 2304.05302.
+
+    SLiC has a ``width`` of 1, RRHF of 0.  ``width`` is >= 0.
+    """
     require(0 <= width < math.inf, "width", width, "finite and >= 0")
     return (width - z_P).clamp(min=0)
 
@@ -39,7 +42,7 @@ def squared(*, z_P: Tensor) -> Tensor:
 
 
 def exponential(*, z_P: Tensor) -> Tensor:
-    """``exp(-z)``: GPO; ``-z`` is clamped to at most 20, beyond which there is no gradient."""
+    """``exp(-z)``: GPO; ``-z`` is clamped to at most 20, without gradient beyond."""
     return torch.exp((-z_P).clamp(max=20))
 
 
@@ -51,7 +54,7 @@ def savage(*, z_P: Tensor) -> Tensor:
 def ipo(*, z_P: Tensor, tau: float = 0.1) -> Tensor:
     """``(z - 1 / (2 tau))^2``: IPO, arXiv 2310.12036, equation 17, with ``algo.beta=1``.
 
-    With ``algo/score=length_averaged`` it is the form of trl.  ``tau`` is in 1 / nats, finite and > 0.
+    With ``algo/score=length_averaged`` it is the form used by trl.  ``tau`` is in 1 / nats, finite and > 0.
     """
     require(0 < tau < math.inf, "tau", tau, "finite and > 0")
     return (z_P - 1 / (2 * tau)).square()
@@ -68,35 +71,42 @@ def exo(*, z_P: Tensor, epsilon: float = 1e-3) -> Tensor:
 
 
 def discopop(*, z_P: Tensor, tau: float = 0.05) -> Tensor:
-    """``-log sigmoid(z) (1 - m) + exp(-z) m``, ``m = sigmoid(z / tau)``: DiscoPOP, arXiv 2406.08414; ``tau`` > 0."""
+    """Logistic loss mixed with an exponential loss: DiscoPOP, arXiv 2406.08414.
+
+    ``-log sigmoid(z) (1 - m) + exp(-z) m`` with ``m = sigmoid(z / tau)``; ``tau`` is > 0.
+    """
     require(0 < tau < math.inf, "tau", tau, "finite and > 0")
     mixed_P = torch.sigmoid(z_P / tau)
     return -logsigmoid(z_P) * (1 - mixed_P) + torch.exp((-z_P).clamp(max=20)) * mixed_P
 
 
 def nca(*, chosen_P: Tensor, rejected_P: Tensor) -> Tensor:
-    """``-log sigmoid(w) - log sigmoid(-w) / 2 - log sigmoid(-l) / 2``: NCA of pairs, arXiv 2402.05369."""
+    """Noise contrastive alignment of pairs: NCA, arXiv 2402.05369.
+
+    ``-log sigmoid(w) - log sigmoid(-w) / 2 - log sigmoid(-l) / 2``.
+    """
     return -logsigmoid(chosen_P) - 0.5 * logsigmoid(-chosen_P) - 0.5 * logsigmoid(-rejected_P)
 
 
 def bco(*, chosen_P: Tensor, rejected_P: Tensor) -> Tensor:
-    """``-log sigmoid(w) - log sigmoid(-l)``: BCO of pairs, arXiv 2404.04656, with a shift of 0."""
+    """``-log sigmoid(w) - log sigmoid(-l)``: BCO of pairs, arXiv 2404.04656, without shift."""
     return -logsigmoid(chosen_P) - logsigmoid(-rejected_P)
 
 
 def sppo_hard(*, chosen_P: Tensor, rejected_P: Tensor, eta: float = 10.0) -> Tensor:
-    """``(w - eta / 2)^2 + (l + eta / 2)^2``: SPPO where the winner always wins, arXiv 2405.00675, with ``algo.beta=1``.
+    """SPPO with hard labels: arXiv 2405.00675, with ``algo.beta=1``.
 
-    ``eta`` is in nats, finite and > 0; trl writes it as 1 / beta.
+    ``(w - eta / 2)^2 + (l + eta / 2)^2``.  ``eta`` is in nats, finite and > 0; in trl it is 1 / beta.
     """
     require(0 < eta < math.inf, "eta", eta, "finite and > 0")
     return (chosen_P - eta / 2).square() + (rejected_P + eta / 2).square()
 
 
 def apo(*, chosen_P: Tensor, rejected_P: Tensor, side: Literal["zero", "down"] = "zero") -> Tensor:
-    """APO, arXiv 2408.06266: where chosen replies are better than the policy's (``zero``), or worse (``down``).
+    """Anchored preference optimisation: APO, arXiv 2408.06266.
 
-    ``zero``: ``1 - sigmoid(w) + sigmoid(l)``; ``down``: ``sigmoid(w) + 1 - sigmoid(w - l)``.
+    ``zero``, for chosen replies better than the policy's: ``1 - sigmoid(w) + sigmoid(l)``.  ``down``, for worse ones:
+    ``sigmoid(w) + 1 - sigmoid(w - l)``.
     """
     require(side in ("zero", "down"), "side", side, "zero or down")
     if side == "zero":
@@ -105,18 +115,19 @@ def apo(*, chosen_P: Tensor, rejected_P: Tensor, side: Literal["zero", "down"] =
 
 
 def rebel(*, z_P: Tensor, gap_P: Tensor, eta: float = 1.0) -> Tensor:
-    """``(z - gap / eta)^2``: REBEL, arXiv 2404.16767, equation 8 in the form of its code, with ``algo.beta=1``.
+    """``(z - gap / eta)^2``: REBEL, arXiv 2404.16767, equation 8, with ``algo.beta=1``.
 
-    ``eta`` is in points per nat, finite and > 0; ``eta^2`` times this is the paper's.
+    This is the form of the authors' code; the paper multiplies it by ``eta^2``.  ``eta`` is in reward units per nat,
+    finite and > 0.
     """
     require(0 < eta < math.inf, "eta", eta, "finite and > 0")
     return (z_P - gap_P / eta).square()
 
 
 def distance(*, z_P: Tensor, gap_P: Tensor, eta: float = 1.0) -> Tensor:
-    """``KL(sigmoid(eta gap) || sigmoid(z))``: reward-aware RPO (Nemotron), arXiv 2406.11704, backward KL.
+    """``KL(sigmoid(eta gap) || sigmoid(z))``: reward-aware RPO (Nemotron), arXiv 2406.11704.
 
-    It is 0 where ``z = eta * gap``.  ``eta`` is per point, finite and > 0.
+    It is the variant with backward KL, and 0 for ``z = eta * gap``.  ``eta`` is per reward unit, finite and > 0.
     """
     require(0 < eta < math.inf, "eta", eta, "finite and > 0")
     goal_P = eta * gap_P
@@ -124,9 +135,9 @@ def distance(*, z_P: Tensor, gap_P: Tensor, eta: float = 1.0) -> Tensor:
     return right_P + torch.sigmoid(-goal_P) * (logsigmoid(-goal_P) - logsigmoid(-z_P))
 
 
-# ---------------------------------------------------------------------- labels that may be wrong
+# ---------------------------------------------------------------------- label smoothing
 def certain(loss_P: Tensor, flipped_P: Tensor) -> Tensor:
-    """The loss as it is."""
+    """The unchanged loss: labels are treated as correct."""
     return loss_P
 
 
@@ -134,19 +145,19 @@ def conservative(loss_P: Tensor, flipped_P: Tensor, *, epsilon: float = 0.1) -> 
     """``(1 - epsilon) f(z) + epsilon f(-z)``: cDPO (label smoothing).
 
     Args:
-        loss_P: of the pair.
-        flipped_P: of the pair the other way round.
-        epsilon: share of labels that are wrong, in (0, 0.5).
+        loss_P: loss of each pair.
+        flipped_P: loss of each pair with the sides exchanged.
+        epsilon: share of wrong labels, in (0, 0.5).
     """
     require(0 < epsilon < 0.5, "epsilon", epsilon, "in (0, 0.5); algo/smoothing=none has none")
     return (1 - epsilon) * loss_P + epsilon * flipped_P
 
 
 def robust(loss_P: Tensor, flipped_P: Tensor, *, epsilon: float = 0.1) -> Tensor:
-    """``((1 - epsilon) f(z) - epsilon f(-z)) / (1 - 2 epsilon)``: robust DPO, arXiv 2403.00409, equation 8.
+    """Unbiased loss under flipped labels: robust DPO, arXiv 2403.00409, equation 8.
 
-    Its mean over labels flipped with probability ``epsilon`` is the loss of the right labels; arguments as of
-    `conservative`.
+    ``((1 - epsilon) f(z) - epsilon f(-z)) / (1 - 2 epsilon)``.  If labels are flipped with probability ``epsilon``, its
+    expectation is the loss of the correct labels.  Arguments are as for `conservative`.
     """
     require(0 < epsilon < 0.5, "epsilon", epsilon, "in (0, 0.5); algo/smoothing=none has none")
     return ((1 - epsilon) * loss_P - epsilon * flipped_P) / (1 - 2 * epsilon)

@@ -1,8 +1,9 @@
-"""Margins: what is added to ``z = beta * (score of the chosen - score of the rejected)`` before the link.
+"""Margins, which are added to the logit ``z`` of a pair before the link.
 
-All take columns of pairs, (P,), by name, and return (P,): units of z.  ``gap_P`` is the difference of returns (points,
->= 0), lengths are in sampled tokens, ``chosen_P`` and ``rejected_P`` are implicit rewards, ``beta * score``, which
-carry gradient.  A margin that takes ``reordered_P`` has it made before the first step of an iteration; see `sorting`.
+``z = beta * (score of the chosen - score of the rejected)``.  All take columns of pairs, (P,), by name, and return (P,)
+in units of z.  ``gap_P`` is the difference of returns (in reward units, >= 0), lengths are in sampled tokens,
+``chosen_P`` and ``rejected_P`` are implicit rewards, ``beta * score``, which carry gradient.  ``reordered_P`` is
+computed before the first step of an iteration; see `sorting`.
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from lit_agentrl.rl.binding import bare, tensor_names
 
 
 def none(*, z_P: Tensor) -> Tensor:
-    """No margin."""
+    """Use no margin."""
     return torch.zeros_like(z_P)
 
 
 def constant(*, z_P: Tensor, gamma: float = 1.0) -> Tensor:
-    """``-gamma``: SimPO, arXiv 2405.14734, equation 5.  Finite and > 0."""
+    """``-gamma``: SimPO, arXiv 2405.14734, equation 5.
+
+    ``gamma`` is finite and > 0.
+    """
     require(0 < gamma < math.inf, "gamma", gamma, "finite and > 0; algo/margin=none has none")
     return torch.full_like(z_P, -gamma)
 
 
 def score_gap(*, gap_P: Tensor, scale: float = 1.0) -> Tensor:
-    """``-scale * gap``: Llama 2's margin, arXiv 2307.09288, and Stable Alignment's, arXiv 2305.16960.
+    """``-scale * gap``: Llama 2, arXiv 2307.09288, and Stable Alignment, arXiv 2305.16960.
 
-    ``scale`` is per point, finite and > 0.
+    ``scale`` is per reward unit, finite and > 0.
     """
     require(0 < scale < math.inf, "scale", scale, "finite and > 0; algo/margin=none has none")
     return -scale * gap_P
 
 
 def log_gap(*, gap_P: Tensor, alpha: float = 1.0) -> Tensor:
-    """``-alpha * log(gap)``: ODPO, arXiv 2402.10571, equation 10; gaps below 1e-3 points count as 1e-3.
+    """``-alpha * log(gap)``: ODPO, arXiv 2402.10571, equation 10.
 
-    A gap below 1 point gives a negative offset.  ``alpha`` is finite and > 0.
+    Gaps are clamped to at least 1e-3.  A gap below 1 gives a negative offset.  ``alpha`` is finite and > 0.
     """
     require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
     return -alpha * torch.log(gap_P.clamp(min=1e-3))
@@ -49,8 +53,8 @@ def log_gap(*, gap_P: Tensor, alpha: float = 1.0) -> Tensor:
 def length(*, chosen_length_P: Tensor, rejected_length_P: Tensor, alpha: float = 0.01) -> Tensor:
     """``alpha * (n_chosen - n_rejected)``: R-DPO, arXiv 2403.19159, equation 9.
 
-    Pairs whose chosen side is longer push less, so that length alone is not learnt.  ``alpha`` is per token, finite
-    and > 0.
+    The loss pushes less on pairs whose chosen side is longer, so that length alone is not learnt.  ``alpha`` is per
+    token, finite and > 0.
     """
     require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
     return alpha * (chosen_length_P - rejected_length_P)
@@ -59,7 +63,7 @@ def length(*, chosen_length_P: Tensor, rejected_length_P: Tensor, alpha: float =
 def falling_chosen(*, chosen_P: Tensor, lam: float = 5.0) -> Tensor:
     """``-lam * max(0, -chosen reward)``: DPOP (Smaug), arXiv 2402.13228, equation 3.
 
-    Gradient flows: a chosen side whose log-prob has fallen below the reference is pulled up.  ``lam`` is finite, > 0.
+    Gradient flows, so that a chosen log-prob that has fallen below the reference rises.  ``lam`` is finite and > 0.
     """
     require(0 < lam < math.inf, "lam", lam, "finite and > 0; algo/margin=none has none")
     return -lam * (-chosen_P).clamp(min=0)
@@ -74,7 +78,7 @@ def sequence_kl(
         chosen_kl_P: ``beta`` times the sum over sampled tokens of KL(reference || policy); carries gradient.
         rejected_kl_P: the same of the other side.
         alpha: weight, finite and > 0; TDPO 1 has 1.
-        stop_chosen: whether the KL of the chosen side carries no gradient, as in TDPO 2.
+        stop_chosen: stop the gradient of the KL of the chosen side, as in TDPO 2.
     """
     require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
     require(isinstance(stop_chosen, bool), "stop_chosen", stop_chosen, "true or false")
@@ -82,18 +86,18 @@ def sequence_kl(
 
 
 def sorted_reference(*, reordered_P: Tensor) -> Tensor:
-    """``beta * (v_i - v_j)``, so that ``z = beta * (u_i - v_j)``: AOT of paired data, arXiv 2406.05882.
+    """``beta * (v_i - v_j)``: AOT of paired data, arXiv 2406.05882.
 
-    ``u`` and ``v`` are what policy and reference say of a pair: score of the chosen minus that of the rejected side.
-    Both are sorted apart over all pairs of the iteration, and j is the pair whose ``v`` has the rank of ``u_i``.  The
-    order of ``u`` is that of the policy before the first step.  So an iteration of one step is the paper's; the steps
-    behind it keep the order.  No gradient.
+    The logit becomes ``z = beta * (u_i - v_j)``.  ``u`` and ``v`` are the differences of the scores of chosen and
+    rejected side under policy and reference.  They are sorted separately over all pairs of the iteration, and j is the
+    pair whose ``v`` has the rank of ``u_i``.  ``u`` is sorted by the policy before the first step, so an iteration of
+    one step equals the paper; later steps use the same order.  No gradient.
     """
     return reordered_P
 
 
-def check_heard(margin: Callable[..., Tensor], link: Callable[..., Tensor]) -> None:
-    """Refuses a margin that a link does not see.
+def check_margin(margin: Callable[..., Tensor], link: Callable[..., Tensor]) -> None:
+    """Refuse a margin with a link that does not use ``z``.
 
     Raises:
         ValueError: there is a margin, and the link takes both rewards instead of z.

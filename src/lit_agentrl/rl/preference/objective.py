@@ -1,7 +1,8 @@
-"""An objective of pairs: pairing x score x reference x divergence x margin x link x smoothing, and an NLL beside it.
+"""The objective of pairs, composed of one function per axis, with an optional NLL term.
 
-A pair is two units of sampled tokens of a group, whose returns say which is better.  It does not matter where the group
-comes from: rollouts of a prompt, or a recorded pair, which is a group of two.
+The axes are pairing, score, reference, divergence, margin, link and smoothing.  A pair consists of two units of sampled
+tokens of a group; the one with the higher return is chosen.  A group can be the rollouts of a prompt, or a recorded
+pair, which is a group of two.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lit_agentrl.rl.credit.tree_steps import Ranking, Targets
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.preference.links import certain
-from lit_agentrl.rl.preference.margins import check_heard, none
+from lit_agentrl.rl.preference.margins import check_margin, none
 from lit_agentrl.rl.preference.pair_columns import kept_pairs, link_losses, pair_metrics, sum_and_count
 from lit_agentrl.rl.preference.pairing import Pairs
 from lit_agentrl.rl.preference.scores import reverse_kl
@@ -29,14 +30,14 @@ from lit_agentrl.rl.preference.sorting import check_sorted, of_rows, reordered, 
 
 @dataclass(frozen=True, kw_only=True)
 class NLL:
-    """``coef * (-log p)`` of what was chosen: it holds its log-prob up.
+    """``coef * (-log p)`` of chosen units, which keeps their log-prob from falling.
 
     Attributes:
         coef: weight, > 0.
-        of: ``best``: the best unit of each group that has a pair; ``pairs``: the chosen side of each pair, as often as
-            it is chosen.  Of recorded pairs, and of one pair a group, the two are the same.
-        per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, 0.2) and
-            iterative RPO (arXiv 2404.19733, 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
+        of: ``best``: the best unit of each group with a pair; ``pairs``: the chosen side of each pair, as often as it
+            is chosen.  For recorded pairs, and for one pair per group, they are the same.
+        per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, coef 0.2) and
+            iterative RPO (arXiv 2404.19733, coef 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
     """
 
     coef: float
@@ -44,23 +45,26 @@ class NLL:
     per: Literal["unit", "token"] = "unit"
 
     def __post_init__(self) -> None:
-        """Checks the constants."""
+        """Check the constants."""
         is_valid = 0 < self.coef < math.inf
         require(is_valid, "coef", self.coef, "finite and > 0; algo/nll=none switches the term off")
         require(self.of in ("best", "pairs"), "of", self.of, "best or pairs")
         require(self.per in ("unit", "token"), "per", self.per, "unit or token")
 
     def imitated(self, pairs: Pairs) -> Tensor:
-        """The units whose log-prob is held up, int64."""
+        """Return the units to imitate, int64."""
         return pairs.best() if self.of == "best" else pairs.chosen_P
 
     def divisor(self, pairs: Pairs) -> Tensor:
-        """How many units are imitated, or tokens of them."""
+        """Count the units to imitate, or their tokens."""
         length_U = pairs.units.length_N[self.imitated(pairs)]
         return length_U.sum() if self.per == "token" else length_U.new_tensor(len(length_U))
 
     def summed(self, pairs: Pairs, logp_BT: Tensor) -> Tensor:
-        """What is to be divided by the `divisor` of a minibatch; gradient through ``logp_BT`` (nats)."""
+        """Sum the NLL; to be divided by the `divisor` of a minibatch.
+
+        Gradient flows through ``logp_BT`` (nats).
+        """
         units, imitated_U = pairs.units, self.imitated(pairs)
         nll_U = -units.sum(units.read(logp_BT))[imitated_U]
         return (nll_U / units.length_N[imitated_U] if self.per == "unit" else nll_U).sum()
@@ -68,30 +72,31 @@ class NLL:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceLoss(Objective):
-    """``weight/P sum over pairs of link(z)``, ``z = beta * (s(chosen) - s(rejected)) + margin``, and `NLL` beside it.
+    """Mean of a link function over pairs, plus an optional `NLL`.
 
-    ``s`` is the divergence of the score of ``logp - reference`` over sampled tokens, and over nothing else: what an
-    environment says between them is not learnt.
+    ``weight/P sum over pairs of link(z)`` with ``z = beta * (s(chosen) - s(rejected)) + margin``.  ``s`` is the
+    divergence of the score of ``logp - reference`` over sampled tokens only, so observations of the environment are not
+    learnt.
 
     Attributes:
-        name: for messages.
+        name: name in messages.
         pairing: returns `Pairs`; see ``pairing.py``.
-        score: one number for each side from its tokens; see ``scores.py``.
-        reference: gives (B, T), the log-probs that are taken off; see ``scores.py``.
-        divergence: of the score; see ``scores.py``.
-        margin: returns what is added to z; see ``margins.py``.
+        score: returns one number per side from its tokens; see ``scores.py``.
+        reference: returns the log-probs to subtract, (B, T); see ``scores.py``.
+        divergence: function of the score; see ``scores.py``.
+        margin: returns the number to add to z; see ``margins.py``.
         link: returns the loss of each pair; see ``links.py``.
-        smoothing: of labels that may be wrong; see ``links.py``.
-        nll: or None.
-        targets: returns `Targets` of a critic beside the policy, or None: there is none; see ``tree_steps.py``.
-        ranking: orders the critic's values of the two sides, or None.
+        smoothing: corrects for wrong labels; see ``links.py``.
+        nll: an `NLL` term or None.
+        targets: returns `Targets` of a critic, or None without a critic; see ``tree_steps.py``.
+        ranking: ranks the critic's values of the two sides, or None.
         beta: units of z per nat, > 0.
-        weight: of the pairs beside the NLL, > 0.
-        over: ``pairs``: P counts the pairs of a minibatch, on all ranks; ``groups``: the groups, or states, that have
-            one, so that those with many pairs count for more.
+        weight: weight of the loss of pairs relative to the NLL, > 0.
+        over: ``pairs``: P is the number of pairs of a minibatch, on all ranks; ``groups``: the number of groups, or
+            states, with a pair, so that those with many pairs have more weight.
 
     Raises:
-        ValueError: at construction, if parts make no sense together; :meth:`try_out` sees the others.
+        ValueError: at construction, parts exclude each other; :meth:`try_out` checks the rest.
     """
 
     unit: ClassVar[str | None] = "group_B"
@@ -111,7 +116,7 @@ class PreferenceLoss(Objective):
     over: Literal["pairs", "groups"] = "pairs"
 
     def __post_init__(self) -> None:
-        """Checks constants, and that a margin finds what it needs and is heard."""
+        """Check the constants and that the parts fit together."""
         for option in ("beta", "weight"):
             value = getattr(self, option)
             require(0 < value < math.inf, option, value, "finite and > 0")
@@ -120,7 +125,7 @@ class PreferenceLoss(Objective):
             raise ValueError(
                 "margin takes the KL to a reference, and algo/reference=none has none: use algo/reference=frozen"
             )
-        check_heard(self.margin, self.link)
+        check_margin(self.margin, self.link)
         if self._sorts:
             check_sorted(self.reference, self.divergence, self.link)
         if self.ranking is not None and self.targets is None:
@@ -137,7 +142,10 @@ class PreferenceLoss(Objective):
         return Requirements(min_members=2)
 
     def needs(self, tensor: str) -> bool:
-        """Whether a part takes it; targets take a critic's values, and sorting log-probs before the first step."""
+        """Return True if a part takes the tensor.
+
+        Targets also need the values of a critic, and sorting needs log-probs before the first step.
+        """
         if tensor == "value_BT":
             return self.targets is not None
         if self._sorts and tensor in ("old_logp_BT", "sampler_logp_BT"):
@@ -146,7 +154,7 @@ class PreferenceLoss(Objective):
         return any(tensor in tensor_names(part) for part in parts if part is not None)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """Runs every part once on a toy batch, each with its name in front of what it says."""
+        """Run every part once on a toy batch; errors begin with its name."""
         try_out("pairing", self.pairing, Pairs, rows)
         try_out("reference", self.reference, Tensor, rows, "BT")
         if self.targets is not None:
@@ -154,44 +162,47 @@ class PreferenceLoss(Objective):
         clean = cleaned(with_computed(rows))
         with torch.no_grad():
             pairs = bind(self.pairing, clean)
-            columns = self._sides(clean | self._reordered(clean, pairs), pairs)
+            columns = self._compute_columns(clean | self._compute_reordered(clean, pairs), pairs)
             for axis in ("margin", "link"):
                 try_out(axis, getattr(self, axis), Tensor, {**rows, **columns})
-            self._losses(columns)
+            self._compute_losses(columns)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Keeps the rows of pairs, or all that teach a critic; ``reordered_BK`` says what sorting does to each pair."""
+        """Keep the rows of pairs and those with critic targets.
+
+        ``reordered_BK`` holds ``reordered_P`` of each pair, for margins that sort.
+        """
         pairs = bind(self.pairing, tensors)
-        found = kept_pairs(pairs, tensors) | self._reordered(cleaned(tensors), pairs)
+        columns = kept_pairs(pairs, tensors) | self._compute_reordered(cleaned(tensors), pairs)
         if self.targets is None:
-            return found
-        taught: Targets = bind(self.targets, tensors)
-        return found | vars(taught) | {"keep_B": found["keep_B"] | taught.is_value_target_BT.any(1)}
+            return columns
+        targets: Targets = bind(self.targets, tensors)
+        return columns | vars(targets) | {"keep_B": columns["keep_B"] | targets.is_value_target_BT.any(1)}
 
     def count(self, tensors: Tensors) -> Tensors:
-        """Pairs, groups that have one, and what is imitated."""
+        """Count pairs, groups with a pair, and imitated units or tokens."""
         pairs = bind(self.pairing, tensors)
-        found = {
+        counts = {
             "num_pairs": pairs.set_P.new_tensor(len(pairs.set_P)),
             "num_sets": pairs.set_P.new_tensor(len(pairs.set_P.unique())),
         }
-        return found if self.nll is None else found | {"num_imitated": self.nll.divisor(pairs)}
+        return counts if self.nll is None else counts | {"num_imitated": self.nll.divisor(pairs)}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The share of the pairs of these groups."""
+        """Return the share of these groups in the loss, and metrics."""
         clean = cleaned(tensors)
         pairs = bind(self.pairing, clean)
-        columns = self._sides(clean, pairs)
+        columns = self._compute_columns(clean, pairs)
         number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
-        loss = self.weight * self._losses(columns).sum() / number.clamp(min=1)
+        loss = self.weight * self._compute_losses(columns).sum() / number.clamp(min=1)
         if self.nll is not None:
             nll = self.nll.summed(pairs, clean["logp_BT"])
             loss = loss + self.nll.coef * nll / tensors["num_imitated"].clamp(min=1)
-        idle = clean["logp_BT"].sum() * 0  # where there is no pair
-        return loss.to(idle.dtype) + idle, pair_metrics(columns) | policy_metrics(clean)
+        zero = clean["logp_BT"].sum() * 0  # connects the gradient if there is no pair
+        return loss.to(zero.dtype) + zero, pair_metrics(columns) | policy_metrics(clean)
 
     def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
-        """The ranking of the pairs of these groups."""
+        """Return the ranking loss of the pairs of these groups, and metrics."""
         if self.ranking is None:
             return None
         value_BT = tensors["value_BT"]
@@ -202,8 +213,8 @@ class PreferenceLoss(Objective):
         loss = self.ranking.coef * loss_P.sum() / number.clamp(min=1)
         return loss.to(value_BT.dtype), {name: sum_and_count(x_P.detach()) for name, x_P in metrics.items()}
 
-    def _sides(self, clean: Tensors, pairs: Pairs) -> Tensors:
-        """Columns of pairs, all but z; float64."""
+    def _compute_columns(self, clean: Tensors, pairs: Pairs) -> Tensors:
+        """Compute the columns of pairs, float64; z is without the margin."""
         units, sides = pairs.units, {"chosen": pairs.chosen_P, "rejected": pairs.rejected_P}
         logp_A = units.read(clean["logp_BT"])
         x_A = logp_A - units.read(bind(self.reference, clean))
@@ -227,8 +238,8 @@ class PreferenceLoss(Objective):
             columns["reordered_P"] = of_rows(clean["reordered_BK"], pairs, clean["is_action_BT"])
         return columns
 
-    def _reordered(self, clean: Tensors, pairs: Pairs) -> Tensors:
-        """What sorting does to each pair, by the policy before the first step; nothing where it does not act."""
+    def _compute_reordered(self, clean: Tensors, pairs: Pairs) -> Tensors:
+        """Compute ``reordered_BK`` from the policy before the first step, if the margin sorts."""
         if not self._sorts:
             return {}
         before_BT, reference_BT = clean["old_logp_BT"], bind(self.reference, clean)
@@ -236,10 +247,10 @@ class PreferenceLoss(Objective):
             gap_P = reordered(pairs, self.score, policy_BT=before_BT, reference_BT=reference_BT)
         return {"reordered_BK": to_rows(self.beta * gap_P, pairs, clean["is_action_BT"])}
 
-    def _losses(self, columns: Tensors) -> Tensor:
-        """The loss of each pair."""
+    def _compute_losses(self, columns: Tensors) -> Tensor:
+        """Compute the loss of each pair."""
         return link_losses(columns, margin=self.margin, link=self.link, smoothing=self.smoothing)
 
 
 def no_nll() -> None:
-    """No NLL beside the loss of pairs."""
+    """Use no NLL term."""

@@ -1,4 +1,4 @@
-"""What pairs come to: the rows that they keep, the loss of each, and the metrics of a loss of pairs."""
+"""Rows, losses and metrics of pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIDES = ("chosen", "rejected")
 
 
 def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
-    """``keep_B``, the rows of pairs; ``pairless_share`` of groups have none."""
+    """``keep_B``, the rows of pairs, and ``pairless_share``, the share of groups without pair."""
     units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
     is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
     is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
@@ -36,11 +36,15 @@ def link_losses(
     link: Callable[..., Tensor],
     smoothing: Callable[..., Tensor],
 ) -> Tensor:
-    """The loss of each pair, (P,), from columns of pairs by name; gradient flows through ``z_P`` and both sides."""
+    """The loss of each pair, (P,), from columns of pairs.
+
+    Gradient flows through ``z_P`` and both sides.
+    """
     columns = columns | {"z_P": columns["z_P"] + bind(margin, columns)}
-    turned = {"chosen": "rejected", "rejected": "chosen"}
+    opposite = {"chosen": "rejected", "rejected": "chosen"}
     flipped = {
-        "_".join(turned.get(part, part) for part in name.split("_")): value for name, value in columns.items()
+        "_".join(opposite.get(part, part) for part in name.split("_")): value
+        for name, value in columns.items()
     }
     flipped["z_P"] = -columns["z_P"]
     with name_errors("smoothing"):
@@ -50,10 +54,10 @@ def link_losses(
 
 @torch.no_grad()
 def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
-    """What a loss of pairs is watched by; each ``[sum over pairs, pairs]``.
+    """Metrics of a loss of pairs, each ``[sum over pairs, number of pairs]``.
 
-    Implicit rewards and their margin, the share of pairs that these rank rightly beside the share in which the shorter
-    side is the chosen one, and of both sides the log-prob (nats) and how far it has moved.
+    Implicit rewards and their margin, the share of pairs that they rank correctly, the share in which the shorter side
+    is chosen, and for both sides the log-prob (nats) and its change.
     """
     moves = {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
     return compared_metrics(columns) | {name: sum_and_count(value_P) for name, value_P in moves.items()}
@@ -61,7 +65,10 @@ def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 
 @torch.no_grad()
 def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
-    """Scores of both sides, their margin, and the share that they rank rightly beside that of the shorter side."""
+    """Metrics of the scores of pairs: scores, margin, accuracy and ``shorter_wins``.
+
+    ``shorter_wins`` is the share of pairs whose shorter side is chosen.
+    """
     one, other = columns["chosen_length_P"], columns["rejected_length_P"]
     margin_P = columns["chosen_P"] - columns["rejected_P"]
     values = {
@@ -75,5 +82,5 @@ def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 
 
 def sum_and_count(value_P: Tensor) -> Tensor:
-    """``[sum over pairs, pairs]`` of a column: what is added up over micro-batches and ranks to a mean."""
+    """``[sum over pairs, number of pairs]``, which is added over micro-batches and ranks."""
     return torch.stack([value_P.sum(), value_P.new_tensor(float(len(value_P)))])

@@ -1,9 +1,8 @@
-"""Pairing: which units of a group are compared, and which of the two is better.
+"""Pairing rules: select pairs of units of a group, with the better one as chosen.
 
-Every rule takes columns and returns `Pairs`.  A pair needs different replies and returns that differ; NaN returns and
-trajectories without a sampled token are left out.  A rule finds the same pairs again among the rows of the pairs that
-it has found, so that all other rows may be dropped.  A recorded pair is a group of two: every rule finds it.
-No gradient.
+Every rule takes columns and returns `Pairs`.  The two sides of a pair have different replies and different returns; NaN
+returns and trajectories without a sampled token are left out.  Applied to the rows of its own pairs only, a rule finds
+the same pairs, so all other rows can be dropped.  A recorded pair is a group of two; every rule finds it.  No gradient.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ class Pairs:
     """P pairs of units.
 
     Attributes:
-        units: what is compared.
-        chosen_P, rejected_P: int64, units; the first is worth more, or as much where ties were asked for.
+        units: the units that are compared.
+        chosen_P, rejected_P: int64, indices of units; the value of the chosen one is higher, or equal if ties are
+            allowed.
     """
 
     units: Units
@@ -33,16 +33,19 @@ class Pairs:
 
     @property
     def gap_P(self) -> Tensor:
-        """Points between the two, float64, >= 0."""
+        """Difference of the two values, float64, in reward units, >= 0."""
         return self.units.value_N[self.chosen_P] - self.units.value_N[self.rejected_P]
 
     @property
     def set_P(self) -> Tensor:
-        """Which set of comparable units a pair is of."""
+        """Set of comparable units of each pair."""
         return self.units.set_N[self.chosen_P]
 
     def best(self) -> Tensor:
-        """The unit worth most among the chosen ones of each set, the first of several, int64."""
+        """Return the chosen unit with the highest value of each set, int64.
+
+        Ties go to the first unit.
+        """
         first = torch.argsort(self.chosen_P, stable=True)
         first = first[torch.argsort(-self.units.value_N[self.chosen_P[first]], stable=True)]
         first = first[torch.argsort(self.set_P[first], stable=True)]
@@ -65,19 +68,19 @@ def all_pairs(
     most: int | None = None,
     ties: bool = False,
 ) -> Pairs:
-    """Every pair of trajectories of a group, or the ``most`` of widest gap.
+    """All pairs of trajectories of a group, or the ``most`` with the widest gaps.
 
     Args:
-        return_B: points; the trajectory that has more is chosen.
+        return_B: in reward units; the trajectory with the higher return is chosen.
         group_B: trajectories of a group are compared.
         trajectory_B: rows of one trajectory share a number.
         is_action_BT: sampled tokens.
-        turn_BT: of the trajectory.
+        turn_BT: turn number within the trajectory.
         first_turn_B: orders the rows of a trajectory.
-        tokens_BT: ids; replies that are equal are no pair.
-        min_gap: points by which returns must differ; 0: at all.
-        most: pairs of a group at most; None: all.
-        ties: pair equal returns too, for losses that learn from a gap of 0, such as REBEL's.
+        tokens_BT: token ids; equal replies are not a pair.
+        min_gap: minimum difference of returns, in reward units; 0 accepts any difference.
+        most: maximum number of pairs per group; None for all.
+        ties: include pairs of equal returns, for losses that learn from a gap of 0, such as REBEL.
     """
     units = trajectory_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
@@ -88,8 +91,8 @@ def all_pairs(
     require(
         not (ties and min_gap > 0), "ties", ties, f"false where min_gap={min_gap} leaves none; or min_gap=0"
     )
-    found = _candidates(units, tokens_BT, min_gap=min_gap, ties=ties)
-    return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
+    pairs = _find_candidates(units, tokens_BT, min_gap=min_gap, ties=ties)
+    return pairs if most is None else _select_first(pairs, (-pairs.gap_P,), most)
 
 
 def best_worst(
@@ -103,7 +106,10 @@ def best_worst(
     tokens_BT: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """The widest gap of each group: the best trajectory against the worst; arguments as of `all_pairs`."""
+    """The best trajectory of each group against the worst.
+
+    Arguments are as for `all_pairs`.
+    """
     return all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap, most=1,
@@ -121,12 +127,15 @@ def best_rest(
     tokens_BT: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """The best trajectory of a group against each that is worse; arguments as of `all_pairs`."""
-    found = all_pairs(
+    """The best trajectory of each group against all worse ones.
+
+    Arguments are as for `all_pairs`.
+    """
+    pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    return _picked(found, torch.isin(found.chosen_P, found.best()))
+    return _select_pairs(pairs, torch.isin(pairs.chosen_P, pairs.best()))
 
 
 def demonstrated(
@@ -141,17 +150,17 @@ def demonstrated(
     source_B: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """What the policy of now has not played itself, such as a kept success, against each that is worse: SPIN's pairs.
+    """Trajectories of other sources, such as stored successes, against worse ones: SPIN.
 
-    ``source_B`` is 0 of what the policy of now has played; other arguments are as of `all_pairs`.
+    ``source_B`` is 0 for rows that the current policy has sampled; the other arguments are as for `all_pairs`.
     """
-    found = all_pairs(
+    pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    units = found.units
+    units = pairs.units
     row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
-    return _picked(found, source_B[row_N[found.chosen_P]] != 0)
+    return _select_pairs(pairs, source_B[row_N[pairs.chosen_P]] != 0)
 
 
 def opposed(
@@ -166,18 +175,19 @@ def opposed(
     is_opponent_B: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """Each trajectory of the policy with each of the opponent in its group, whichever is better: XPO's pairs.
+    """All pairs of one trajectory of the policy and one of the opponent: XPO.
 
-    ``is_opponent_B`` says who has played a row; other arguments are as of `all_pairs`.
+    Either side may be the better one.  ``is_opponent_B`` marks rows of the opponent; the other arguments are as for
+    `all_pairs`.
     """
-    found = all_pairs(
+    pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    units = found.units
+    units = pairs.units
     row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
     is_opponent_N = is_opponent_B[row_N]
-    return _picked(found, is_opponent_N[found.chosen_P] != is_opponent_N[found.rejected_P])
+    return _select_pairs(pairs, is_opponent_N[pairs.chosen_P] != is_opponent_N[pairs.rejected_P])
 
 
 def equal_length(
@@ -192,24 +202,24 @@ def equal_length(
     min_gap: float = 0.0,
     max_difference: int | None = None,
 ) -> Pairs:
-    """The pair of each group whose numbers of sampled tokens differ least; of several, the widest gap.
+    """The pair of each group with the smallest difference of length.
 
-    What is learnt is then not that the shorter one wins, which is right in most pairs of agents.
-
-    The two may differ by ``max_difference`` tokens (None: any number); other arguments are as of `all_pairs`.
+    Ties go to the widest gap of returns.  In most pairs of agent episodes the shorter side wins; this rule avoids that
+    length alone is learnt.  The lengths may differ by at most ``max_difference`` sampled tokens (None for any number);
+    the other arguments are as for `all_pairs`.
     """
     if max_difference is not None:
         require_whole("max_difference", max_difference, 0, alternative=", or null")
-    found = all_pairs(
+    pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    length_N = found.units.length_N
-    found = _first_of_each_set(
-        found, (-found.gap_P, (length_N[found.chosen_P] - length_N[found.rejected_P]).abs()), 1
+    length_N = pairs.units.length_N
+    pairs = _select_first(
+        pairs, (-pairs.gap_P, (length_N[pairs.chosen_P] - length_N[pairs.rejected_P]).abs()), 1
     )
-    difference_P = (length_N[found.chosen_P] - length_N[found.rejected_P]).abs()
-    return found if max_difference is None else _picked(found, difference_P <= max_difference)
+    difference_P = (length_N[pairs.chosen_P] - length_N[pairs.rejected_P]).abs()
+    return pairs if max_difference is None else _select_pairs(pairs, difference_P <= max_difference)
 
 
 def equal_state(
@@ -225,11 +235,12 @@ def equal_state(
     min_gap: float = 0.0,
     most: int | None = 1,
 ) -> Pairs:
-    """Two turns of a group that begin in the same state, of trajectories whose returns differ: Step-DPO's pairs.
+    """Pairs of turns that begin in the same state: Step-DPO, arXiv 2406.18629.
 
-    Step-DPO, arXiv 2406.18629, finds the state by the first wrong step; here states are compared.  Only the tokens of
-    the two turns count.  Column k of ``state_key_BK`` is the state before the k-th turn of the row; ``most`` pairs of a
-    state are taken, the widest gaps first (None: all); other arguments are as of `all_pairs`.
+    The turns are of one group and of trajectories with different returns.  Step-DPO finds the state by the first wrong
+    step; here state keys are compared.  Only the tokens of the two turns count.  Column k of ``state_key_BK`` is the
+    state before the k-th turn of the row; ``most`` pairs of each state are taken, the widest gaps first (None for all);
+    the other arguments are as for `all_pairs`.
     """
     units = turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
@@ -239,15 +250,18 @@ def equal_state(
 
 
 def widest_pairs(units: Units, tokens_BT: Tensor, *, min_gap: float, most: int | None) -> Pairs:
-    """The pairs of each set of units, those ``most`` that lie widest apart first (None: all)."""
+    """The ``most`` pairs with the widest gaps of each set of units; None for all."""
     if most is not None:
         require_whole("most", most, 1, alternative=", or null")
-    found = _candidates(units, tokens_BT, min_gap=min_gap)
-    return found if most is None else _first_of_each_set(found, (-found.gap_P,), most)
+    pairs = _find_candidates(units, tokens_BT, min_gap=min_gap)
+    return pairs if most is None else _select_first(pairs, (-pairs.gap_P,), most)
 
 
-def _candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: bool = False) -> Pairs:
-    """All pairs of units of a set, by set, then by the value of the chosen, then by that of the rejected one."""
+def _find_candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: bool = False) -> Pairs:
+    """Find all pairs of units of each set.
+
+    They are ordered by set, then by the value of the chosen unit, then by that of the rejected one.
+    """
     require(0 <= min_gap < math.inf, "min_gap", min_gap, "finite and >= 0")
     order_N = torch.argsort(-units.value_N, stable=True)
     order_N = order_N[torch.argsort(units.set_N[order_N], stable=True)]
@@ -268,23 +282,26 @@ def _candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: bool =
 
 
 def text_keys(units: Units, tokens_BT: Tensor) -> Tensor:
-    """A hash of the sampled tokens of each unit, int64: equal where they are equal, in the same order."""
+    """A hash of the sampled tokens of each unit, int64; equal for equal sequences."""
     power = torch.full((int(units.length_N.max()) if len(units) else 0,), 6364136223846793005)
-    power = power.to(tokens_BT.device).cumprod(0)  # wraps around, as is meant
+    power = power.to(tokens_BT.device).cumprod(0)  # integer overflow is intended
     word_A = (tokens_BT.flatten()[units.place_A].long() + 1) * power[units.rank_A]
     return units.sum(word_A)
 
 
-def _first_of_each_set(pairs: Pairs, keys: tuple[Tensor, ...], most: int) -> Pairs:
-    """The first pairs of each set, sorted by the last key, then the one before; equal ones stay in order."""
+def _select_first(pairs: Pairs, keys: tuple[Tensor, ...], most: int) -> Pairs:
+    """Select the first ``most`` pairs of each set after a stable sort.
+
+    The last key counts most.
+    """
     order = torch.arange(len(pairs.chosen_P), device=pairs.chosen_P.device)
     for key_P in (*keys, pairs.set_P):
         order = order[torch.argsort(key_P[order], stable=True)]
     set_P = pairs.set_P[order]
     _, number_P, count = torch.unique_consecutive(set_P, return_inverse=True, return_counts=True)
     rank_P = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[number_P]
-    return _picked(pairs, order[rank_P < most])
+    return _select_pairs(pairs, order[rank_P < most])
 
 
-def _picked(pairs: Pairs, which: Tensor) -> Pairs:
+def _select_pairs(pairs: Pairs, which: Tensor) -> Pairs:
     return Pairs(pairs.units, pairs.chosen_P[which], pairs.rejected_P[which])

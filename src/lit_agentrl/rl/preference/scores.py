@@ -1,6 +1,6 @@
-"""Scores: one number for each side of a comparison, from its sampled tokens, and what is made of it.
+"""Scores of the sides of a comparison, divergences of scores, and references.
 
-A score is linear in ``x_A``, one number a sampled token (nats): ``logp - ref_logp``, or ``logp`` without a reference.
+A score is linear in ``x_A``, one number per sampled token (nats): ``logp - ref_logp``, or ``logp`` without a reference.
 Tokens that were not sampled are in no unit.  A divergence is a function of the score.  Shapes: A tokens, S sides.
 Gradient flows through ``x_A``.
 """
@@ -21,16 +21,19 @@ def summed(x_A: Tensor, *, units: Units, side_S: Tensor, other_S: Tensor) -> Ten
     """``sum_t x_t``: DPO, arXiv 2305.18290.
 
     Args:
-        x_A: nats of each sampled token.
-        units: that the tokens are of.
-        side_S: unit that is scored.
-        other_S: unit that it is compared with.
+        x_A: nats per sampled token.
+        units: the units of the tokens.
+        side_S: the units to score.
+        other_S: the units they are compared with.
     """
     return units.sum(x_A)[side_S]
 
 
 def length_averaged(x_A: Tensor, *, units: Units, side_S: Tensor, other_S: Tensor) -> Tensor:
-    """``sum_t x_t / n`` of n sampled tokens: SimPO, arXiv 2405.14734; trl's IPO; arguments as of `summed`."""
+    """``sum_t x_t / n`` for n sampled tokens: SimPO, arXiv 2405.14734, and trl's IPO.
+
+    Arguments are as for `summed`.
+    """
     return (units.sum(x_A) / units.length_N)[side_S]
 
 
@@ -39,8 +42,8 @@ def turn_discounted(
 ) -> Tensor:
     """``sum_k phi(k, K) sum_{t of turn k} x_t``: DMPO, arXiv 2406.14868, equation 12.
 
-    ``phi(k, K) = g^k (1 - g^(K - k)) / (1 - g^K)`` for turn k of K, from 0; ``(K - k) / K`` where g = 1.  One turn
-    weighs 1.  ``discount``, g, is in (0, 1]; other arguments are as of `summed`.
+    ``phi(k, K) = g^k (1 - g^(K - k)) / (1 - g^K)`` for turn k of K, from 0; ``(K - k) / K`` for g = 1.  A single turn
+    has weight 1.  ``discount``, g, is in (0, 1]; the other arguments are as for `summed`.
     """
     require(0 < discount <= 1, "discount", discount, "in (0, 1]")
     turn_A, turns_A = units.turn_A.double(), units.turns_N[units.unit_A].double()
@@ -54,9 +57,9 @@ def turn_discounted(
 def length_desensitised(
     x_A: Tensor, *, units: Units, side_S: Tensor, other_S: Tensor, alpha: float = 0.5
 ) -> Tensor:
-    """Tokens beyond the length of the shorter side weigh ``alpha``: LD-DPO, arXiv 2409.06411.
+    """Sum with weight ``alpha`` beyond the shorter side's length: LD-DPO, arXiv 2409.06411.
 
-    ``alpha`` is in [0, 1], and 1 is `summed`; other arguments are as of `summed`.
+    ``alpha`` is in [0, 1]; 1 is `summed`.  The other arguments are as for `summed`.
     """
     require(0 <= alpha <= 1, "alpha", alpha, "in [0, 1]; 1 is algo/score=summed")
     until_A = torch.cat([x_A.new_zeros(1), x_A.cumsum(0)])
@@ -73,7 +76,10 @@ def reverse_kl(score_S: Tensor) -> Tensor:
 
 
 def forward_kl(score_S: Tensor) -> Tensor:
-    """``-exp(-s)``: f-DPO, arXiv 2309.16240, table 1; ``-s`` is clamped to at most 20."""
+    """``-exp(-s)``: f-DPO, arXiv 2309.16240, table 1.
+
+    ``-s`` is clamped to at most 20.
+    """
     return -torch.exp((-score_S).clamp(max=20))
 
 
@@ -83,52 +89,54 @@ def jensen_shannon(score_S: Tensor) -> Tensor:
 
 
 def alpha_divergence(score_S: Tensor, *, alpha: float = 0.5) -> Tensor:
-    """``exp((alpha - 1) s) / (alpha - 1)``: f-DPO, up to a constant; the exponent is clamped to at most 20.
+    """``exp((alpha - 1) s) / (alpha - 1)``: f-DPO, up to a constant.
 
-    ``alpha`` is in (0, 1); towards 1 it is `reverse_kl`, towards 0 `forward_kl`.
+    ``alpha`` is in (0, 1); the limit at 1 is `reverse_kl`, at 0 `forward_kl`.  The exponent is clamped to at most 20.
     """
     require(0 < alpha < 1, "alpha", alpha, "in (0, 1)")
     return torch.exp(((alpha - 1) * score_S).clamp(max=20)) / (alpha - 1)
 
 
 def alpha_power(score_S: Tensor, *, alpha: float = 0.25) -> Tensor:
-    """``(1 - p^-alpha) / alpha`` of ``p = exp(s)``: AlphaPO, arXiv 2501.03884, of length-averaged log-probs.
+    """``(1 - p^-alpha) / alpha`` with ``p = exp(s)``: AlphaPO, arXiv 2501.03884.
 
-    ``alpha`` is finite and not 0; towards 0 it is `reverse_kl`.  The exponent is clamped to at most 20.
+    For length-averaged log-probs.  ``alpha`` is finite and not 0; the limit at 0 is `reverse_kl`.  The exponent is
+    clamped to at most 20.
     """
     require(math.isfinite(alpha) and alpha != 0, "alpha", alpha, "finite and not 0")
     return (1 - torch.exp((-alpha * score_S).clamp(max=20))) / alpha
 
 
 def log_odds(score_S: Tensor) -> Tensor:
-    """``s - log(1 - exp(s))``: ORPO, arXiv 2403.07691, of length-averaged log-probs, without a reference.
+    """``s - log(1 - exp(s))``: ORPO, arXiv 2403.07691.
 
-    ``s`` is clamped to at most -1e-6, where odds are infinite.
+    For length-averaged log-probs without a reference.  ``s`` is clamped to at most -1e-6, because odds are infinite at
+    0.
     """
     score_S = score_S.clamp(max=-1e-6)
     return score_S - torch.log(-torch.expm1(score_S))
 
 
-# ---------------------------------------------------------------------- what is compared with
+# ---------------------------------------------------------------------- references
 def without(*, logp_BT: Tensor) -> Tensor:
-    """No reference: scores are of log-probs themselves."""
+    """Use no reference: scores are of the log-probs themselves."""
     return torch.zeros_like(logp_BT)
 
 
 def frozen(*, ref_logp_BT: Tensor) -> Tensor:
-    """The policy as it was at the start, a copy of which is kept."""
+    """A frozen copy of the initial policy."""
     return ref_logp_BT.detach()
 
 
 def sampler(*, old_logp_BT: Tensor) -> Tensor:
-    """The policy that sampled the tokens, as it was recorded: where a run plays, that of the iteration.
+    """The policy that sampled the tokens, by its recorded log-probs.
 
-    It costs neither memory nor a forward pass.  Of recorded episodes it is whoever played them: the frozen reference
-    itself, if that was the policy that training starts from.
+    In a run with rollouts it is the policy of the iteration.  For recorded episodes it is the policy that played them,
+    which equals the frozen reference if training starts from it.  It needs neither memory nor a forward pass.
     """
     return old_logp_BT.detach()
 
 
 def round_start(*, old_logp_BT: Tensor, sampler_logp_BT: Tensor) -> Tensor:
-    """The policy before the first step of the iteration, whoever sampled the tokens; one more forward pass."""
+    """The policy before the first step of the iteration; one more forward pass."""
     return old_logp_BT.detach()

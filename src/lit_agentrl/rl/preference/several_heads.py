@@ -1,7 +1,7 @@
-"""Several heads on one trunk: each is trained on labels of its own, by an objective of one score.
+"""Reward models with several heads, each trained on its own labels.
 
-Fine-grained reward models, arXiv 2306.01693, have a score for each of several attributes.  A label that is NaN is none:
-the trajectory has no part in what that head learns.  Shape suffix ``H``: heads.
+Fine-grained reward models, arXiv 2306.01693, have one score for each of several attributes.  A NaN label is missing:
+the head does not learn from that trajectory.  Shape suffix ``H``: heads.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from torch import Tensor
 from lit_agentrl.rl.binding import tensor_names
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors, add_metrics
 
-LABELS = "label_BH"  # what each trajectory is worth to each head; NaN: nobody has said
+LABELS = "label_BH"  # label of each trajectory for each head; NaN if missing
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralHeads(Objective):
-    """``1/H sum over heads of L(scores of the head, labels of the head)``, L the loss of ``one`` score.
+    """Mean over heads of the loss of one score.
 
-    Each head has an order of its own: two trajectories may be a pair to one head, turned round to another, and a tie,
-    so no pair, to a third.  So each L is divided by the head's own count of what it compares.
+    ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of the objective ``one``.
+    Heads may rank two trajectories differently, or as a tie, which is not a pair; each L is therefore divided by the
+    head's own count.
 
     Attributes:
-        one: what each head is trained by; it reads ``return_B``, in whose place the labels stand.
-        names: of the heads, in the order of ``label_BH`` and of ``score_BTH``.
+        one: the objective of each head; it reads the labels of the head as ``return_B``.
+        names: names of the heads, in the order of ``label_BH`` and of ``score_BTH``.
 
     Raises:
-        ValueError: ``one`` does not go by returns, or its scores have a zero or a reference.
+        ValueError: ``one`` does not use returns, or its scores have a zero or a reference.
     """
 
     unit: ClassVar[str | None] = "group_B"
@@ -41,7 +42,7 @@ class SeveralHeads(Objective):
     names: Sequence[str]
 
     def __post_init__(self) -> None:
-        """Checks what is to be repeated."""
+        """Check that the objective can be used for several heads."""
         if self.one.score_kind not in ("score", "logit"):
             raise ValueError(
                 f"data.score=[{','.join(self.names)}] makes several heads, and algo={self.one.name} trains one: name "
@@ -56,7 +57,7 @@ class SeveralHeads(Objective):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """That of ``one``."""
+        """Name of the objective ``one``."""
         return self.one.name
 
     @property
@@ -72,30 +73,33 @@ class SeveralHeads(Objective):
         return self.one.requirements
 
     def needs(self, tensor: str) -> bool:
-        """The labels, and what ``one`` takes."""
+        """Return True for the labels and the tensors of ``one``."""
         return tensor == LABELS or self.one.needs(tensor)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         self.one.try_out(rows)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """What ``one`` makes for each head, under ``headK_``; kept and scored is what any of them needs."""
-        found: Tensors = {}
-        together: Tensors = {}
+        """Prepare the columns of each head, named ``headK_…``.
+
+        Rows are kept, and tokens scored, if any head needs them.
+        """
+        columns: Tensors = {}
+        masks: Tensors = {}
         for number, name in enumerate(self.names):
             own = of_head(tensors, number)
-            made = self.one.prepare(own)
-            keep_B = made.pop("keep_B", torch.ones_like(own["return_B"], dtype=torch.bool))
-            # what this head does not keep may stay for another one: here it must not be met again
-            made["return_B"] = own["return_B"].masked_fill(~keep_B, math.nan)
-            for mask, value in (("keep_B", keep_B), ("is_scored_BT", made["is_scored_BT"])):
-                together[mask] = together[mask] | value if mask in together else value
-            for column, value in made.items():
-                found[f"head{number}_{column}" if value.dim() else f"head_{name}_{column}"] = value
-        return found | together
+            prepared = self.one.prepare(own)
+            keep_B = prepared.pop("keep_B", torch.ones_like(own["return_B"], dtype=torch.bool))
+            # another head may keep rows that this head drops, so mask their returns for this head
+            prepared["return_B"] = own["return_B"].masked_fill(~keep_B, math.nan)
+            for mask, value in (("keep_B", keep_B), ("is_scored_BT", prepared["is_scored_BT"])):
+                masks[mask] = masks[mask] | value if mask in masks else value
+            for column, value in prepared.items():
+                columns[f"head{number}_{column}" if value.dim() else f"head_{name}_{column}"] = value
+        return columns | masks
 
     def count(self, tensors: Tensors) -> Tensors:
-        """What ``one`` counts for each head."""
+        """Return the counts of ``one`` for each head."""
         return {
             f"head{number}_{name}": counted
             for number in range(len(self.names))
@@ -103,38 +107,37 @@ class SeveralHeads(Objective):
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The mean over heads of their shares; metrics of all of them together, and of each."""
+        """Return the mean of the shares of heads, and metrics of all and of each."""
         shares: list[Tensor] = []
         metrics: Tensors = {}
         for number, name in enumerate(self.names):
-            share, told = self.one.loss(of_head(tensors, number))
+            share, own_metrics = self.one.loss(of_head(tensors, number))
             shares.append(share)
-            metrics = add_metrics(metrics, told) | {
-                f"head_{name}_{key}": value for key, value in told.items()
+            metrics = add_metrics(metrics, own_metrics) | {
+                f"head_{name}_{key}": value for key, value in own_metrics.items()
             }
         return torch.stack(shares).mean(), metrics
 
 
 def of_head(tensors: Mapping[str, Tensor], number: int) -> Tensors:
-    """The columns as an objective of one score reads them for a head.
+    """Select the columns of one head, for an objective of one score.
 
     Args:
-        tensors: all columns; with ``label_BH`` and, where they are there, ``score_BTH`` and what
-            `SeveralHeads.prepare` made.
-        number: of the head.
+        tensors: all columns, with ``label_BH`` and optionally ``score_BTH`` and the columns of `SeveralHeads.prepare`.
+        number: index of the head.
 
     Returns:
-        ``return_B`` is the head's label, NaN where there is none or the trajectory is left out; ``score_BT`` its score,
-        through which gradient flows.
+        The columns; ``return_B`` is the label of the head, NaN where it is missing or the trajectory is left out, and
+        ``score_BT`` is its score, through which gradient flows.
     """
     prefix = f"head{number}_"
-    found = {name: tensor for name, tensor in tensors.items() if not _is_of_a_head(name)}
-    found |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-    label_B = found["return_B"] if prefix + "return_B" in tensors else tensors[LABELS][:, number]
-    found["return_B"] = label_B.masked_fill(tensors["return_B"].isnan(), math.nan)
+    columns = {name: tensor for name, tensor in tensors.items() if not _is_of_a_head(name)}
+    columns |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    label_B = columns["return_B"] if prefix + "return_B" in tensors else tensors[LABELS][:, number]
+    columns["return_B"] = label_B.masked_fill(tensors["return_B"].isnan(), math.nan)
     if "score_BTH" in tensors:
-        found["score_BT"] = tensors["score_BTH"][..., number]
-    return found
+        columns["score_BT"] = tensors["score_BTH"][..., number]
+    return columns
 
 
 def _is_of_a_head(name: str) -> bool:

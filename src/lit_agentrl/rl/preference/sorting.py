@@ -1,8 +1,9 @@
-"""Sorting what is compared, for alignment by optimal transport (AOT), arXiv 2406.05882.
+"""Sorting for alignment by optimal transport (AOT), arXiv 2406.05882.
 
-AOT compares distributions, not pairs: numbers of two kinds are sorted apart over a batch, and those of the same rank
-are compared.  A loss sees a part of a batch, so what a number is compared with is found before the first step of an
-iteration, and travels with the rows.  No gradient.  Shapes: N, M numbers, P pairs, B rows, K pairs of a row.
+AOT compares distributions instead of pairs: two kinds of numbers are sorted separately over a batch, and numbers of the
+same rank are compared.  A loss sees only a part of the batch, so the partner of each number is determined before the
+first step of an iteration and stored in a column.  No gradient.  Shapes: N, M numbers, P pairs, B rows, K pairs of a
+row.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from lit_agentrl.rl.preference.scores import reverse_kl
 
 
 def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
-    """For each number, the one that has its rank among the others, (N,); equal numbers are ranked in their order.
+    """The number of the same rank among the others, for each number, (N,).
 
-    Where there are not as many of both, the one at the same quantile: of rank r, from 0, that of rank
-    ``floor((r + 1/2) M / N)``.  NaN where there are no others.
+    Equal numbers are ranked in their order.  If N and M differ, it is the number at the same quantile: for rank r, from
+    0, the one of rank ``floor((r + 1/2) M / N)``.  NaN if there are no others.
 
     >>> at_same_rank(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([7.0, 9.0, 8.0])).tolist()
     [9.0, 7.0, 8.0]
@@ -39,19 +40,20 @@ def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
 def reordered(
     pairs: Pairs, score: Callable[..., Tensor], *, policy_BT: Tensor, reference_BT: Tensor
 ) -> Tensor:
-    """``v_i - v_j``, (P,), nats: what AOT adds to ``u_i - v_i`` of a pair; float64.
+    """``v_i - v_j``, which AOT adds to ``u_i - v_i`` of a pair, (P,).
 
-    ``u`` and ``v`` are the score of the chosen minus that of the rejected side under policy and reference; j is the
+    In nats, float64.
+    ``u`` and ``v`` are the differences of the scores of chosen and rejected side under policy and reference; j is the
     pair whose ``v`` has the rank of ``u_i``.
 
     Args:
-        pairs: all that are sorted together.
-        score: of each side; see ``scores.py``.
-        policy_BT: log-probs of sampled tokens (nats).
-        reference_BT: those of the reference.
+        pairs: all pairs that are sorted together.
+        score: score of each side; see ``scores.py``.
+        policy_BT: log-probs of sampled tokens under the policy (nats).
+        reference_BT: log-probs under the reference (nats).
     """
 
-    def gap(logp_BT: Tensor) -> Tensor:
+    def compute_gap(logp_BT: Tensor) -> Tensor:
         x_A, sides = pairs.units.read(logp_BT), (pairs.chosen_P, pairs.rejected_P)
         one_P, other_P = (
             score(x_A, units=pairs.units, side_S=side_P, other_S=against_P)
@@ -59,36 +61,37 @@ def reordered(
         )
         return one_P - other_P
 
-    own_P = gap(reference_BT)
-    return own_P - at_same_rank(gap(policy_BT), own_P)
+    own_P = compute_gap(reference_BT)
+    return own_P - at_same_rank(compute_gap(policy_BT), own_P)
 
 
 def check_sorted(
     reference: Callable[..., Tensor], divergence: Callable[..., Tensor], link: Callable[..., Tensor]
 ) -> None:
-    """Refuses parts beside a margin that sorts pairs with which it would do nothing, or what no paper has.
+    """Refuse parts that cannot be combined with a margin that sorts pairs.
 
     Raises:
-        ValueError: naming the part and the remedy.
+        ValueError: names the part and the remedy.
     """
     if "ref_logp_BT" not in tensor_names(reference):
-        raise ValueError("margin sorts what a reference that stays says of pairs: use algo/reference=frozen")
+        raise ValueError("margin sorts pairs by a frozen reference: use algo/reference=frozen")
     if bare(divergence) is not reverse_kl:
         raise ValueError(
-            "margin sorts policy and reference apart, and a divergence is of both: use algo/divergence=reverse_kl"
+            "margin sorts policy and reference separately, and this divergence needs both: use "
+            "algo/divergence=reverse_kl"
         )
     if others := sorted(tensor_names(link).keys() - {"z_P"}):
         raise ValueError(
-            f"margin sorts pairs, and link takes {others[0]}, which is of one pair: use algo/link=logistic"
+            f"margin sorts pairs, and link takes {others[0]} of single pairs: use algo/link=logistic"
         )
 
 
 def to_rows(x_P: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
-    """Numbers of pairs as a column of rows, (B, K), NaN at the end.
+    """Convert numbers of pairs to a column of rows, (B, K), padded with NaN.
 
     The k-th number of a row is that of the k-th pair whose chosen unit begins in the row.
     """
-    row_P, place_P, count_B = _places(pairs, is_action_BT)
+    row_P, place_P, count_B = _locate_pairs(pairs, is_action_BT)
     most = int(count_B.max()) if len(row_P) else 0
     x_BK = x_P.new_full((len(is_action_BT), max(most, 1)), math.nan)
     x_BK[row_P, place_P] = x_P
@@ -96,23 +99,29 @@ def to_rows(x_P: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
 
 
 def of_rows(x_BK: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
-    """The inverse of `to_rows`, among some of the rows, (P,).
+    """Convert a column of `to_rows` back to numbers of pairs, (P,).
+
+    The rows may be a part of all rows.
 
     Raises:
-        ValueError: a row has other pairs than it had.
+        ValueError: the pairs of a row have changed.
     """
-    row_P, place_P, count_B = _places(pairs, is_action_BT)
+    row_P, place_P, count_B = _locate_pairs(pairs, is_action_BT)
     is_same_B = count_B == (~x_BK.isnan()).sum(1)
     if not bool(is_same_B[row_P].all()):
         raise ValueError(
-            "margin sorts pairs, and the loss finds other pairs than there were before the first step: use a pairing "
-            "that finds the same again, and no algo/structure=two_level, which leaves tokens out in between"
+            "margin sorts pairs, and the loss finds other pairs than before the first step: use a pairing whose pairs "
+            "do not change, and not algo/structure=two_level, which removes tokens in between"
         )
     return x_BK[row_P, place_P]
 
 
-def _places(pairs: Pairs, is_action_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each pair the row, in which its chosen unit begins, and its number there; of each row how many it has."""
+def _locate_pairs(pairs: Pairs, is_action_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Assign each pair to the row in which its chosen unit begins.
+
+    Returns:
+        The row of each pair (P,), its index within the row (P,), and the number of pairs of each row (B,).
+    """
     units = pairs.units
     row_P = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N[pairs.chosen_P]]
     count_B = torch.bincount(row_P, minlength=len(is_action_BT))

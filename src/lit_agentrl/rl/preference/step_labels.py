@@ -1,4 +1,4 @@
-"""Process reward models: every turn has a label, and its score is the logit of it."""
+"""Process reward models: the score of a turn is the logit of its label."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind,
 from lit_agentrl.rl.preference.reward_losses import UNITS, is_end, shared
 from lit_agentrl.rl.preference.units import trajectory_units
 
-_ROUNDING = 1e-4  # of labels that were told as differences
+_ROUNDING = 1e-4  # tolerance for labels that are sums of recorded differences
 
 
 def so_far(*, reward_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
-    """What the trajectory has come to by each token, (B, T): the points (or label) of all turns up to there.
+    """Sum of the rewards of the trajectory up to each token, (B, T).
 
     With ``data=stepwise`` it is the label of the turn.  At turn ends it must be in [0, 1].
     """
@@ -31,16 +31,16 @@ def so_far(*, reward_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSteps(Objective):
-    """``mean over turns of the binary cross-entropy of r_k and the label``: a process reward model.
+    """Loss of a process reward model: mean over turns of binary cross-entropies.
 
-    ``r_k``, the score after turn k, is the logit of P(label | the episode up to turn k).  With the outcome of the
-    episode as label of each of its turns it learns how likely success is from there on, by whoever was recorded.
-    Labels of people, or shares of continuations that succeed, are in [0, 1].
+    ``r_k``, the score after turn k, is the logit of P(label | the episode up to turn k).  If the label of each turn is
+    the outcome of the episode, the model predicts the probability of success of the recorded policy from there on.
+    Labels by people, or shares of successful continuations, are in [0, 1].
 
     Attributes:
-        name: for messages.
-        label: returns (B,), True where the trajectory came to something, see ``unpaired.py``; or (B, T), see `so_far`.
-        last: the last turn of each trajectory alone: an outcome reward model.
+        name: name in messages.
+        label: returns (B,), True for a good trajectory, see ``unpaired.py``; or (B, T), see `so_far`.
+        last: score only the last turn of each trajectory: an outcome reward model.
     """
 
     unit: ClassVar[str | None] = "trajectory_B"
@@ -50,7 +50,7 @@ class LabelledSteps(Objective):
     last: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the switch."""
+        """Check ``last``."""
         require(isinstance(self.last, bool), "last", self.last, "true or false")
 
     @property
@@ -62,16 +62,16 @@ class LabelledSteps(Objective):
         return Requirements(min_members=2 if "group_B" in tensor_names(self.label) else 1)
 
     def needs(self, tensor: str) -> bool:
-        """What the label takes, and what tells where turns end."""
+        """Return True for the tensors of the label and those that define turns."""
         return tensor in (*UNITS, "is_turn_end_BT", *tensor_names(self.label))
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """Runs the label once."""
+        """Run the label once on a toy batch."""
         is_of_turns = "reward_BT" in tensor_names(self.label)
         try_out("label", self.label, Tensor, rows, "BT" if is_of_turns else "B")
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Labels, and the tokens that are scored.
+        """Compute labels, and mark the tokens to score.
 
         Raises:
             ValueError: a label is not in [0, 1].
@@ -87,7 +87,7 @@ class LabelledSteps(Objective):
         if len(wrong := good_A[(good_A < -_ROUNDING) | (good_A > 1 + _ROUNDING)]):
             raise ValueError(
                 f"a turn is labelled {float(wrong[0]):g}, and algo={self.name} takes labels in [0, 1]; "
-                "algo/label=above makes them of returns"
+                "algo/label=above computes them from returns"
             )
         return {
             "is_scored_BT": is_end_BT,
@@ -96,11 +96,11 @@ class LabelledSteps(Objective):
         }
 
     def count(self, tensors: Tensors) -> Tensors:
-        """Turns that are scored."""
+        """Count the turns to score."""
         return {"num_compared": (tensors["is_scored_BT"] & tensors["is_action_BT"]).sum()}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The share of these turns."""
+        """Return the share of these turns in the loss, and metrics."""
         is_scored_BT = tensors["is_scored_BT"] & tensors["is_action_BT"]
         score_A = tensors["score_BT"][is_scored_BT].double()
         good_A = tensors["good_BT"][is_scored_BT].double()
@@ -116,9 +116,9 @@ class LabelledSteps(Objective):
 
 
 def step_metrics(steps: Mapping[str, Tensor]) -> dict[str, float]:
-    """Squared error of ``sigmoid(score)`` at turn ends, beside that of the best number for each number of turns.
+    """Brier scores of the model and of the best constant per turn number.
 
-    A model that is no better than the second has learnt what turn it is, and nothing else.
+    A model that is no better than the second, ``step_brier_of_turn``, has learnt nothing but the turn number.
 
     Args:
         steps: ``score``, ``turn`` and ``good`` (1 or 0) of each scored token, (A,).

@@ -1,7 +1,7 @@
-"""What comparisons are between: units of sampled tokens, such as whole trajectories or single turns.
+"""Units of sampled tokens that can be compared, such as trajectories or single turns.
 
-A token that was not sampled belongs to no unit, so that no sum over a unit can see it: neither prompts nor what an
-environment answers are ever learnt from.  Shape suffixes: ``A`` sampled tokens in order, ``N`` units, ``P`` pairs.
+A token that was not sampled belongs to no unit, so sums over units never include prompts or observations.  Shape
+suffixes: ``A`` sampled tokens in order, ``N`` units, ``P`` pairs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from lit_agentrl.rl.masked import check_shapes, segment_sum
 
 @dataclass(frozen=True)
 class Units:
-    """Units, and the sampled tokens of each in the order in which they were sampled.
+    """Units and the sampled tokens of each unit, in sampling order.
 
     Attributes:
-        place_A: of each token in the flattened (B, T), by unit, then by the row's first turn, then along the row.
-        unit_A: int64, its unit, 0..N-1.
-        turn_A: its turn, counted from 0 within the unit.
-        value_N: points by which units are ranked, float64; the return of the trajectory.
-        set_N: units with the same number may be compared, 0..; such as those of a group.
-        is_pooled: values are of other units of the group too, so that a group is kept whole or not at all.
+        place_A: int64, index of each token in the flattened (B, T), ordered by unit, by the first turn of its row, and
+            along the row.
+        unit_A: int64, unit of each token, 0..N-1.
+        turn_A: turn of each token, counted from 0 within the unit.
+        value_N: float64, value by which units are ranked, in reward units; the return of the trajectory.
+        set_N: int64, units with the same number can be compared, such as those of a group.
+        is_pooled: values depend on other units of the group, so a group must be kept or dropped as a whole.
     """
 
     place_A: Tensor
@@ -39,32 +40,32 @@ class Units:
         return len(self.value_N)
 
     def read(self, x_BT: Tensor) -> Tensor:
-        """(B, T) -> (A,), float64; gradient flows."""
+        """Select the tokens of the units, (B, T) -> (A,), float64; gradient flows."""
         return x_BT.flatten()[self.place_A].double()
 
     def sum(self, x_A: Tensor) -> Tensor:
-        """(A,) -> (N,); gradient flows."""
+        """Sum over the tokens of each unit, (A,) -> (N,); gradient flows."""
         return segment_sum(x_A, self.unit_A, len(self))
 
     @cached_property
     def length_N(self) -> Tensor:
-        """Sampled tokens of each unit, float64; at least 1."""
+        """Number of sampled tokens of each unit, float64; at least 1."""
         return self.sum(torch.ones_like(self.unit_A, dtype=torch.float64))
 
     @cached_property
     def turns_N(self) -> Tensor:
-        """Turns of each unit, int64."""
+        """Number of turns of each unit, int64."""
         return self.turn_A.new_zeros(len(self)).scatter_reduce_(0, self.unit_A, self.turn_A + 1, "amax")
 
     @cached_property
     def start_N(self) -> Tensor:
-        """Where a unit's tokens begin among all, int64."""
+        """Index of the first token of each unit in (A,), int64."""
         length_N = self.length_N.long()
         return length_N.cumsum(0) - length_N
 
     @cached_property
     def rank_A(self) -> Tensor:
-        """Number of a token within its unit, from 0, int64."""
+        """Index of each token within its unit, from 0, int64."""
         return torch.arange(len(self.unit_A), device=self.unit_A.device) - self.start_N[self.unit_A]
 
 
@@ -77,7 +78,10 @@ def trajectory_units(
     turn_BT: Tensor,
     first_turn_B: Tensor,
 ) -> Units:
-    """Each scored trajectory that sampled a token is a unit; those of a group may be compared."""
+    """Return one unit per scored trajectory with a sampled token.
+
+    Trajectories of a group can be compared.
+    """
     check_shapes(is_action_BT=is_action_BT, turn_BT=turn_BT, return_B=return_B, group_B=group_B)
     return units_of(
         tuple(x_B[:, None].expand_as(turn_BT) for x_B in (group_B, trajectory_B)),
@@ -96,9 +100,10 @@ def turn_units(
     first_turn_B: Tensor,
     state_key_BK: Tensor,
 ) -> Units:
-    """Each turn of a scored trajectory is a unit; those of a group that begin in the same state may be compared.
+    """Return one unit per turn of scored trajectories.
 
-    Column k of ``state_key_BK`` is the state before the k-th turn of the row.
+    Turns of a group that begin in the same state can be compared.  Column k of ``state_key_BK`` is the state before the
+    k-th turn of the row.
 
     Raises:
         ValueError: a turn has no column in ``state_key_BK``.
@@ -125,23 +130,23 @@ def units_of(
     turn_BT: Tensor,
     first_turn_B: Tensor,
 ) -> Units:
-    """Units of the sampled tokens that have the same numbers.
+    """Group the sampled tokens into units.
 
     Args:
-        names: (B, T) each; tokens that agree in all of them are a unit.
-        sets: (B, T) each; units that agree in all of them may be compared.
-        return_B: points; rows where it is NaN belong to no unit.
+        names: (B, T) each; tokens with equal numbers in all of them are one unit.
+        sets: (B, T) each; units with equal numbers in all of them can be compared.
+        return_B: in reward units; rows where it is NaN belong to no unit.
         is_action_BT: sampled tokens.
-        turn_BT: of the trajectory.
+        turn_BT: turn number within the trajectory.
         first_turn_B: orders the rows of a trajectory.
     """
     place_A = (is_action_BT & ~return_B.isnan()[:, None]).flatten().nonzero().squeeze(1)
     row_A = place_A // max(is_action_BT.shape[1], 1)
-    unit_A = _numbered(names, place_A)[0]
+    unit_A = _number_tokens(names, place_A)[0]
     order = torch.argsort(first_turn_B[row_A], stable=True)
     order = order[torch.argsort(unit_A[order], stable=True)]
     place_A, row_A, unit_A = place_A[order], row_A[order], unit_A[order]
-    set_A, _ = _numbered(sets, place_A)
+    set_A, _ = _number_tokens(sets, place_A)
     count = int(unit_A[-1]) + 1 if len(unit_A) else 0
     turn_A = turn_BT.flatten()[place_A].long()
     first_N = turn_A.new_full((count,), 2**30).scatter_reduce_(0, unit_A, turn_A, "amin")
@@ -154,8 +159,12 @@ def units_of(
     )
 
 
-def _numbered(names: tuple[Tensor, ...], place_A: Tensor) -> tuple[Tensor, int]:
-    """Tokens that agree in all names get the same number, 0.. in the order of the names."""
+def _number_tokens(names: tuple[Tensor, ...], place_A: Tensor) -> tuple[Tensor, int]:
+    """Number the distinct combinations of names from 0, in sorted order.
+
+    Returns:
+        The number of each token, and the count of numbers.
+    """
     keys_AX = torch.stack([name.flatten()[place_A].long() for name in names], dim=1)
     ids, number_A = torch.unique(keys_AX, dim=0, return_inverse=True)
     return number_A, len(ids)

@@ -46,6 +46,21 @@ def _nobody(questions: Sequence[Question]) -> Asked:
 
 
 @dataclass(frozen=True)
+class Training:
+    """The training that a structure plays for.
+
+    Attributes:
+        is_sharded: whether each process holds a part of the weights alone.
+        values: the critic's values of the states of an episode, with the weights of now.
+        reference: the network of the reference; None without one.
+    """
+
+    is_sharded: bool
+    values: Values
+    reference: Any = None
+
+
+@dataclass(frozen=True)
 class SoFar:
     """What an iteration has played.
 
@@ -85,7 +100,7 @@ class Structure(Protocol):
         takes_trials: whether :meth:`trial` may ask for one.
         is_off_policy: whether rows may have been sampled with other weights than the update begins with.
         mixes_groups: whether rows of other instances stand in a group.
-        asks_critic: whether its rule asks for values of states; :meth:`take_critic` is then called first of all.
+        asks_critic: whether its rule asks for values of states.
         is_sequential: whether an iteration is planned with what the one before it has taught: it is not played ahead.
         opponent: share of the reference in who plays the specs that say ``opponent``, from 0, the policy itself, to 1,
             the reference; None: there are no such specs.
@@ -127,8 +142,15 @@ class Structure(Protocol):
         """The episodes of an evaluation, from those of one that knows no structure."""
         return specs
 
-    def take_critic(self, values: Values) -> None:
-        """Take what says the values of the states of an episode, with the weights of now; of `asks_critic` alone."""
+    def setup(self, training: Training) -> Any:
+        """Take what is needed of the training, before anything is played.
+
+        Returns:
+            a network that the engine plays with beside the policy's; None for no other.
+
+        Raises:
+            ValueError: it cannot play for this training, with the remedy.
+        """
         return None
 
     def branching(self, members: int) -> Branching | None:

@@ -24,8 +24,8 @@ from lit_agentrl.config.overrides import check_overrides, parse, written
 from lit_agentrl.config.run_options import options_of, options_of_model
 from lit_agentrl.data.row_folder import open_labels
 from lit_agentrl.files import write_atomic
-from lit_agentrl.runs.ownership import LOCK, owned
 from lit_agentrl.runs.pipelines.recipes import CONFIG, Given, Recipe, Stage, planned, read
+from lit_agentrl.runs.run_folder import LOCK, lock_folder
 from lit_agentrl.runs.sweeps import continuing
 
 RECORD = "pipeline.json"
@@ -99,7 +99,7 @@ class Pipeline:
                 continue
             yield f"{where}: lit-agentrl {shlex.join([stage.command, *stage.words])}"
             begun[stage.place] = [*stage.said]
-            with owned(self.out):  # not for longer: each stage owns what it makes
+            with lock_folder(self.out):  # not for longer: each stage owns what it makes
                 write_atomic(self.out / RECORD, json.dumps(begun, indent=1) + "\n")
             _call(stage, where)
             yield f"{where}: {_result(stage)}"

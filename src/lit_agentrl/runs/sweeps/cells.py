@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
-from lit_agentrl.runs import jobs, ownership, run_folder
+from lit_agentrl.runs import jobs, run_folder
 from lit_agentrl.runs.checking import Checked
 from lit_agentrl.runs.sweeps import continuing
 
@@ -55,7 +55,7 @@ class Cell:
     sweep: Path
     command: str
     checked: list[Checked]
-    on_failure: Callable[[Exception, bool, str], None] | None
+    on_failure: jobs.OnFailure | None
     count: int | None = None
     goes_on: bool = False
     trusted: bool = False
@@ -92,7 +92,7 @@ class Cell:
             is_new = not (self.goes_on and continuing.has_begun(folder))
             if is_new:
                 left = {PRINTED, continuing.CONFIG} if self.goes_on else set()
-                run_folder.require_untouched(folder, jobs.names_of_hydra() | left)
+                run_folder.require_untouched(folder, jobs.list_hydra_files() | left)
             with self._wherever(folder):
                 self._play(cfg, folder, is_new=is_new)
             summary = reports.read(folder / "summary.json")
@@ -114,7 +114,8 @@ class Cell:
             return
         if self.goes_on:
             continuing.write_config(cfg, folder)
-        jobs.begin(cfg, self.command, self.checked)
+        job, parts = jobs.prepare(cfg, self.command, self.checked)
+        jobs.load_train()(cfg, job, parts=parts)
 
     def _told(self, entry: records.Entry, summary: reports.Summary) -> float | None:
         """What the run has come to, recorded where that is new; returns its value."""
@@ -171,7 +172,7 @@ def _printing_to(file: Path) -> Iterator[None]:
 
 def _end_with(sweep: Path) -> None:
     """Interrupt the run, or else end the process, once no process owns the sweep: it was interrupted or killed."""
-    while ownership.owner(sweep) is not None:
+    while run_folder.find_owner(sweep) is not None:
         time.sleep(1.0)
     if _playing.is_set():
         with suppress(ProcessLookupError):

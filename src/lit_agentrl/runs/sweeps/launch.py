@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import as_names
 from lit_agentrl.report import sweep as records
-from lit_agentrl.runs import jobs, ownership, ranks, run_folder, threads
+from lit_agentrl.runs import jobs, process, ranks, run_folder
 from lit_agentrl.runs.checking import check, is_printing, own_folders
 from lit_agentrl.runs.sweeps import continuing, sweepers
 from lit_agentrl.runs.sweeps.cells import PRINTED, Cell
@@ -21,10 +21,9 @@ from lit_agentrl.runs.sweeps.cells import PRINTED, Cell
 _LOOK_S = 0.5  # how often the runs of other processes are looked at
 _PATIENCE_S = 15.0  # for processes to end when the sweep is interrupted
 _ENDED = ("completed", "collapsed", "failed")
-_Told = Callable[[Exception, bool, str], None]
 
 
-def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told) -> None:
+def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.OnFailure) -> None:
     """Do what ``train -m`` with these arguments asks for: the runs of a sweep, or to print.
 
     Args:
@@ -39,18 +38,18 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
         Interrupted: a run was told to end; the sweep has ended with it.
     """
     before, trusted, overrides = continuing.asked(overrides)
-    jobs.require_untrusting(overrides)
-    command, overrides = jobs.command_of([*flags, *overrides]), as_names(overrides)
+    jobs.refuse_trust(overrides)
+    command, overrides = jobs.format_command([*flags, *overrides]), as_names(overrides)
     ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
-    if jobs.only_prints(flags):
-        jobs.call_hydra(flags, overrides, _nothing)
+    if jobs.is_help(flags):
+        _print_by_hydra(flags, overrides)
         return
     plan = sweepers.planned(overrides, own_folders(flags)[1])
     if before is not None:
         continuing.require_same(before, plan, [_told(job) for job in plan.jobs])
     checked = check(flags, overrides, plan=plan, is_new=before is None)
     if is_printing(flags):
-        jobs.call_hydra(flags, overrides, _nothing)
+        _print_by_hydra(flags, overrides)
         return
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
         logging.ERROR
@@ -65,12 +64,13 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
     try:
         with (
             _none_left() if plan.is_apart else nullcontext(),
-            run_folder.begun(*place) if before is None else ownership.owned(before),
-            threads.shared_by(plan.side_by_side),
+            run_folder.claim_new(*place) if before is None else run_folder.lock_folder(before),
+            process.share_cores(plan.side_by_side),
             _telling(cell, plan, on_failure),
         ):
             given = plan.overrides if before is None else continuing.without_config(plan.overrides)
-            jobs.call_hydra(flags, run_folder.pinned(given, *place), cell)
+            with jobs.set_command_line(flags, run_folder.pin_folder(given, *place)):
+                jobs.make_hydra_app(cell)()
     except KeyboardInterrupt as error:
         raise _where_to_continue(error, cell.sweep) from error
     except ValueError:
@@ -80,12 +80,14 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: _Told)
         _close(cell, plan)
 
 
-def _nothing(_: object) -> None:
-    """Of a command that prints."""
+def _print_by_hydra(flags: Sequence[str], overrides: Sequence[str]) -> None:
+    """Have Hydra print what the flags ask for."""
+    with jobs.set_command_line(flags, overrides):
+        jobs.make_hydra_app(lambda cfg: None)()
 
 
 @contextmanager
-def _telling(cell: Cell, plan: sweepers.Plan, on_failure: _Told) -> Iterator[None]:
+def _telling(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Iterator[None]:
     """Say meanwhile which runs of other processes begin and end."""
     if not plan.is_apart:
         yield
@@ -112,7 +114,7 @@ def _telling(cell: Cell, plan: sweepers.Plan, on_failure: _Told) -> Iterator[Non
         teller.join()
 
 
-def _tell(entry: records.Entry, swept: frozenset[str], on_failure: _Told) -> None:
+def _tell(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailure) -> None:
     folder, value = entry["folder"], entry["monitored"]
     if entry["status"] == "failed":
         on_failure(UserError(entry["error"] or ""), False, f"{folder}: ")

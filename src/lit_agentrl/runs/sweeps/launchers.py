@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.checks import require, require_one_of, require_positive, require_whole
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.runs import threads
+from lit_agentrl.runs import process
 
 _A_YEAR_MIN = 365 * 24 * 60
 _LEAST = {  # of options that are whole numbers, or null where the plugin takes that
@@ -69,8 +69,8 @@ def width_of(launcher: DictConfig) -> int:
             count,
             "a whole number >= 1, or -1 for as many as there are cores",
         )
-        return int(count) if count > 0 else max(threads.cores() + 1 + int(count), 1)  # as joblib counts
-    return threads.cores() if kind == "LocalLauncher" else 1
+        return int(count) if count > 0 else max(process.count_cores() + 1 + int(count), 1)  # as joblib counts
+    return process.count_cores() if kind == "LocalLauncher" else 1
 
 
 def of_this_machine(launcher: DictConfig, typed: set[str]) -> list[str]:

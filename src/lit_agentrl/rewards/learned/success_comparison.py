@@ -1,4 +1,4 @@
-"""What a learned or asked reward is watched by: true success beside it."""
+"""Metrics that compare a learned or judged reward with true success."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 import torch
 
 
-class Watched:
-    """Compares the values that a reward part gives with the truth, over the iterations of a run."""
+class SuccessComparison:
+    """A comparison of a reward part's values with true success over a run."""
 
     def __init__(self) -> None:
         self._first: dict[str, float] = {}
 
-    def look(self, values: Sequence[float], solved: Sequence[float]) -> dict[str, float]:
-        """``score``, the mean value of episodes, and beside it the true ``success``; ``auc`` and ``gap``.
+    def measure(self, values: Sequence[float], solved: Sequence[float]) -> dict[str, float]:
+        """Return ``score``, ``success``, ``auc`` and ``gap`` of an iteration.
 
-        ``auc``: the chance that a success has a higher value than a failure.  ``gap``: the share of episodes whose
-        value is at least the median of successes in the first iteration that had some, less the share of successes.
+        ``score`` is the mean value of episodes and ``success`` their true success rate.  ``auc`` is the probability
+        that a success has a higher value than a failure.  ``gap`` is the share of episodes whose value is at least the
+        median of successes in the first iteration that had some, minus the success rate.
 
         Args:
-            values: of all processes' episodes, at least one.
-            solved: 1 where one is solved.
+            values: values of the episodes of all processes, at least one.
+            solved: 1 for each solved episode.
         """
         value_A, is_solved = (
             torch.tensor(values, dtype=torch.float64),
@@ -31,8 +32,8 @@ class Watched:
         row = {"score": float(value_A.mean()), "success": float(is_solved.double().mean())}
         won, lost = value_A[is_solved], value_A[~is_solved]
         if len(won) and len(lost):
-            ahead = won[:, None] - lost
-            row["auc"] = float(((ahead > 0).double() + 0.5 * (ahead == 0).double()).mean())
+            difference = won[:, None] - lost
+            row["auc"] = float(((difference > 0).double() + 0.5 * (difference == 0).double()).mean())
         if len(won) and "bar" not in self._first:
             self._first["bar"] = float(won.median())
         if "bar" in self._first:

@@ -1,0 +1,182 @@
+"""Prepare this process: variables of launchers, and threads of torch that leave busy cores alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.screen import RANKS
+
+
+def check_environment() -> None:
+    """Refuse variables of a launcher that Lightning and torch could not read.
+
+    Raises:
+        UserError: one is no number, naming it.
+    """
+    for name in (*RANKS, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
+        if not (value := os.environ.get(name, "0")).strip().isdecimal():
+            raise UserError(
+                f"the environment variable {name}={value} must be a whole number, as torchrun and srun set it; unset it"
+            )
+    for name, of in (
+        ("RANK", "WORLD_SIZE"),
+        ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+    ):
+        rank, size = os.environ.get(name), os.environ.get(of)
+        if rank is not None and size is not None and int(rank) >= int(size):
+            raise UserError(
+                f"the environment variable {name}={rank} must be less than {of}={size}, as torchrun and srun set "
+                "them; unset both"
+            )
+    _check_launched()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        given = os.environ.get(name, "1")
+        if not all(part.strip().isdecimal() and int(part) for part in given.split(",")):
+            raise UserError(f"the environment variable {name}={given} must be a whole number >= 1; unset it")
+
+
+def _check_launched() -> None:
+    """Refuse variables of a launcher that did not start this process.
+
+    Whoever reads them would wait for processes that never come.
+
+    Raises:
+        UserError: naming one.
+    """
+    environ = os.environ
+    if "TORCHELASTIC_RUN_ID" not in environ and "SLURM_NTASKS" not in environ:
+        at_most = {"RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+        for name, most in at_most.items():
+            if int(environ.get(name, "0")) > most or (name == "LOCAL_RANK" and name in environ):
+                raise UserError(
+                    f"the environment variable {name}={environ[name]} names one of several processes, and neither "
+                    "torchrun nor srun started them; unset it, or start the run with torchrun (one process alone "
+                    "starts the others itself: strategy=ddp trainer.devices=2)"
+                )
+    if int(environ.get("NODE_RANK", "0")) and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+        raise UserError(
+            f"the environment variable NODE_RANK={environ['NODE_RANK']} needs MASTER_ADDR and MASTER_PORT, where "
+            "the first machine is met; set them, or unset it"
+        )
+    port = environ.get("MASTER_PORT", "1")
+    if not (port.isdecimal() and 0 < int(port) < 65536):
+        raise UserError(
+            f"the environment variable MASTER_PORT={port} must be a whole number from 1 to 65535; unset it"
+        )
+
+
+# of GNU's OpenMP, which reads them once, when torch is imported
+_HOW_THEY_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_HOW_MANY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SPINS = 1000  # some tens of microseconds; most small operations are done by then
+
+
+class Load:
+    """Measure how busy other programs keep this machine, and fit the threads of torch to it once.
+
+    A thread that shares its core with another program is what all others wait for, after each of thousands of small
+    operations.  Programs of low priority (nice) do not count, since they give way.
+    """
+
+    def __init__(self) -> None:
+        self._since: tuple[float, float] | None = None
+        self._number: int | None = None
+        self._note: str | None = None
+
+    def start(self) -> None:
+        """Start to measure."""
+        self._since = measure_seconds()
+
+    def fit_threads(self) -> str | None:
+        """Give torch a thread less for each core that other programs keep busy.
+
+        To be called before anything is computed.  All further runs of this process have as many, since the last bits
+        of sums depend on the number.  Without `start`, in a notebook, and beside a variable of the user's or of a
+        launcher's nothing changes.
+
+        Returns:
+            A line for the user where the number is not torch's own.
+        """
+        import torch
+
+        if self._since is None or any(name in os.environ for name in _HOW_MANY):
+            return None
+        if self._number is None:
+            (began, before), (now, after) = self._since, measure_seconds()
+            busy, own = max(0.0, after - before) / max(now - began, 1e-3), torch.get_num_threads()
+            self._number = max(1, min(own, count_cores() - int(busy + 0.5)))
+            if self._number < own:
+                self._note = (
+                    f"torch computes with {self._number} of {own} threads: other programs keep {busy:.1f} of "
+                    f"{count_cores()} cores busy. OMP_NUM_THREADS={own} takes all; last bits depend on the number"
+                )
+        torch.set_num_threads(self._number)
+        return self._note
+
+
+LOAD = Load()  # of this process
+
+
+def measure_seconds() -> tuple[float, float]:
+    """Return the seconds of the clock, and those that cores were busy with other programs."""
+    everyone, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    mine = own.user + own.system + own.children_user + own.children_system
+    return time.monotonic(), everyone.user + everyone.system - mine
+
+
+def shorten_spin() -> None:
+    """Let a thread that waits for the others of an operation sleep soon.
+
+    To be called before torch is imported.  By default it spins for milliseconds.  Where another program takes a core,
+    the thread that is waited for then has none while the others spin, after each of thousands of small operations.  A
+    variable of the user's wins.
+    """
+    if not any(name in os.environ for name in _HOW_THEY_WAIT):
+        os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
+
+
+def restore_threads(before: int) -> str | None:
+    """Compute with as many threads as the run did before: the last bits depend on it.
+
+    Returns:
+        A line for the user where a variable of the user's, or of a launcher, says another number, which then holds.
+    """
+    import torch
+
+    now = torch.get_num_threads()
+    if now == before:
+        return None
+    if (given := next((name for name in _HOW_MANY if name in os.environ), None)) is not None:
+        return (
+            f"{given} gives {now} threads, and this run began with {before}: its numbers will differ in their last "
+            f"bits from those of a run that was not interrupted; {given}={before} keeps them"
+        )
+    torch.set_num_threads(before)
+    return None
+
+
+def count_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def share_cores(processes: int) -> Iterator[None]:
+    """Share the cores among processes that are started inside, so many at once.
+
+    A variable of the user's wins.
+    """
+    given = () if processes < 2 or any(name in os.environ for name in _HOW_MANY) else _HOW_MANY
+    os.environ.update(dict.fromkeys(given, str(max(1, count_cores() // processes))))
+    try:
+        yield
+    finally:
+        for name in given:
+            os.environ.pop(name, None)
