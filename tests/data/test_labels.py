@@ -86,9 +86,9 @@ def test_names_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         (Ranked, ["success"], r"score=\[success\] must name two scores or more"),
         (Ranked, ["success", "success"], "each once"),
         (Ranked, ["success", "a/b"], "'a/b' is part of metric names"),
-        (Pairs, ["success", "cost"], "data=pairs in one; set data=ranked"),
+        (Pairs, ["success", "cost"], "data=pairs has none; set data=ranked"),
         (Ranked, ["success", "fun"], "score=fun is not a score of recorded episodes"),
-        (Ranked, ["success", "cost"], "f episode 1: the cost of a turn is 'x', no finite"),
+        (Ranked, ["success", "cost"], "f episode 1: the cost of a turn is 'x', not a finite"),
     ):
         with pytest.raises(ValueError, match=said):
             read(kind(path=path, batch=1, score=score), student(), seed=0)

@@ -183,7 +183,7 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Pairs, GOOD | {"chosen": [{"role": "assistant"}]}, "a message of assistant has no content"),
     (Pairs, GOOD | {"chosen": [says(" ")]}, "a message of assistant is blank"),
     (Pairs, GOOD | {"chosen": [says("\ud800")]}, "half a character"),
-    (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to learn from"),
+    (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to train on"),
     (Pairs, GOOD | {"chosen": [says(reply()), says(reply())]}, "two assistant messages follow one another"),
     (Pairs, GOOD | {"rejected": GOOD["chosen"]}, "chosen and rejected are the same"),
     (Pairs, {"chosen": TALK, "rejected": TALK}, "chosen and rejected are the same"),
@@ -205,13 +205,13 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     ),
     (Demonstrations, {"text": "# P"}, "neither messages nor completion (there are text)"),
     (Demonstrations, {"completion": reply()}, "column prompt is missing (there are completion)"),
-    (Demonstrations, {"messages": [user("# P")]}, "no assistant message to learn from"),
+    (Demonstrations, {"messages": [user("# P")]}, "no assistant message to train on"),
     (
         Demonstrations,
         {"messages": [says("Up")]},
         "it begins with an assistant message; put a user message before it",
     ),
-    (Demonstrations, {"messages": "# P"}, "no assistant message to learn from"),
+    (Demonstrations, {"messages": "# P"}, "no assistant message to train on"),
     (Demonstrations, {"messages": {"role": "user"}}, "column messages must be a text, or a list"),
     (Unpaired, ANSWER, "neither label nor score"),
     (Unpaired, ANSWER | {"label": "good"}, "column label is 'good'; write true or false"),
@@ -420,7 +420,7 @@ def test_costs_rank_the_costlier_first(tmp_path: Path) -> None:
     for number, (bad, said) in enumerate(
         (
             (told(1, None, None), "g gave no costs"),
-            (told(1, "x", 1.0), "the cost of a turn is 'x', no finite"),
+            (told(1, "x", 1.0), "the cost of a turn is 'x', not a finite"),
         )
     ):
         path = folder(tmp_path / str(number), [told(0, 1.0, None), bad])
@@ -456,7 +456,7 @@ def test_each_pass_has_every_group_once_and_ids_are_unique(tmp_path: Path) -> No
 
 def test_ranks_get_shares_of_the_same_iteration(tmp_path: Path) -> None:
     found = replace(kinds(folder(tmp_path, EPISODES))["all"], batch=4)
-    whole, parts = found.make_batch(1), [found.at(1, rank=rank, world_size=2) for rank in range(2)]
+    whole, parts = found.make_batch(1), [found.make_batch(1, rank=rank, world_size=2) for rank in range(2)]
     together = sorted((e.group, e.instance_seed, e.member) for part in parts for e in part.episodes)
     assert together == sorted((e.group, e.instance_seed, e.member) for e in whole.episodes)
     assert [part.given for part in parts] == [whole.given] * 2 and [len(p.episodes) for p in parts] == [2, 2]

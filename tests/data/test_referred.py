@@ -99,13 +99,13 @@ def test_references_are_found_by_what_was_read(tmp_path: Path) -> None:
     found = References(folder(tmp_path, episodes))
     assert len(found) == 2 and found.tokenizer == student().tokenizer
     asked = replace(by_prompt(1, 7, -1.0), instance_seed=5)
-    joined = found.before(asked)
+    joined = found.put_before(asked)
     assert (
         joined is not None
         and list_rows(joined)[0][0] == list_rows(episodes[5])[0][0] + list_rows(asked)[0][0]
     )
-    assert found.before(by_prompt(3, 0, 1.0)) is None
-    assert found.before(replace(asked, task_name="other")) is None
+    assert found.put_before(by_prompt(3, 0, 1.0)) is None
+    assert found.put_before(replace(asked, task_name="other")) is None
     other = References(folder(tmp_path / "b", episodes[:3]))
     assert other.fingerprint != found.fingerprint == References(found.path).fingerprint
     (tmp_path / "empty").mkdir()

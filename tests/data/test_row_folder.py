@@ -92,7 +92,7 @@ def test_what_is_damaged_or_of_something_else_is_one_line(tmp_path: Path) -> Non
     made = begun(tmp_path / "made")
     manifest = json.loads((made.path / "manifest.json").read_text())
     for wrong, said in (
-        ({"version": 9}, "it is of version 9"), ({"pieces": 3}, "TypeError"), ({"planned": "x"}, "ValueError"),
+        ({"version": 9}, "its version is 9"), ({"pieces": 3}, "TypeError"), ({"planned": "x"}, "ValueError"),
         ({"pieces": [{"rows": -1, "good": 0, "size": 1, "sha256": ""}]}, "negative number"),
         ({"described": 1}, "TypeError"),
     ):  # fmt: skip

@@ -74,7 +74,7 @@ def test_labels_of_continuations_are_taken_as_they_were_written(tmp_path: Path) 
     assert [labels_of(episode) for [episode] in found.groups] == given
     for kind, said in (
         (Stepwise(path=path, batch=1), "ignores the labels of turns .* set data.score=labels"),
-        (Demonstrations(path=path, batch=1), "has labels of turns, and no points; set data.score=success"),
+        (Demonstrations(path=path, batch=1), "has labels of turns and no rewards; set data.score=success"),
         (
             Stepwise(path=folder(tmp_path / "g", episodes), batch=1, score="labels"),
             "collect it with continuations=16",

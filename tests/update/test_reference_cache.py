@@ -66,7 +66,7 @@ def filled(
 
 
 def said(found: ReferenceCache) -> list[Tensor]:
-    return [found.of(each) for each in PIECES]
+    return [found.look_up(each) for each in PIECES]
 
 
 def expected(weight: float = 1.0) -> list[Tensor]:
@@ -85,12 +85,12 @@ def test_rows_are_scored_once_in_pieces_of_their_own_and_found_in_any_batch(tmp_
     alone = {name: torch.cat([PIECES[2][name], PIECES[0][name][1:]]) for name in PIECES[0]}
     wider = {name: torch.nn.functional.pad(tensor, (0, 3)) for name, tensor in alone.items()}
     both = torch.cat([expected()[2], expected()[0][1:]])
-    assert torch.equal(found.of(alone), both) and torch.equal(found.of(wider)[:, :8], both)
-    assert found.of({name: tensor[:0] for name, tensor in alone.items()}).shape == (0, 8)
+    assert torch.equal(found.look_up(alone), both) and torch.equal(found.look_up(wider)[:, :8], both)
+    assert found.look_up({name: tensor[:0] for name, tensor in alone.items()}).shape == (0, 8)
     assert_equal(said(filled(tmp_path / "kept", scored)), expected())  # as of a resumed run, or another one
     assert scored == [2, 3, 1]
     with pytest.raises(KeyError):
-        found.of(piece(("12", " ^")))
+        found.look_up(piece(("12", " ^")))
 
 
 def test_what_was_kept_of_other_weights_or_rows_is_not_read(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def build(
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
-        further_prompts=stream.wave, rewards=parts.rewards,
+        further_prompts=stream.make_wave, rewards=parts.rewards,
     )  # fmt: skip
     players = Players(
         rules, parts.worker,
