@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_agentrl.monitor.rules import Rule, collapse, times
+from lit_agentrl.monitor.rules import Rule, collapse, find_alarms
 from lit_agentrl.monitor.signals import reward_gap
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.report.page.runs import Run, load_ended
@@ -86,7 +86,7 @@ class Played:
     @classmethod
     def of(cls, run: Run) -> Played:
         assert run.seed is not None, "main() has asked"
-        return cls(run.seed, run.metrics.rows, next(iter(times(collapse(), run.metrics.rows)), None))
+        return cls(run.seed, run.metrics.rows, next(iter(find_alarms(collapse(), run.metrics.rows)), None))
 
     @property
     def iterations(self) -> int:
@@ -109,7 +109,7 @@ def judged(runs: Sequence[Played], make: Any) -> Found:
     """What a rule, made anew for each run, did on them."""
     leads, false, healthy = [], 0, 0
     for run in runs:
-        alarms = times(make(), run.rows)
+        alarms = find_alarms(make(), run.rows)
         if run.collapse is None:
             false, healthy = false + len(alarms), healthy + run.iterations
         elif early := [at for at in alarms if at < run.collapse]:

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-from lit_agentrl.monitor.rules import collapse, times
+from lit_agentrl.monitor.rules import collapse, find_alarms
 from lit_agentrl.report.page.cells import Cell
 from lit_agentrl.report.page.inference import Difference, paired
 from lit_agentrl.report.page.runs import Run, load_ended
@@ -75,7 +75,7 @@ class Played(NamedTuple):
 def kept(run: Run) -> float:
     """Share of the iterations before its collapse; 1 where there is none."""
     rows = run.metrics.rows
-    fell = times(collapse(), rows)
+    fell = find_alarms(collapse(), rows)
     return fell[0] / rows[-1]["iteration"] if fell else 1.0
 
 

@@ -42,9 +42,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
 from lit_agentrl.models.logprobs import recomputed, score_tokens
-from lit_agentrl.models.lora import ALL_LINEAR, LoRA, adapters_off
+from lit_agentrl.models.lora import ALL_LINEAR, LoRA, disable_adapters
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
-from lit_agentrl.models.pretrained import carefully, held_back
+from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
 from lit_agentrl.report.memory import peak_of
 from lit_agentrl.rl.credit.value_loss import squared
 from lit_agentrl.update.critic import separate, shared
@@ -285,7 +285,7 @@ def measure(plan: Plan, device: torch.device) -> float:
         optimizer = torch.optim.AdamW(learning, lr=1e-5)
         for _ in range(2):
             if reference is not None:
-                with torch.no_grad(), adapters_off(reference):
+                with torch.no_grad(), disable_adapters(reference):
                     score_tokens(reference, **given)
             for _ in range(2):
                 step()
@@ -315,8 +315,8 @@ def read_config(args: argparse.Namespace) -> PreTrainedConfig:
     if args.model is not None:
         name = str(NANO_FOLDER) if args.model == "nano" else args.model
         try:
-            with held_back():
-                return AutoConfig.from_pretrained(name, **carefully(name))
+            with hold_back_logs():
+                return AutoConfig.from_pretrained(name, **make_load_options(name))
         except (OSError, ValueError) as error:
             raise ValueError(f"--model {args.model}: {str(error).strip().splitlines()[0]}") from error
     try:

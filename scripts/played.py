@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosted.openenv import OpenEnv
-from lit_agentrl.envs.levels import Levels, lookup, measure
+from lit_agentrl.envs.levels import Levels, find_levels, measure
 from lit_agentrl.paths import CONFIG_DIR
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +152,7 @@ def main() -> None:
                 game = {**game, "url": url + "/mcp" * (name == "mcp")}
             task = waiting(partial(task_of, name, game))
             for split in ("val", "test"):
-                found, played = Levels() if name in SERVERS else lookup(task, split), "levels.json"
+                found, played = Levels() if name in SERVERS else find_levels(task, split), "levels.json"
                 if found == Levels():
                     found, played = measure(task, split, NUMBER, SEED), "here"
                 row = dict.fromkeys(FIELDS, "") | {

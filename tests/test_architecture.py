@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
 BASE = {
     "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks", "renamed",
-    "screen", "paths",
+    "screen", "paths", "requirements", "facts",
 }  # fmt: skip
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),
@@ -38,8 +38,14 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["__main__"], 15),
     **dict.fromkeys(["experimental"], 16),  # imports any room, and none imports it
 }
+PURE = {"checks", "requirements", "facts"}  # that know no tensor and no run
 FORBIDDEN = {
-    "rl": {"numpy", "lightning", "transformers", *(f"lit_agentrl.{name}" for name in BASE - {"checks"})},
+    "rl": {
+        "numpy",
+        "lightning",
+        "transformers",
+        *(f"lit_agentrl.{name}" for name in BASE - PURE),
+    },
     "envs": {"torch", "lightning", "transformers", "lit_agentrl.batch", "lit_agentrl.rl"},  # batch: torch
     "episode": {"torch", "lightning", "transformers", "lit_agentrl.batch"},
     "modules": {"lit_agentrl.envs", "lit_agentrl.engines", "lit_agentrl.rollout"},
@@ -285,3 +291,15 @@ def test_the_core_imports_nothing_experimental() -> None:
     for file in FILES:
         if file.relative_to(PACKAGE).parts[0] != "experimental":
             assert "lit_agentrl.experimental" not in file.read_text(encoding="utf-8"), file
+
+
+def test_every_experimental_file_is_documented_and_tested() -> None:
+    page = (ROOT / "docs/experimental.md").read_text(encoding="utf-8").split("\n## ")[0]
+    tests = [file.read_text(encoding="utf-8") for file in ROOT.glob("tests/experimental/test_*.py")]
+    for file in (PACKAGE / "experimental").glob("[!_]*.py"):
+        assert f"`{file.stem}`" in page, f"{file.name} has no row in docs/experimental.md"
+        names = (f"lit_agentrl.experimental.{file.stem} ", f"lit_agentrl.experimental import {file.stem}\n")
+        names += (f"main_{file.stem.removesuffix('ing')}",)  # a command
+        assert any(name in text for text in tests for name in names), f"{file.name} has no test"
+    for name in EXPERIMENTAL:
+        assert f"`algo={name}`" in page, f"algo={name} has no row in docs/experimental.md"

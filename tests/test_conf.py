@@ -29,6 +29,7 @@ from lit_agentrl.config.overrides import as_names
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.config.trust import belongs, leaves
 from lit_agentrl.data.kinds import Kind
+from lit_agentrl.experimental.tree_steps import Ranking
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.models.remote import RemotePolicy
 from lit_agentrl.paths import (
@@ -41,7 +42,6 @@ from lit_agentrl.paths import (
 )
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.credit.advantages import Advantage
-from lit_agentrl.rl.credit.tree_steps import Ranking
 from lit_agentrl.rl.policy.aggregation import Weights
 from lit_agentrl.rl.policy.clipping import Clipped
 from lit_agentrl.rl.policy.filters import Selection

@@ -32,7 +32,7 @@ from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
 from lit_agentrl.episode import Episode, Segment
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.policy import load_nano, named_weights
+from lit_agentrl.models.policy import get_named_weights, load_nano
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
@@ -260,10 +260,12 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     assert settings == SecondCopy(device="cpu")
     network, other = tiny_network(), tiny_network(seed=1)
     worker = settings.open(rules(), network, torch.no_grad, is_ahead=False)
-    worker.load(named_weights(other), 5)
+    worker.load(get_named_weights(other), 5)
     worker.submit(wave())
-    moved = worker.differing(named_weights(network))
-    assert moved and all(torch.equal(weight, named_weights(other)[name]) for name, weight in moved.items())
+    moved = worker.differing(get_named_weights(network))
+    assert moved and all(
+        torch.equal(weight, get_named_weights(other)[name]) for name, weight in moved.items()
+    )
     engine = rules().open_engine(other)
     engine.load(None, 5)
     expected = Scheduler(rules(), engine)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, FORK, PLAYED
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -53,8 +53,8 @@ class Group:
 class LastTurn(Refill):
     """A second chance at the last reply of what failed."""
 
-    needs = frozenset({"fork"})  # the engine copies what it holds of the parent
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, PLAYED})  # the engine copies what it holds of the parent
+    provides = Refill.provides | {BRANCHES}
 
     def branching(self, members: int) -> Branching:
         return AtTheEnd()

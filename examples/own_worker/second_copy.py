@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
@@ -52,7 +52,7 @@ class Copy:
         return Played(self._scheduler.play(wave))
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return differing(named_weights(self._network), weights)
+        return differing(get_named_weights(self._network), weights)
 
     def stop(self) -> None:
         self._scheduler.close()

@@ -22,12 +22,11 @@ def get_current_name(name: str) -> str:
     >>> get_current_name("lit_agentrl.rl.advantages.group_mean")
     'lit_agentrl.rl.credit.advantages.group_mean'
     """
-    if _find_longest_prefix(
-        name, read_table().values()
-    ):  # a package may have taken the name of an old module
-        return name
     old = _find_longest_prefix(name, read_table())
-    return read_table()[old] + name.removeprefix(old) if old else name
+    today = _find_longest_prefix(name, read_table().values())
+    if len(today) >= len(old):  # a package may have taken the name of an old module
+        return name
+    return read_table()[old] + name.removeprefix(old)
 
 
 def get_first_name(name: str) -> str:

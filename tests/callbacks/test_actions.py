@@ -16,12 +16,10 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
 from lit_agentrl.callbacks.rollout import RolloutCallback
 from lit_agentrl.monitor.actions import Action, Stop
-from lit_agentrl.monitor.adapt import Adapt
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.monitor.rollback import Rollback
 from lit_agentrl.monitor.rules import Rule
 from lit_agentrl.report.table import Metrics
-from lit_agentrl.rl.policy.entropy import AdaptiveBonus, Bonus
 from lit_agentrl.rl.policy.filters import top_std
 
 Launch = Callable[..., Trainer]
@@ -87,49 +85,11 @@ def rollouts(**constants: Any) -> Any:
     return found
 
 
-def test_numbers_turn_up_to_their_bounds_and_a_resumed_run_knows_them(toy_module: Any) -> None:
-    def parts() -> tuple[Any, Bonus, Any, Adapt]:
-        adapt = Adapt(filter={"factor": 0.5, "bound": 0.3}, entropy={"factor": 3.0, "bound": 0.002})
-        bonus, played = Bonus(coef=0.001), rollouts(ratio=1.0)
-        trainer: Any = SimpleNamespace(callbacks=[played], current_epoch=0)
-        module = trained(toy_module, bonus)
-        adapt.setup(trainer, module)
-        return played, bonus, module, adapt
-
-    played, bonus, module, adapt = parts()
-    trainer: Any = SimpleNamespace(callbacks=[played])
-    assert adapt.act(trainer, module) == "filter.ratio 1 -> 0.5, algo.entropy.coef 0.001 -> 0.002"
-    assert adapt.act(trainer, module) == "filter.ratio 0.5 -> 0.3"
-    assert adapt.act(trainer, module) == "" and adapt.metrics() == {"collapse/filter_ratio": 0.3}
-    adapt.setup(trainer, module)  # of the test after training: what has been turned is no fault
-    later, bonus, module, again = parts()
-    again.load_state_dict(adapt.state_dict())
-    again.start(trainer, module)
-    assert bonus.coef == 0.002 and later.collector.select_groups.keywords == {"ratio": 0.3}
-
-
 @pytest.mark.parametrize(
     ("make", "terms", "message"),
     [
         (lambda: Rollback(lr_factor=0.0), (), r"lr_factor=0.0 must be in \(0, 1\]; 1 keeps the rate"),
         (lambda: Rollback(), (), r"val.every=2 of trainer.max_epochs=2 validates none before the last"),
-        (lambda: Adapt(), (), "filter=null must be given, or else entropy or kl"),
-        (lambda: Adapt(kl={"factor": 1.0, "bound": 1.0}), (), "kl.factor=1.0 must be a number > 0 other"),
-        (
-            lambda: Adapt(kl={"factor": 2.0, "bound": 0.1}),
-            (),
-            "action.kl={factor: 2.0, bound: 0.1} has nothing to turn: algo.kl.coef is no option of this run",
-        ),
-        (
-            lambda: Adapt(entropy={"factor": 2.0, "bound": 0.1}),
-            (AdaptiveBonus(target=0.2, delta=0.005, max_coef=0.05),),
-            "algo.entropy.coef is no option of this run, or changes by itself; choose algo/entropy=bonus",
-        ),
-        (
-            lambda: Adapt(filter={"factor": 0.5, "bound": 0.5}),
-            (),
-            "action.filter.bound=0.5: filter.ratio=0.5 is there already; a factor of 0.5 needs one below it",
-        ),
         (
             lambda: CollapseMonitor({}, Stop(["nois"])).action,
             (),

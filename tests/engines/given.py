@@ -59,7 +59,7 @@ class Stale(Given):
     def submit(self, request: TurnRequest) -> None:
         slot = self._rows.slot_of.get(request.episode)
         if slot is not None:  # what was read of the text stays as it is
-            self._rows.known_S[slot] = self._rows.total_S[slot] = len(request.prefix) - 1
+            self._rows.cached_S[slot] = self._rows.total_S[slot] = len(request.prefix) - 1
             request = replace(request, prefix=request.prefix[-1:])
         super().submit(request)
 

@@ -11,16 +11,18 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from lit_agentrl.batch import LEFT_OUT
-from lit_agentrl.build.structure import check_levels
+from lit_agentrl.build.matching import describe_levels
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.needs import ALONE
 from lit_agentrl.episode import PLANNER
 from lit_agentrl.experimental.two_level import TwoLevel
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.lora import LEVELS, LoRA, level_in_use, levels_of, merged
+from lit_agentrl.models.lora import LEVELS, LoRA, get_levels, merge_adapters, use_level
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.policy import row_selection
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.update.settings import OptimSettings
@@ -57,7 +59,7 @@ def scores(policy: Policy, tokens: list[int], reply: range, level: str) -> Tenso
     tokens_BT = torch.tensor([tokens])
     is_action_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
     is_action_BT[0, reply] = True
-    with torch.no_grad(), level_in_use(policy.network, level):
+    with torch.no_grad(), use_level(policy.network, level):
         return score_tokens(policy.network, tokens_BT=tokens_BT, is_action_BT=is_action_BT).logp_BT[0, reply]
 
 
@@ -151,7 +153,7 @@ def test_a_level_that_is_left_out_stands_still_to_the_bit() -> None:
 def test_levels_are_told_from_one_adapter() -> None:
     policy, one = levelled(0.5), tiny_policy()
     one.adapters = LoRA(r=2).attach(one.network, "tiny")
-    assert levels_of(policy.network) == LEVELS and levels_of(one.network) == () == levels_of(
+    assert get_levels(policy.network) == LEVELS and get_levels(one.network) == () == get_levels(
         tiny_policy().network
     )
     assert policy.adapters is not None and one.adapters is not None
@@ -160,9 +162,9 @@ def test_levels_are_told_from_one_adapter() -> None:
     tokens_BT = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         for level in LEVELS:
-            with level_in_use(policy.network, level):
+            with use_level(policy.network, level):
                 torch.testing.assert_close(
-                    merged(policy.network)(tokens_BT).logits,
+                    merge_adapters(policy.network)(tokens_BT).logits,
                     policy.network(tokens_BT).logits,
                     atol=1e-5,
                     rtol=1e-4,
@@ -179,13 +181,13 @@ def test_they_are_saved_by_name(tmp_path: Any) -> None:
 
 
 def test_what_does_not_fit() -> None:
-    with pytest.raises(
-        ValueError, match="episodes of algo.structure=Refill have none; set model/lora=default"
+    for structure, given, message in (
+        (Refill(), ALONE, "planner, not given by algo.structure=Refill: .* or model/lora=default"),
+        (TwoLevel(), (), "set strategy=single"),
+        (TwoLevel(every=0), ALONE, "one adapter writes plans"),
     ):
-        check_levels(Refill(), processes=1)
-    with pytest.raises(ValueError, match="set strategy=single"):
-        check_levels(TwoLevel(), processes=2)
-    with pytest.raises(ValueError, match="has an adapter for plans"):
-        check_levels(TwoLevel(every=0), processes=1)
+        played = describe_part("algo.structure", structure, requires=())
+        with pytest.raises(ValueError, match=f"^model/lora=levels needs .*{message}"):
+            match([describe_levels(), played, *given])
     with pytest.raises(ValueError, match="checkpoint_activations=true recomputes layers"):
         step(policy=levelled(), checkpoint_activations=True)

@@ -9,7 +9,7 @@ from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from tests.conftest import tiny_network
 
 
@@ -169,7 +169,7 @@ def test_context_limit_truncates_and_then_refuses():
 def test_a_fork_goes_on_from_any_place_of_its_parent(slower, monkeypatch):
     """As an episode would that begins with the same tokens; the parent goes on as if there were no fork."""
     if slower:
-        monkeypatch.setattr("lit_agentrl.engines.native.engine.why_not", lambda *_: "is a test")
+        monkeypatch.setattr("lit_agentrl.engines.native.engine.find_obstacle", lambda *_: "is a test")
     network, params = tiny_network(), SamplingParams(max_reply_tokens=5, max_context_tokens=200)
 
     def ask(eng, *requests):
@@ -204,12 +204,12 @@ def test_a_fork_goes_on_from_any_place_of_its_parent(slower, monkeypatch):
 @pytest.mark.parametrize("slower", [False, True])
 def test_loaded_weights_are_written_with_and_episodes_are_forgotten(slower, monkeypatch):
     if slower:
-        monkeypatch.setattr("lit_agentrl.engines.native.engine.why_not", lambda *_: "is a test")
+        monkeypatch.setattr("lit_agentrl.engines.native.engine.find_obstacle", lambda *_: "is a test")
     params = SamplingParams(max_reply_tokens=5, max_context_tokens=200)
     network, other = tiny_network(), tiny_network(seed=1)
     eng = engine(network)
     replies = []
-    for weights in (None, named_weights(other), None):
+    for weights in (None, get_named_weights(other), None):
         eng.load(weights, len(replies))
         eng.submit(TurnRequest(0, [6, 9], 1, params))
         [reply] = eng.poll()

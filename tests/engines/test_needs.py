@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import pytest
 
 from lit_agentrl.engines.base import Capabilities
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.needs import open_engine, require_promised
+from lit_agentrl.engines.needs import ALONE, open_engine
 from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.facts import ENTROPIES, EXACT_LOG_PROBS, FORK, TAKES_WEIGHTS, TOKEN_IDS
+from lit_agentrl.requirements import Fact, describe_part
+from tests.entry.test_structure import built
 
 scripted = partial(ScriptedEngine, lambda episode, turn: "", encode=list)
 
@@ -22,16 +24,10 @@ class Inexact(NativeEngine):
     capabilities = Capabilities(exact_log_probs=False, fork=True)
 
 
-@pytest.mark.parametrize(
-    ("needs", "message"),
-    [
-        ({"structure": {"fork"}, "trusts_log_probs": False}, "cannot fork.*algo/structure=independent"),
-        ({"trusts_log_probs": True}, "does not record the log-probs.*algo/correction=truncated"),
-    ],
-)
-def test_what_an_engine_lacks_is_refused(needs: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"engine=ScriptedEngine {message}"):
-        open_engine(scripted, asked=needs)
+@pytest.mark.parametrize("fact", [FORK, EXACT_LOG_PROBS])
+def test_what_an_engine_lacks_is_refused(fact: Fact) -> None:
+    with pytest.raises(ValueError, match="not given by engine=ScriptedEngine; set engine=native"):
+        open_engine(scripted, parts=[describe_part("algo", name="mine", requires=[fact]), *ALONE])
 
 
 class Texts(ScriptedEngine):
@@ -43,38 +39,37 @@ class Fixed(ScriptedEngine):
 
 
 @pytest.mark.parametrize(
-    ("needs", "message"),
+    ("options", "refused"),
     [
-        ({"processes": 2, "has_workers": True}, "a worker of each of several processes"),
-        ({"has_workers": True, "is_ahead": True}, "which rollout.overlap=true, or"),
-        ({"processes": 2}, ""),
-        ({"has_workers": True}, ""),
+        (["strategy=ddp", "trainer.devices=2", "worker=process"], "by rollout.overlap=false and 2 training processes"),
+        (["rollout.overlap=true"], "by rollout.overlap=true and 1 training process"),
+        (["strategy=ddp", "trainer.devices=2"], ""),
+        (["worker=process"], ""),
     ],
-)
-def test_one_server_has_the_weights_of_one_version(needs: dict[str, Any], message: str) -> None:
-    promised = Capabilities(exact_log_probs=True, fork=True, weights="given", is_server=True)
-    refusal = pytest.raises(ValueError, match=message) if message else nullcontext()
+)  # fmt: skip
+def test_one_server_has_the_weights_of_one_version(options: list[str], refused: str) -> None:
+    server = [
+        "engine=vllm_serve",
+        "engine.url=http://x",
+        "engine.weights_folder=/tmp",
+        "algo/correction=truncated",
+    ]
+    refusal = pytest.raises(ValueError, match=refused) if refused else nullcontext()
     with refusal:
-        require_promised("Server", promised, trusts_log_probs=True, **needs)
+        built(*server, "trainer.accelerator=cpu", *options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "needs", "message"),
-    [
-        (Texts, {}, "writes texts and no token ids"),
-        (Fixed, {}, "keeps weights of its own"),
-        (Fixed, {"trains": False, "reads_entropies": True}, "records no entropies"),
-    ],
-)
-def test_training_needs_ids_weights_and_perhaps_entropies(
-    kind: type[ScriptedEngine], needs: dict[str, Any], message: str
-) -> None:
-    make = partial(kind, lambda episode, turn: "", encode=list)
-    with pytest.raises(ValueError, match=f"engine={kind.__name__} {message}"):
-        open_engine(make, asked={"trusts_log_probs": False, **needs})
-    assert isinstance(open_engine(make, asked={"trusts_log_probs": False, "trains": False}), kind)
+@pytest.mark.parametrize(("kind", "fact"), [(Texts, TOKEN_IDS), (Fixed, TAKES_WEIGHTS), (Fixed, ENTROPIES)])
+def test_training_needs_ids_weights_and_perhaps_entropies(kind: type[ScriptedEngine], fact: Fact) -> None:
+    make, asking = (
+        partial(kind, lambda episode, turn: "", encode=list),
+        describe_part("algo", requires=[fact]),
+    )
+    with pytest.raises(ValueError, match=f"{fact.sentence}, not given by engine={kind.__name__}"):
+        open_engine(make, parts=[asking, *ALONE])
+    assert isinstance(open_engine(make), kind)
 
 
 def test_an_engine_that_is_not_asked_for_more_is_handed_on() -> None:
-    engine = open_engine(scripted, asked={"structure": {"state"}, "trusts_log_probs": False}, capacity=3)
+    engine = open_engine(scripted, capacity=3)
     assert isinstance(engine, ScriptedEngine) and engine.capacity == 3

@@ -206,8 +206,10 @@ def test_a_pause_that_the_server_asks_for_holds_for_all(monkeypatch: pytest.Monk
     slept: list[float] = []
     monkeypatch.setattr("lit_agentrl.engines.served.http.time.sleep", slept.append)
     eng = engine("http://x")
-    assert eng._server._wait("3") == 3.0 and eng._server._not_before > 0
-    assert eng._server._wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0 and eng._server._wait("soon") == 0.0
+    assert eng._server._set_wait("3") == 3.0 and eng._server._not_before > 0
+    assert (
+        eng._server._set_wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0 and eng._server._set_wait("soon") == 0.0
+    )
 
 
 # ------------------------------------------------------------------ weights

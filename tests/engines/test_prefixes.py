@@ -35,7 +35,7 @@ def test_every_copy_is_of_equal_tokens_from_a_complete_source(prefixes, num_live
     starting = {slot: tokens for slot, tokens in rows.items() if slot not in live}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MIN_SHARED", 1)
-        copies = module.common_prefixes(starting, live)
+        copies = module.find_common_prefixes(starting, live)
     taken = dict.fromkeys(rows, 0)
     copied = set()
     for copy in copies:

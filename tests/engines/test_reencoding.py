@@ -66,7 +66,7 @@ def test_both_paths_draw_the_same_tokens():
     params = SamplingParams(max_reply_tokens=7, max_context_tokens=200)
     quick, _ = play(engine(net), PREFIXES, params)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lit_agentrl.engines.native.engine.why_not", lambda *_: "is a test")
+        patch.setattr("lit_agentrl.engines.native.engine.find_obstacle", lambda *_: "is a test")
         slow, _ = play(engine(net), PREFIXES, params)
     assert {e: t for e, (t, _, _) in quick.items()} == {e: t for e, (t, _, _) in slow.items()}
     torch.testing.assert_close(padded(quick)[2], padded(slow)[2], atol=1e-5, rtol=0)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native import engine as native
-from lit_agentrl.engines.needs import require_promised
+from lit_agentrl.engines.needs import describe_engine
 from lit_agentrl.engines.reweighted import Reweighted
+from lit_agentrl.facts import RUNS_CRITIC
 from lit_agentrl.models.heads import TokensAndState
+from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.update.critic import Critic, played_with, separate
 from lit_agentrl.update.settings import OptimSettings
@@ -37,7 +39,7 @@ def reweighted(
         trunk.layers = trunk.layers[:1]
     head = nn.Linear(trunk.config.hidden_size, network.config.vocab_size + 1)
     nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(seed))
-    return Reweighted(network, trunk=trunk, head=head, tokens=TokensAndState().tokens, beta=beta)
+    return Reweighted(network, trunk=trunk, head=head, tokens=TokensAndState().select_tokens, beta=beta)
 
 
 @torch.no_grad()
@@ -124,11 +126,9 @@ def test_a_critic_refuses(options: dict[str, Any], message: str) -> None:
 
 def test_engines_that_do_not_run_the_critic_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     promised = Capabilities(exact_log_probs=True, fork=True, weights="given")
-    require_promised("Other", promised, trusts_log_probs=True)
-    with pytest.raises(
-        ValueError, match=r"engine=Other computes without the critic, .*beta=2 .*engine=native"
-    ):
-        require_promised("Other", promised, trusts_log_probs=True, beta=2.0)
+    asking = describe_part("critic.beta", name="2", requires=[RUNS_CRITIC])
+    with pytest.raises(ValueError, match=r"beta=2 needs .* not given by engine=Other; set engine=native"):
+        match([asking, describe_engine("Other", promised)])
     monkeypatch.setattr(native, "why_not", lambda *_: "is odd")
     assert engine(tiny_network()).num_pending == 0, "the policy alone has a slower way"
     with pytest.raises(

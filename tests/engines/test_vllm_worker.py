@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lit_agentrl.engines.served.vllm_setup import load_all
+from lit_agentrl.engines.served.vllm_setup import load_all_weights
 from lit_agentrl.engines.served.vllm_worker import Extension
 
 
@@ -37,7 +37,7 @@ def test_a_folder_is_loaded_whole_or_refused(tmp_path: Any) -> None:
     worker.load_folder(str(tmp_path))
     assert all(parameter.eq(3.0).all() for parameter in model.parameters())
     with pytest.raises(ValueError, match="no weights for b.weight"):
-        load_all(model, {"a.weight": new["a.weight"]})
+        load_all_weights(model, {"a.weight": new["a.weight"]})
     model.b.weight = nn.Parameter(torch.empty(0))
     with pytest.raises(ValueError, match="packed b.weight and others away"):
-        load_all(model, new)
+        load_all_weights(model, new)

@@ -17,7 +17,7 @@ from lit_agentrl.config.composition import compose_job, task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Capabilities, SamplingParams
-from lit_agentrl.engines.rethinking import Rethinking
+from lit_agentrl.engines.given_thoughts import ThoughtEngine
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.games.sokoban import Sokoban
@@ -38,7 +38,7 @@ class Elsewhere:
     """An engine with weights of its own."""
 
     @classmethod
-    def foretold(cls) -> Capabilities:
+    def check_options(cls) -> Capabilities:
         return Capabilities(exact_log_probs=True, fork=True, weights="given")
 
 
@@ -155,7 +155,7 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         lambda episode, turn: "<answer>Up</answer>",
         encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
     )
-    engine = Rethinking(inner, lambda asked, turn: block_of(chat, asked.note or ""))
+    engine = ThoughtEngine(inner, lambda asked, turn: block_of(chat, asked.note or ""))
     task = Task("sokoban", Sokoban, max_turns=3, max_actions=10, max_actions_per_turn=4)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, engine=lambda **_: engine, asks=best_thought

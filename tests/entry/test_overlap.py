@@ -17,6 +17,7 @@ from lit_agentrl.build.parts import build_parts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import hydra_ready, task_loader
+from lit_agentrl.facts import IN_ORDER, PLAYED_HERE
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.rl.policy.correction import masked, truncated
@@ -49,9 +50,8 @@ SWEEP = [pytest.mark.slow, pytest.mark.sweep]
 def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
     teacher = [f"reference.path={NANO_FOLDER}"] if algo == "distill" else []
     cfg = config(f"algo={algo}", "rollout.overlap=true", *teacher)
-    structure = build_algorithm(cfg)[1]
-    needs_more = structure.takes_trials or structure.is_sequential or structure.asks_critic
-    if needs_more or structure.opponent is not None:
+    asked = {getattr(each, "fact", each) for each in build_algorithm(cfg)[1].requires}
+    if asked & {IN_ORDER, PLAYED_HERE}:
         with pytest.raises(ValueError, match=r"set .*rollout\.overlap=false"):
             build_parts(cfg, task_loader())
         return

@@ -14,5 +14,5 @@ def test_vllm_in_one_of_several_processes(strategy: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(vllm, "require_vllm", lambda: "0.32.0")
     given = ("engine=vllm", f"strategy={strategy}", "trainer.accelerator=cpu")
     assert built(*given, "trainer.devices=1")
-    with pytest.raises(ValueError, match="VLLMEngine cannot play in one of several .* use strategy=single"):
+    with pytest.raises(ValueError, match="VLLMEngine needs one training process, .*2 .* set strategy=single"):
         built(*given, "trainer.devices=2")

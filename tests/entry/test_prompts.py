@@ -13,6 +13,8 @@ from lit_agentrl.build.games import check_prompts, check_thinking
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.evaluate import keeping
+from lit_agentrl.facts import COSTS
+from lit_agentrl.requirements import Requirement, describe_part
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rewards.shaping.delta import Delta
 from lit_agentrl.rewards.shaping.length import Length
@@ -160,11 +162,12 @@ def test_a_game_that_tells_no_costs_is_refused_where_they_are_held_within_a_limi
         rules = Rules(
             tasks=[task], prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()), engine=NativeEngine
         )
-        check_prompts(rules, num_trained=1, needs=lambda column: column == "cost_BT")
+        asking = describe_part("costs", requires=[Requirement(COSTS, by="costs")])
+        check_prompts(rules, num_trained=1, parts=[asking])
 
     lake = load_task_yaml("frozen_lake")
     with pytest.raises(
-        ValueError, match=r"frozen_lake tells none: its steps have no info\['cost'\]; set algo/"
+        ValueError, match=r"costs needs a game .* info\['cost'\], not given by env=frozen_lake; set"
     ):
         check_costs(lake)
     check_costs(replace(lake, game=partial(lake.game.func, **lake.game.keywords | {"thin_share": 0.3})))

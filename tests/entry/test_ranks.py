@@ -98,19 +98,19 @@ def test_processes_are_started_for_a_strategy_that_a_function_makes(monkeypatch:
 def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "6")
     monkeypatch.setenv("SLURM_NNODES", "3")
-    assert ranks.processes_launched() == (2, 3)
+    assert ranks.count_launched() == (2, 3)
     monkeypatch.setenv("SLURM_JOB_NAME", "interactive")
-    assert ranks.processes_launched() is None
+    assert ranks.count_launched() is None
 
 
 def test_processes_of_one_machine_find_the_job_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless another launcher started them, within the run."""
     ranks.share(JOB, num_nodes=1)
-    assert ranks.handed() is None
+    assert ranks.read_handed_job() is None
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id(os.environ[ranks.JOB]))
-    assert ranks.handed() == JOB and not ranks.is_telling()
+    assert ranks.read_handed_job() == JOB and not ranks.is_telling()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
-    assert ranks.handed() is None and ranks.is_telling()
+    assert ranks.read_handed_job() is None and ranks.is_telling()
 
 
 def test_job_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

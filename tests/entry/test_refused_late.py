@@ -20,7 +20,10 @@ from tests.entry.conftest import SMALL, files
 from tests.entry.test_malformed import Refused, main_evaluate
 
 CASES = [
-    ("update.minibatches=5 rollout.prompts=2 rollout.members=2", "update.minibatches=5 exceeds the 4 traj"),
+    (
+        "update.minibatches=5 rollout.prompts=2 rollout.members=2",
+        "needs 5 trajectories in an iteration, not given by the 4",
+    ),
     ("+trainer.max_steps=0", "trainer.max_steps=0 would cut iterations out of the run"),
     ("+trainer.limit_train_batches=0", "trainer.limit_train_batches=0 would cut"),
     ("trainer.precision=16-true", "use bf16-mixed or 32-true"),
@@ -38,7 +41,10 @@ CASES = [
     ("engine=openai engine.url=http://x engine.mode=chat", "engine=openai engine.mode=tokens"),
     ("engine=openai engine.url=http://x engine.concurrency=0", "engine.concurrency=0 must be"),
     ("engine=openai engine.url=http://x engine.weights_folder=no", "engine.weights_folder=no is not a"),
-    ("strategy=fsdp model/lora=default", "strategy=fsdp does not shard adapters"),
+    (
+        "strategy=fsdp model/lora=default",
+        "model/lora=default: it does not shard adapters yet; set model/lora=none, or strategy=ddp",
+    ),
     ("worker=process worker.share=1 worker.count=1000000", "worker.count=1000000 must be"),
     (
         "-m seed=1,2 hydra/launcher=submitit_local hydra.launcher.timeout_min=-1",
@@ -69,11 +75,11 @@ CASES = [
     ("worker=ray worker.share=1 worker.address=127.0.0.1:9", "cannot reach worker.address=127.0.0.1:9"),
     (
         "worker=ray strategy=ddp trainer.devices=2 trainer.accelerator=cpu",
-        "worker=ray beside several training processes needs a cluster that runs already",
+        "worker=ray needs one training process, not given by 2",
     ),
     (
         "engine=vllm_serve engine.url=http://x engine.weights_folder=/tmp rollout.overlap=true",
-        "engine=OpenAIEngine is one server with the weights of one version",
+        "engine=OpenAIEngine needs episodes that are all played with the same version",
     ),
     (
         "-m hydra/sweeper=optuna hydra/sweeper/sampler=grid optim.lr=interval(1e-6,1e-3)",

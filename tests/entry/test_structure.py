@@ -42,18 +42,21 @@ def test_what_fits(options: tuple[str, ...], name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("algo=remax", "algo/structure=refill"), r"Refill plays none; set algo/structure=greedy"),
+        (
+            ("algo=remax", "algo/structure=refill"),
+            r"not given by algo\.structure=Refill: .* set algo/structure=greedy",
+        ),
         (
             ("algo/advantage=greedy",),
             r"algo\.advantage of grpo .* set algo/structure=greedy, or algo/advantage",
         ),
         (
             (INDEPENDENT, "algo=dapo"),
-            r"filter asks for more groups .* set algo/structure=refill, or filter\.tar",
+            r"filter=dynamic_sampling needs further groups .* set algo/structure=refill, or filter\.tar",
         ),
         (
             (INDEPENDENT, "algo=cppo"),
-            r"asks for 2 times as many prompts, .*; set algo/structure=refill, or algo",
+            r"asks for 2 times as many prompts; set algo/structure=refill, or algo",
         ),
         (
             ("algo=tree_grpo", "rollout.members=6"),
@@ -61,16 +64,23 @@ def test_what_fits(options: tuple[str, ...], name: str) -> None:
         ),
         (
             ("algo=grpo", "algo/structure=mcts", "algo.structure.critic_share=1"),
-            "asks a critic, and the advantage asks for no values.*set algo/advantage=gae_turn",
+            "Mcts needs the values of a critic, .*set critic=separate .*critic_share=0",
         ),
-        (("algo=mcts_ppo", "worker=process"), "asks the critic while .* set worker=none"),
+        (
+            ("algo=mcts_ppo", "worker=process"),
+            r"played in the training process, .* set worker=none",
+        ),
         (
             ("algo=tree_grpo", INDEPENDENT),
-            r"of tree_grpo needs episodes that branch, .* use it, or algo/structure=tree, branch or mcts",
+            r"needs episodes that branch, .* set algo/structure=tree, branch or mcts, or algo/adv",
+        ),
+        (
+            ("algo=mcts_ppo", "strategy=fsdp", "trainer.accelerator=cpu"),
+            r"Mcts needs all weights in each training process, .* set strategy=single or strategy=ddp",
         ),
         (
             ("algo.structure.max_waves=3",),
-            r"algo\.structure\.max_waves=3 has no effect where the filter never",
+            r"algo\.structure\.max_waves=3 needs a filter that asks .* filter=dynamic_sampling",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from lit_agentrl.engines.served import vllm_setup
 from lit_agentrl.envs.base import Outcome, Task
 from lit_agentrl.envs.games.bandit import Bandit
 from lit_agentrl.envs.world import World
-from lit_agentrl.models.onednn import _CAPACITIES, _PREPARED
+from lit_agentrl.models.onednn import _CACHE_SIZE, _CAPACITIES
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import training
 from tests.entry.conftest import Refused
@@ -224,7 +224,7 @@ def test_few_products_are_kept_prepared_unless_the_user_says_how_many(
         model = ["model=hf", f"model.name={tiny_model_folder}", "prompt=full"]
         main_train([*SMALL, f"hydra.run.dir={tmp_path / 'r'}", *model])
     assert "rollout.max_context_tokens=400 leaves no room for a reply" in capsys.readouterr().err
-    assert (os.environ[of_onednn], os.environ[of_torch]) == ("77", str(_PREPARED))
+    assert (os.environ[of_onednn], os.environ[of_torch]) == ("77", str(_CACHE_SIZE))
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_a_task_by_hand() -> None:
     assert call("cd", place="document")[4]["action_is_valid"] is False and env.state_key() == key
     assert call("cd", folder="document")[0] == '{"current_working_directory": "document"}'
     assert env.optimal_actions(horizon=9)[0] == str(ToolCall("mkdir", {"dir_name": "temp"}))  # type: ignore[index]
-    assert "Error" in call("mv", source="nothing.pdf", destination="temp")[0] or "error" in env._told
+    assert "Error" in call("mv", source="nothing.pdf", destination="temp")[0] or "error" in env._seen
     assert env.optimal_actions(horizon=9) is None and env.state_key() != key
     call("mkdir", dir_name="temp")
     call("mv", source="final_report.pdf", destination="temp")
@@ -111,7 +111,7 @@ def test_without_the_library_its_command_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "bfcl_eval", None)
     from lit_agentrl.envs.adapters import bfcl_data
 
-    bfcl_data.tasks.cache_clear()
+    bfcl_data.read_tasks.cache_clear()
     with pytest.raises(ValueError, match=r"^this game needs bfcl-eval .*pip install --no-deps bfcl-eval=="):
         BFCL()
 

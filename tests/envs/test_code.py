@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup
-from lit_agentrl.envs.tasks.code import Code, unfenced
+from lit_agentrl.envs.levels import find_levels
+from lit_agentrl.envs.tasks.code import Code, strip_fence
 from lit_agentrl.envs.tasks.code_tasks import LAST, MIDDLE, CodeTask
 from lit_agentrl.envs.tasks.sandbox import Limits, run
 from tests.conftest import load_task_yaml
@@ -32,16 +32,16 @@ def test_the_contract_and_a_game_played_by_hand() -> None:
     assert env.step("def f(xs)")[0].startswith("The program failed: ")
     told, points, over, _, info = env.step(f"```python\n{(env.optimal_actions(horizon=1) or [''])[0]}\n```")
     assert told.startswith("All tests are passed.") and (points, over, info["success"]) == (1.0, True, True)
-    seen = {str(xs): env._task.right(xs) for xs in env._seen}
+    seen = {str(xs): env._task.compute(xs) for xs in env._seen}
     env.reset(seed=3)
     told = env.step(f"def f(xs):\n    print(xs)\n    return {seen}[str(xs)]")[0]
     assert "The examples are right, and other tests are not." in told
     assert told.count("[") == 2 * len(env._seen)  # of hidden calls nothing is told
-    assert unfenced("a\n```\nb\n```") == "a\n```\nb\n```" and unfenced("```\n  b\n```") == "  b"
+    assert strip_fence("a\n```\nb\n```") == "a\n```\nb\n```" and strip_fence("```\n  b\n```") == "  b"
 
 
 def test_levels_are_shipped() -> None:
-    levels = lookup(load_task_yaml("code"), "test")
+    levels = find_levels(load_task_yaml("code"), "test")
     assert levels.oracle_success == 1.0 and (levels.chance_success or 0) < 0.2 and levels.episodes >= 1000
 
 
@@ -57,7 +57,7 @@ def test_every_step_says_what_it_does() -> None:
                 task = CodeTask((part, (0, ())) if parts == "middle" else (part,))
                 lists = [[], [3], [5, -2, 5, 12, 8, 0, 7], list(range(-9, 9))]
                 found = run(task.solution, [("f", (xs,)) for xs in lists])
-                assert list(found.results) == [repr(task.right(xs)) for xs in lists], (task.question, found)
+                assert list(found.results) == [repr(task.compute(xs)) for xs in lists], (task.question, found)
 
 
 def attacked(kind: str, limits: Limits) -> None:

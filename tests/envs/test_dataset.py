@@ -19,7 +19,7 @@ from examples.own_data.verify import verify
 from lit_agentrl.config.composition import compose_job, search_path
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import level_key, levels_file, lookup, measure
+from lit_agentrl.envs.levels import find_levels, locate_levels, make_level_key, measure
 from lit_agentrl.envs.tasks.dataset import Dataset, Verdict, exact
 from lit_agentrl.paths import CONFIG_DIR
 
@@ -131,7 +131,7 @@ def test_bad_rows_are_counted(tmp_path: Path) -> None:
     ("path", "message"),
     [
         ("http://h/a.jsonl", r"path=http://h/a.jsonl is an address; download the file"),
-        ("none.jsonl", r"path=none.jsonl is no file that is there; looked for .*none.jsonl"),
+        ("none.jsonl", r"path=none.jsonl does not exist; looked for .*none.jsonl"),
         ("rows.csv", r"path=rows.csv must be a file that ends in .jsonl or .parquet"),
         (
             {"val": "sums.jsonl"},
@@ -163,7 +163,7 @@ def test_parquet_is_read_as_jsonl_is(tmp_path: Path, path: str, monkeypatch: pyt
     datasets.Dataset.from_list([*SUMS, {"question": "?", "answer": None}]).to_parquet(str(table))
     with pytest.raises(ValueError, match=r"sums\[1\].parquet row 101: column answer is empty; fill it in"):
         Dataset(path=str(table))
-    with pytest.raises(ValueError, match=r"cannot be read as Parquet \(.*\); write it anew"):
+    with pytest.raises(ValueError, match=r"cannot be read as Parquet \(.*\); write it again"):
         Dataset(path=write(tmp_path / "no.parquet", b"PAR1 nothing"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install 'datasets>=4', or save the rows as JSONL"):
@@ -216,12 +216,12 @@ def test_exact_leaves_white_space_and_case_aside() -> None:
     [
         (
             lambda answer: answer.nothing,
-            r"fails on .*sums.jsonl line \d+ \(AttributeError: .*\); mend the function",
+            r"fails on .*sums.jsonl line \d+ \(AttributeError: .*\); fix the function",
         ),
         (lambda answer: None, r"it must return a number, True, False or a Verdict, not None"),
         (lambda answer: float("nan"), r"nan points are not finite"),
         (lambda answer: sys.exit(3), r"fails on .* \(SystemExit: 3\)"),
-        (lambda: 0.9, r"does not count the reference of .*sums.jsonl line \d+ itself as solved; mend"),
+        (lambda: 0.9, r"does not count the reference of .*sums.jsonl line \d+ itself as solved; fix"),
         (
             lambda answer, tests: 1,
             r"column tests is missing \(there are question, answer\); fill it in: the reward",
@@ -249,14 +249,14 @@ def test_levels_are_those_of_references_and_lie_beside_the_data(path: str) -> No
     found = measure(made, "train", 200, seed=0)
     assert (found.oracle_success, found.oracle_return) == (1.0, 1.0)
     assert found.chance_success == pytest.approx(0.067, abs=0.06)  # two sums of a square of ten are equal
-    assert levels_file(made) == Path(path).with_name("levels.json")
+    assert locate_levels(made) == Path(path).with_name("levels.json")
     moved = write(Path(path).with_name("moved.jsonl"))
-    assert level_key(task(moved), "val") == level_key(made, "val") != level_key(made, "test")
-    assert level_key(
+    assert make_level_key(task(moved), "val") == make_level_key(made, "val") != make_level_key(made, "test")
+    assert make_level_key(
         task(moved, game={"reward": {"_target_": "tests.envs.test_dataset.even"}}), "val"
-    ) != level_key(made, "val")
+    ) != make_level_key(made, "val")
     write(Path(moved), SUMS[1:])
-    assert level_key(task(moved), "val") != level_key(made, "val")
+    assert make_level_key(task(moved), "val") != make_level_key(made, "val")
     assert (Dataset(path=moved).instances or 0) < (Dataset(path=path).instances or 0), (
         "a changed file is read anew"
     )
@@ -270,7 +270,7 @@ def test_the_example_and_its_levels() -> None:
         cfg = compose_job("train", ["env=sums"], search_path(["examples/own_data/conf"]))
         made: Task = instantiate(cfg.env)
         check_env(made.make, episodes=4)
-        shipped, now = lookup(made, "val"), measure(made, "val", 100, seed=9000)
+        shipped, now = find_levels(made, "val"), measure(made, "val", 100, seed=9000)
     assert shipped.oracle_success == now.oracle_success == 1.0
     assert shipped.chance_success == pytest.approx(0.75, abs=0.03), "two coins"
     assert now.chance_success == pytest.approx(0.75, abs=0.16)

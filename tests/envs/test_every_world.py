@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, load_task_yaml
 from tests.envs.processes import printed_alike
@@ -61,7 +61,7 @@ def test_a_thousand_instances(name: str) -> None:
     assert now.chance_success <= now.oracle_success
     if name == "dataset":  # levels of one's own data are one's own
         return
-    shipped = lookup(load_task_yaml(name), SPLIT)
+    shipped = find_levels(load_task_yaml(name), SPLIT)
     for kind in ("chance_success", "oracle_success"):
         rate = getattr(shipped, kind)
         apart = 4 * (rate * (1 - rate) * 2 / NUMBER) ** 0.5  # four standard errors of the difference

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lit_agentrl.envs.adapters.base import OwnGenerators
+from lit_agentrl.envs.adapters.base import PrivateGenerators
 from lit_agentrl.envs.adapters.gymnasium import Gymnasium
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup, measure
+from lit_agentrl.envs.levels import find_levels, measure
 from tests.conftest import load_task_yaml, thinned
 from tests.envs.processes import printed_alike
 
@@ -54,7 +54,7 @@ def test_taxi_by_hand() -> None:
 def test_best_play_of_blackjack_is_the_book_s() -> None:
     env = Gymnasium(id="Blackjack-v1")
     env.reset(seed=0)
-    best = env._told
+    best = env._text
     for hand, shown, action in [
         ([10, 6], 6, 0),
         ([10, 6], 7, 1),
@@ -63,13 +63,13 @@ def test_best_play_of_blackjack_is_the_book_s() -> None:
         ([1, 8], 9, 0),
     ]:
         best.game.player, best.game.dealer = hand, [shown, 10]
-        assert best.best(10) == [action], (hand, shown)
-        assert best.best(1) == [0], "what is not ended in time earns nothing"
+        assert best.plan_best(10) == [action], (hand, shown)
+        assert best.plan_best(1) == [0], "what is not ended in time earns nothing"
 
 
 def test_levels_of_the_shipped_limits() -> None:
     task = load_task_yaml("gymnasium")
-    shipped = lookup(task, "val")
+    shipped = find_levels(task, "val")
     measured = measure(task, "val", 16, seed=0)
     assert (shipped.oracle_success, measured.oracle_success) == (1.0, 1.0)
     assert shipped.chance_success is not None and shipped.chance_success < 0.05 and shipped.episodes == 1000
@@ -119,10 +119,10 @@ def test_global_generators_are_lent_and_given_back() -> None:
     outside = random.getstate(), str(np.random.get_state())
     drawn = []
     for _ in range(2):
-        own = OwnGenerators(3)
-        with own.lent():
+        generators = PrivateGenerators(3)
+        with generators.install():
             first = random.random(), np.random.random()
-        with own.lent():
+        with generators.install():
             drawn.append((*first, random.random(), np.random.random()))
     assert drawn[0] == drawn[1] and len(set(drawn[0])) == 4
     assert outside == (random.getstate(), str(np.random.get_state()))

@@ -15,9 +15,9 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import split_of
-from lit_agentrl.envs.tasks.judging import Judging, ranks_rightly
+from lit_agentrl.envs.tasks.judging import Judging, has_best_first
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.judging import Criteria
 from lit_agentrl.models.remote import load_remote
@@ -62,7 +62,7 @@ def verdict(scores: str, tag: str = "scores") -> str:
     ],
 )  # fmt: skip
 def test_the_rule_by_hand(shares: list[float], worth: list[float], is_right: bool) -> None:
-    assert ranks_rightly(shares, worth) is is_right
+    assert has_best_first(shares, worth) is is_right
 
 
 @pytest.mark.parametrize("options", [{}, {"answers": 4}, {"asks": "score", "turns": 2}, {"asks": "better"}])
@@ -74,7 +74,7 @@ def test_rows_of_each_format_by_hand(tmp_path: Path) -> None:
     for row, right, wrong in ((PAIR, "9, 1", "1, 9"), (RANKED, "0, 5, 9", "0, 0, 9"), (SINGLE, "10", "9")):
         env = Judging(path=written(tmp_path, row))
         asked, _ = env.reset(seed=3)
-        place = [bool(worth) for worth in env._item.worth]
+        place = [bool(worth) for worth in env._task.worth]
         tag = "score" if row is SINGLE else "scores"
         for told, earned in ((right, 1.0), (wrong, -1.0)):
             high = sorted(map(float, told.split(",")), reverse=True)
@@ -85,11 +85,11 @@ def test_rows_of_each_format_by_hand(tmp_path: Path) -> None:
             env.reset(seed=3)
             _, points, over, _, info = env.step(verdict(", ".join(scores), tag))
             assert (points, over, info["success"]) == (earned, True, earned > 0), (row, scores)
-        assert asked.count(" begins\n") == len(env._item.answers)
+        assert asked.count(" begins\n") == len(env._task.answers)
         env.reset(seed=3)
         assert env.step("I like the first.")[1:3] == (-1.0, True), "what cannot be read"
     orders = {
-        tuple(env._item.worth)
+        tuple(env._task.worth)
         for seed in range(20)
         for env in [Judging(path=written(tmp_path, PAIR))]
         if env.reset(seed=seed)
@@ -101,7 +101,7 @@ def test_one_answer_a_turn_asks_what_the_reward_asks(tmp_path: Path) -> None:
     path = written(tmp_path, PAIR)
     env = Judging(path=path, asks="score", turns=2, principles=["Be right."], high=5)
     shown, _ = env.reset(seed=0)
-    item, criteria = env._item, Criteria(principles=["Be right."], high=5)
+    item, criteria = env._task, Criteria(principles=["Be right."], high=5)
     episodes = [
         Episode(0, 0, 0, 0, "x", 0, opening=[*item.asked, *answer], end=EndReason.SUCCESS)
         for answer in item.answers
@@ -164,7 +164,7 @@ def test_what_an_answer_spells_is_no_verdict(tmp_path: Path) -> None:
         ([{**PAIR, "margin": -1}], {}, r"line 1: the chosen side is worth less"),
         ([RANKED], {"asks": "score"}, r"^turns=1 is less than the 3 answers of a task.*raise env.max_turns"),
         ([PAIR, RANKED], {"asks": "better"}, r"line 2: it has 3 answers, and asks=better compares two"),
-        ([PAIR], {"answers": 3}, r"^answers=3 is of tasks that are made"),
+        ([PAIR], {"answers": 3}, r"^answers=3 applies to generated tasks only"),
         ([PAIR], {"asks": "rank"}, r"^asks=rank must be one of scores, score, better"),
         ([PAIR], {"low": 10}, r"^high=10"),
     ],
@@ -193,5 +193,5 @@ def test_a_prompt_is_in_one_split(tmp_path: Path) -> None:
 
 
 def test_levels_are_shipped() -> None:
-    levels = lookup(load_task_yaml("judging"), "test")
+    levels = find_levels(load_task_yaml("judging"), "test")
     assert levels.oracle_success == 1.0 and abs((levels.chance_success or 0) - 5 / 11) < 0.05

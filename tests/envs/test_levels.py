@@ -13,7 +13,7 @@ from lit_agentrl.envs import levels
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.games.bandit import Bandit
 from lit_agentrl.envs.games.sokoban import Sokoban
-from lit_agentrl.envs.levels import Levels, level_key, lookup, measure
+from lit_agentrl.envs.levels import Levels, find_levels, make_level_key, measure
 from lit_agentrl.paths import CONFIG_DIR
 
 CONF = CONFIG_DIR / "env"
@@ -52,13 +52,13 @@ def test_play_stops_at_the_action_budget():
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_levels_belong_to_the_shipped_games(name, split):
-    shipped = lookup(load(name), split)
+    shipped = find_levels(load(name), split)
     assert shipped.episodes >= 2000 and shipped.chance_success < shipped.oracle_success
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_levels_are_what_the_games_give_now(name):
-    shipped, now = lookup(load(name), "test"), measure(load(name), "test", 150, seed=50_000)
+    shipped, now = find_levels(load(name), "test"), measure(load(name), "test", 150, seed=50_000)
     # 4 standard errors of 150 episodes.
     for level in ("chance_success", "oracle_success"):
         rate = getattr(shipped, level)
@@ -67,20 +67,22 @@ def test_shipped_levels_are_what_the_games_give_now(name):
 
 def test_what_nobody_measured_is_unknown_and_nothing_is_played(monkeypatch):
     monkeypatch.setattr(Bandit, "reset", lambda *args, **kwargs: pytest.fail("played"))
-    assert lookup(bandit(payoff="expected", low_reward=0.2), "val") == Levels()
+    assert find_levels(bandit(payoff="expected", low_reward=0.2), "val") == Levels()
 
 
 def test_key_sees_options_limits_split_and_not_the_spelling_of_defaults():
     keys = {
-        level_key(bandit(), "train"),
-        level_key(bandit(), "val"),
-        level_key(bandit(payoff="expected"), "train"),
-        level_key(Task("bandit", Bandit), "train"),
-        level_key(Task("other", Bandit), "train"),
+        make_level_key(bandit(), "train"),
+        make_level_key(bandit(), "val"),
+        make_level_key(bandit(payoff="expected"), "train"),
+        make_level_key(Task("bandit", Bandit), "train"),
+        make_level_key(Task("other", Bandit), "train"),
     }
     assert len(keys) == 5
-    assert level_key(bandit(payoff="sampled"), "train") == level_key(bandit(), "train")
-    assert level_key(Task("bandit", Bandit), "train") == level_key(Task("bandit", partial(Bandit)), "train")
+    assert make_level_key(bandit(payoff="sampled"), "train") == make_level_key(bandit(), "train")
+    assert make_level_key(Task("bandit", Bandit), "train") == make_level_key(
+        Task("bandit", partial(Bandit)), "train"
+    )
 
 
 class NoOracle(Bandit):
@@ -108,13 +110,13 @@ def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys
     command = ["--config-dir", str(tmp_path), "env=mine", "--episodes", "40"]
     for more in ([], ["env.game.low_reward=0.1"]):
         main([*command, *more])
-    found = lookup(instantiate(config), "val")
+    found = find_levels(instantiate(config), "val")
     assert found.episodes == 40 and found.oracle_success == 1.0
     assert len(levels.read_levels(tmp_path / "own" / "levels.json")) == 6
     assert "| mine | test |" in capsys.readouterr().out
     (tmp_path / "own" / "levels.json").write_text("[]")
-    with pytest.raises(ValueError, match="is no file of levels; write it anew with lit-agentrl levels"):
-        lookup(instantiate(config), "val")
+    with pytest.raises(ValueError, match="is no file of levels; write it again with lit-agentrl levels"):
+        find_levels(instantiate(config), "val")
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from lit_agentrl.envs.checker import check_env
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import SPLITS, keyed_rng
 from lit_agentrl.envs.tasks.maths import Maths
-from lit_agentrl.envs.tasks.maths_answers import MAX_LENGTH, Form, expression, judge
-from lit_agentrl.envs.tasks.maths_tasks import TOPICS, Draw, spelt
+from lit_agentrl.envs.tasks.maths_answers import MAX_LENGTH, Form, judge, parse_expression
+from lit_agentrl.envs.tasks.maths_tasks import TOPICS, Sampler, format_polynomial
 from tests.conftest import load_task_yaml
 from tests.envs.processes import printed_alike
 
@@ -56,7 +56,7 @@ def test_equal_forms_are_right(form: Form, right: str, answers: str) -> None:
 def test_other_answers_are_not(form: Form, right: str, answers: str) -> None:
     for answer in answers.split("|"):
         judged = judge(answer, right, form, "x")
-        assert not judged.is_right and judged.says, answer
+        assert not judged.is_right and judged.message, answer
 
 
 def test_hostile_answers_end_at_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_what_is_spelt_is_read_as_the_same() -> None:
             ): Fraction(int(rng.integers(1, 9)), int(rng.integers(1, 4)))
             for powers in rng.integers(0, 4, size=(3, 2))
         }
-        assert expression(spelt(value)) == value, spelt(value)
+        assert parse_expression(format_polynomial(value)) == value, format_polynomial(value)
 
 
 def test_the_contract_and_a_question_by_hand() -> None:
@@ -99,7 +99,7 @@ def test_the_contract_and_a_question_by_hand() -> None:
 
 
 def test_levels_are_shipped() -> None:
-    levels = lookup(load_task_yaml("maths"), "test")
+    levels = find_levels(load_task_yaml("maths"), "test")
     assert levels.oracle_success == 1.0 and (levels.chance_success or 0) < 0.1 and levels.episodes >= 1000
 
 
@@ -156,7 +156,7 @@ def test_answers_are_those_of_sympy() -> None:
     topics = ("arithmetic", "fractions", "expand", "collect", "derivative", "system", "linear", "roots")
     for topic in topics:
         for number in range(40):
-            problem = TOPICS[topic](Draw(keyed_rng(number, 0, 1), 1 + number % 3))
+            problem = TOPICS[topic](Sampler(keyed_rng(number, 0, 1), 1 + number % 3))
             found = solved(topic, problem.question, problem.unknown)
             if isinstance(found, set):
                 assert found == {sp.Rational(each) for each in problem.answer.split(" and ")}, problem

@@ -15,7 +15,7 @@ import pytest
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.hosted.openenv import OpenEnv
-from lit_agentrl.envs.levels import level_key
+from lit_agentrl.envs.levels import make_level_key
 from lit_agentrl.rollout.worlds.seats import Seats
 from tests.envs.openenv_raw import serving
 
@@ -97,7 +97,7 @@ def test_a_server_that_was_started_again_goes_on(caplog: pytest.LogCaptureFixtur
         env.step("Right")
     gone = OpenEnv.__new__(OpenEnv)
     gone.__dict__.update(env.__dict__)
-    gone._session, gone._of_session = None, {**env._of_session, "patience_s": 0}
+    gone._session, gone._session_options = None, {**env._session_options, "patience_s": 0}
     with pytest.raises(ValueError, match=r"cannot be reached \(ConnectionRefusedError"):
         gone.reset(seed=0)
 
@@ -160,7 +160,7 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
 
 def test_levels_belong_to_what_is_served_and_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as one, serving() as two, serving("say") as other:
-        keys = [level_key(Task("it", partial(OpenEnv, url=url)), "val") for url in (one, two, other)]
+        keys = [make_level_key(Task("it", partial(OpenEnv, url=url)), "val") for url in (one, two, other)]
         assert keys[0] == keys[1] != keys[2]
         monkeypatch.setitem(sys.modules, "websockets", None)
         with pytest.raises(ValueError, match=r"needs websockets .*pip install 'lit-agentrl\[openenv\]'$"):

@@ -12,8 +12,8 @@ import pytest
 from lit_agentrl.actions import ToolCall, read_call
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.pocket.game import PocketWorld
-from lit_agentrl.envs.pocket.phone import Phone, changes
-from lit_agentrl.envs.pocket.plan import APIS, FINISH, Plan, call, done, judge, written
+from lit_agentrl.envs.pocket.phone import Phone, count_changes
+from lit_agentrl.envs.pocket.plan import APIS, FINISH, Plan, apply_plan, call, judge, list_actions
 from lit_agentrl.envs.pocket.scenarios import (
     EASY,
     HELD_OUT,
@@ -21,9 +21,9 @@ from lit_agentrl.envs.pocket.scenarios import (
     SCENARIOS,
     TASKS,
     Address,
-    addresses,
     begin,
-    completion,
+    compute_completion,
+    list_addresses,
     split_of,
 )
 from lit_agentrl.envs.splits import SPLITS
@@ -48,20 +48,20 @@ def test_plans_do_their_tasks_and_nothing_less_or_more_does(kinds: list[str], sc
     for kind, scenario in itertools.product(kinds, scenarios):
         for task in range(TASKS):
             before, plan = begin(Address(kind, scenario, task))
-            after, answer = done(before, plan), plan.answer or ""
+            after, answer = apply_plan(before, plan), plan.answer or ""
             assert judge(before, after, plan, answer).success
             assert not judge(before, before, plan, "").success, "doing nothing"
             assert len(plan.calls) < PocketWorld().max_solution
             for place, (name, _) in enumerate(plan.calls):
                 assert not name.startswith("_") and isinstance(
-                    read_call(written(plan)[place], TOOLS), ToolCall
+                    read_call(list_actions(plan)[place], TOOLS), ToolCall
                 )
                 short = less(before, plan, place)
-                missing = bool(changes(short, after))
+                missing = bool(count_changes(short, after))
                 assert judge(before, short, plan, answer).success is not missing, "one call less"
             for name, arguments in (
                 ("messages_send", {"number": "555-0000", "text": "hello"}),
-                ("notes_delete", {"id": before.rows("notes")[0]["id"]}),
+                ("notes_delete", {"id": before.get_rows("notes")[0]["id"]}),
                 ("bank_transfer", {"to": "Nobody", "amount": 1, "memo": "x"}),
             ):
                 more = after.copy()
@@ -74,7 +74,7 @@ def test_plans_do_their_tasks_and_nothing_less_or_more_does(kinds: list[str], sc
 
 
 def test_there_are_enough_scenarios_and_what_is_held_out_is_not_trained_on() -> None:
-    every = [address for split in SPLITS for address in addresses(split, (1, 2, 3))]
+    every = [address for split in SPLITS for address in list_addresses(split, (1, 2, 3))]
     assert len({(each.kind, each.scenario) for each in every}) == len(every) / 3 == 360
     levels = Counter((split_of(kind), kind.level) for kind in KINDS.values())
     assert all(levels[split, level] >= 1 for split in SPLITS for level in (1, 2, 3))
@@ -87,20 +87,23 @@ def test_there_are_enough_scenarios_and_what_is_held_out_is_not_trained_on() -> 
     apps = {api.app for api in APIS.values()}
     assert apps == {"contacts", "messages", "calendar", "notes", "bank", "shop", "music", "files"}
     asked = {
-        split: {begin(each)[1].asks for each in addresses(split, (1, 2, 3))} for split in ("train", "test")
+        split: {begin(each)[1].asks for each in list_addresses(split, (1, 2, 3))}
+        for split in ("train", "test")
     }
     assert not asked["train"] & asked["test"]
 
 
 def test_scenarios_of_level_0_are_held_out_and_are_short() -> None:
-    tasks = {split: addresses(split, (0,)) for split in SPLITS}
+    tasks = {split: list_addresses(split, (0,)) for split in SPLITS}
     scenarios = {split: {(each.kind, each.scenario) for each in tasks[split]} for split in SPLITS}
     assert {kind for kind, _ in scenarios["train"]} == {kind for kind, _ in scenarios["test"]} == {*EASY}
     assert sum(map(len, scenarios.values())) == len(set().union(*scenarios.values())) == 600 * len(EASY)
     assert len(tasks["test"]) >= 512 and min(scenario for _, scenario in scenarios["train"]) > SCENARIOS
     longest = PocketWorld(levels=[0]).max_solution
-    assert max(len(written(begin(each)[1])) for each in tasks["test"]) == longest == 5
-    assert addresses("train", (0, 1))[: len(addresses("train", (1,)))] == addresses("train", (1,))
+    assert max(len(list_actions(begin(each)[1])) for each in tasks["test"]) == longest == 5
+    assert list_addresses("train", (0, 1))[: len(list_addresses("train", (1,)))] == list_addresses(
+        "train", (1,)
+    )
 
 
 def test_a_task_by_hand() -> None:
@@ -121,7 +124,7 @@ def test_a_task_by_hand() -> None:
     ):
         assert env.step(bad)[4]["action_is_valid"] is False and env.state_dict() == saved
     [row] = json.loads(play("contacts_search", **seek)[0])
-    assert row["number"] == send["number"] and env.optimal_actions(horizon=9) == written(plan)[1:]
+    assert row["number"] == send["number"] and env.optimal_actions(horizon=9) == list_actions(plan)[1:]
     assert json.loads(play("notes_read", id="n99")[0]) == {"error": "there is no n99 among the notes"}
     assert env.optimal_actions(horizon=9) is None, "best play is the plan alone"
     state = json.loads(json.dumps(env.state_dict()))
@@ -136,33 +139,33 @@ def test_a_task_by_hand() -> None:
 
 def test_money_pages_and_refusals() -> None:
     phone, _ = begin(Address("buy", 0, 0))
-    balance = phone.rows("account")[0]["balance"]
+    balance = phone.get_rows("account")[0]["balance"]
     before = phone.copy()
     for name, arguments in (
         ("bank_transfer", {"to": "Ada", "amount": balance + 1, "memo": "x"}),
         ("shop_buy", {}),
         ("music_put", {"playlist": "none", "song": "s1"}),
         ("music_create", {"name": "running"}),
-        ("files_move", {"id": phone.rows("files")[0]["id"], "folder": "work"}),
+        ("files_move", {"id": phone.get_rows("files")[0]["id"], "folder": "work"}),
         ("contacts_delete", {"id": "c99"}),
     ):
-        assert "error" in json.loads(call(phone, name, arguments)) and not changes(before, phone), name
+        assert "error" in json.loads(call(phone, name, arguments)) and not count_changes(before, phone), name
     pages = [json.loads(call(phone, "shop_search", {"query": "o", "page": page})) for page in (1, 2, 99)]
     assert len(pages[0]["rows"]) == 5 and pages[0]["pages"] > 1 and pages[2]["rows"] == []
-    product = phone.rows("products")[0]
+    product = phone.get_rows("products")[0]
     call(phone, "shop_put", {"product": product["id"], "count": 3})
     order = json.loads(call(phone, "shop_buy", {}))
     assert order["total"] == 3 * product["price"]
-    assert phone.rows("account")[0]["balance"] == balance - order["total"] and not phone.rows("cart")
+    assert phone.get_rows("account")[0]["balance"] == balance - order["total"] and not phone.get_rows("cart")
 
 
 def test_completion_counts_tasks_and_scenarios() -> None:
     solved = [(f"pocket/tell/{scenario}_{task}", scenario == 0) for scenario in (0, 1) for task in range(3)]
-    assert completion(solved) == (0.5, 0.5) and completion(solved[:-1]) == (0.6, 1.0)
-    assert completion([*solved, ("pocket/tell/0_2", False)]) == (pytest.approx(3 / 7), 0.0)
-    assert completion(solved[:2]) == (1.0, None)
+    assert compute_completion(solved) == (0.5, 0.5) and compute_completion(solved[:-1]) == (0.6, 1.0)
+    assert compute_completion([*solved, ("pocket/tell/0_2", False)]) == (pytest.approx(3 / 7), 0.0)
+    assert compute_completion(solved[:2]) == (1.0, None)
     with pytest.raises(ValueError, match="at least one task"):
-        completion([])
+        compute_completion([])
 
 
 def test_the_contract() -> None:
@@ -187,8 +190,8 @@ def test_bad_options_are_named(options: dict[str, Any], said: str) -> None:
 @pytest.mark.sweep
 def test_phones_are_the_same_in_two_processes() -> None:
     script = (
-        "from lit_agentrl.envs.pocket.scenarios import addresses, begin\n"
+        "from lit_agentrl.envs.pocket.scenarios import list_addresses, begin\n"
         "for split in ('train', 'test'):\n"
-        "    for address in addresses(split, (1, 2, 3))[::9]: print(begin(address))\n"
+        "    for address in list_addresses(split, (1, 2, 3))[::9]: print(begin(address))\n"
     )
     assert len(printed_alike(script)) > 100_000

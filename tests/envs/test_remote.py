@@ -26,7 +26,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.envs.hosted.remote import Remote
-from lit_agentrl.envs.levels import level_key
+from lit_agentrl.envs.levels import make_level_key
 from lit_agentrl.envs.world import World
 from lit_agentrl.rollout.scheduler import Scheduler
 from tests.conftest import load_task_yaml, thinned, tiny_network
@@ -247,7 +247,7 @@ def test_what_a_stranger_sends_is_refused_and_the_server_lives_on(tmp_path: Path
     assert ask("/close", own) == (200, {}) and ask("/close", own)[0] == 404
     assert ask("/reset", seeds)[0] == 200 and not trap.exists()
     there.server.sessions._idle_s = 0.0
-    there.server.sessions.sweep()
+    there.server.sessions.close_idle()
     assert there.server.sessions.expired == 2 and ask("/reset", seeds)[0] == 200
     there.stop()
 
@@ -255,7 +255,7 @@ def test_what_a_stranger_sends_is_refused_and_the_server_lives_on(tmp_path: Path
 def test_levels_belong_to_what_is_served_wherever_it_is() -> None:
     tasks = [Task("it", FrozenLake), Task("it", FrozenLake), Task("it", partial(FrozenLake, size=5))]
     served = [start(task) for task in tasks]
-    keys = [level_key(Task("it", partial(Remote, url=each.url)), "val") for each in served]
+    keys = [make_level_key(Task("it", partial(Remote, url=each.url)), "val") for each in served]
     assert keys[0] == keys[1] != keys[2]
     for each in served:
         each.stop()

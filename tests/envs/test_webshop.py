@@ -18,13 +18,13 @@ from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.envs.webshop.catalogue import Product, load
 from lit_agentrl.envs.webshop.game import WebShop
-from lit_agentrl.envs.webshop.goals import goal_of, has_goals, worth
+from lit_agentrl.envs.webshop.goals import compute_reward, draw_goal, has_goals
 from lit_agentrl.envs.webshop.invented import invent
 from lit_agentrl.envs.webshop.pages import Page, View
 from lit_agentrl.envs.webshop.search import HITS, Search, Shop
-from lit_agentrl.envs.webshop.shopper import by_rules
+from lit_agentrl.envs.webshop.shopper import play_by_rules
 from lit_agentrl.envs.webshop.stock import OPTIONS
-from lit_agentrl.envs.webshop.words import are_alike, coloured, content_words, ratio
+from lit_agentrl.envs.webshop.words import are_similar, compute_similarity, extract_colour, find_content_words
 from tests.conftest import thinned
 from tests.envs.processes import printed_alike
 from tests.envs.webshop_reward import reward, token_set_ratio
@@ -81,7 +81,7 @@ def compare(products: tuple[Product, ...], kind: Any, goals: int, purchases: int
     rows = {product.id: row_of(product) for product in products}
     for _ in range(goals):
         wanted = able[rng.integers(len(able))]
-        goal = goal_of(wanted, kind, rng)
+        goal = draw_goal(wanted, kind, rng)
         near = [product for product in products if product.query == wanted.query]
         for number in range(purchases):
             shelf = ([wanted], near, products)[number % 3]
@@ -92,9 +92,9 @@ def compare(products: tuple[Product, ...], kind: Any, goals: int, purchases: int
             saved = json.loads(goal.json)
             row, price = rows[bought.id], bought.price
             expected = reward(
-                saved, rows[wanted.id], row, price, chosen, list(bought.attributes), content_words
+                saved, rows[wanted.id], row, price, chosen, list(bought.attributes), find_content_words
             )
-            found.append(worth(goal, wanted, bought, chosen))
+            found.append(compute_reward(goal, wanted, bought, chosen))
             assert found[-1] == pytest.approx(expected, abs=1e-12)
     return found
 
@@ -115,7 +115,7 @@ def test_real_files_are_read_and_their_reward_is_the_same() -> None:
     assert found[::20] == [1.0] * 500 and 0.1 in {round(each, 6) for each in found}
     compare(products, "human", 50, 20)
     shop, able = Shop(products), [each for each in products if has_goals(each, "synthetic")]
-    goals = [goal_of(each, "synthetic", np.random.default_rng(number)) for number, each in enumerate(able)]
+    goals = [draw_goal(each, "synthetic", np.random.default_rng(number)) for number, each in enumerate(able)]
     assert np.mean([shop.numbers[goal.product] in shop.find(goal.text) for goal in goals]) > 0.95
     for split in SPLITS:
         assert played(WebShop(path=REAL, split=split), "best", 100)[1] == 1.0
@@ -129,7 +129,7 @@ def test_two_texts_are_as_alike_as_thefuzz_says() -> None:
         ("10 x 12", "12x10"): 50, ("İstanbul", "istanbul"): 100, ("a_b", "a b"): 100,
     }  # fmt: skip
     for (first, second), expected in known.items():
-        assert ratio(first, second) == expected, (first, second)
+        assert compute_similarity(first, second) == expected, (first, second)
     words = [
         "red shirt",
         "shirts red",
@@ -141,14 +141,14 @@ def test_two_texts_are_as_alike_as_thefuzz_says() -> None:
         "sleeveless",
     ]
     for first, second in itertools.product(words, words):
-        assert ratio(first, second) == token_set_ratio(first, second)
-    assert (coloured("light navy"), coloured("plaid")) == ("light", "plaid")
+        assert compute_similarity(first, second) == token_set_ratio(first, second)
+    assert (extract_colour("light navy"), extract_colour("plaid")) == ("light", "plaid")
 
 
 def test_no_two_options_of_invented_products_count_as_one() -> None:
     for values in OPTIONS.values():
         for first, second in itertools.combinations(values.split(", "), 2):
-            assert not are_alike(coloured(first), coloured(second))
+            assert not are_similar(extract_colour(first), extract_colour(second))
 
 
 def test_a_purchase_by_hand() -> None:
@@ -181,9 +181,11 @@ def test_a_purchase_by_hand() -> None:
 def test_options_that_share_a_value_have_buttons_of_their_own() -> None:
     product = replace(invent(30)[0], options={"width": ("10", "buy now"), "length": ("10", "12")})
     view = View(Page(words="x", product=0), (0,), 10, (product,))
-    buttons = [button for _, _, button in view.options()]
+    buttons = [button for _, _, button in view.list_options()]
     assert buttons == ["width: 10", "width: buy now", "length: 10", "12"]
-    assert {*buttons} <= {*view.targets()} and view.targets()["length: 10"].chosen == {"length": "10"}
+    assert {*buttons} <= {*view.find_targets()} and view.find_targets()["length: 10"].chosen == {
+        "length": "10"
+    }
 
 
 def played(env: WebShop, who: str, episodes: int) -> tuple[float, float]:
@@ -196,14 +198,14 @@ def played(env: WebShop, who: str, episodes: int) -> tuple[float, float]:
             if who == "best":
                 [action, *_] = env.optimal_actions(horizon=left) or [""]
             else:
-                action = by_rules(told) if who == "rules" else env.random_action(rng)
+                action = play_by_rules(told) if who == "rules" else env.random_action(rng)
             told, points, over, _, info = env.step(action)
             assert info["action_is_valid"], action
             if over:
                 break
         found.append((points, info["success"]))
-    worths, solved = np.mean(found, axis=0).tolist()
-    return worths, solved
+    rewards, solved = np.mean(found, axis=0).tolist()
+    return rewards, solved
 
 
 @pytest.mark.slow
@@ -271,7 +273,7 @@ def test_a_search_finds_the_product_that_a_goal_is_made_of(search: Search) -> No
     shop, other, found = Shop(products, search), Shop(products, search), []
     able = [product for product in products if has_goals(product, "synthetic")]
     for number, product in enumerate(able[::20]):
-        goal = goal_of(product, "synthetic", np.random.default_rng(number))
+        goal = draw_goal(product, "synthetic", np.random.default_rng(number))
         hits = shop.find(goal.text)
         assert len(hits) == len(set(hits)) <= HITS and hits == other.find(goal.text)
         found.append(shop.numbers[product.id] in hits)

@@ -212,7 +212,7 @@ def test_an_engine_answers_more_questions_than_it_holds() -> None:
     ("options", "message"),
     [
         (("algo=training_free_grpo", "rollout.overlap=true"), r"plans an iteration .* set rollout\.overlap=false"),
-        (("algo=training_free_grpo", "algo/structure=refill"), r"trains nothing, and algo\.structure=Refill learns"),
+        (("algo=training_free_grpo", "algo/structure=refill"), r"by algo\.structure=Refill: it trains nothing"),
         (("algo=training_free_grpo", "rollout.members=1"), "set rollout.members >= 2"),
         (("algo/structure=experience", "algo.structure.max_items=0"), "max_items=0 must be a whole number"),
     ],

@@ -132,7 +132,7 @@ def test_values_of_states_by_hand() -> None:
 def test_a_search_whose_values_are_a_critics() -> None:
     """Scores 4 and 0 speak for the reply of member 0, values 2 and 3 for that of member 1; as in the search above."""
     structure = Mcts(constant=1.0, critic_share=1.0)
-    structure.setup(Training(False, lambda episode: VALUES[episode.member]))
+    structure.setup(Training(lambda episode: VALUES[episode.member]))
     rule = structure.branching(6)
     assert rule is not None
     growth: Any = rule.group(list(range(6)), lambda *address: 0.0, 64)

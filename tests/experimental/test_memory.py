@@ -58,8 +58,8 @@ def test_every_rank_keeps_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("algo=grpo", "algo/structure=memory"), r"of grpo compares .* set algo/advantage=archer"),
-        (("algo=archer", "algo/ratio=none", "algo/clip=none"), r"Memory trains on rows of other weights"),
+        (("algo=grpo", "algo/structure=memory"), r"by algo=grpo: .* set algo/advantage=archer"),
+        (("algo=archer", "algo/ratio=none", "algo/clip=none"), r"Memory needs .* set algo/ratio=token"),
         (("algo=archer", "algo.structure.rows=-1"), "rows=-1 must be a whole number"),
         (("algo=archer", "algo.structure.iterations=0"), "iterations=0 must be a whole number >= 1"),
         (("algo=archer", "critic=none"), "needs the values of a critic"),

@@ -15,9 +15,11 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.needs import require_promised
+from lit_agentrl.engines.needs import ALONE, describe_engine
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.experimental.opponent import Opponent, OpponentEngine, OpponentHook
+from lit_agentrl.facts import PLAYS_REFERENCE
+from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
@@ -78,16 +80,16 @@ def test_further_waves_have_opponents_too() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("algo=xpo", "worker=process"), "plays with the reference, and workers have none; set worker=none"),
-        (("algo=nash_md", "rollout.overlap=true"), "workers have none; set worker=none and rollout.overlap=false"),
+        (("algo=xpo", "worker=process"), "Opponent needs episodes .* in the training process.* set worker=none"),
+        (("algo=nash_md", "rollout.overlap=true"), "set worker=none and rollout.overlap=false"),
         (("algo=xpo", "algo.structure.opponents=8"), r"opponents=8 must be .* fewer than rollout\.members=8"),
         (("algo=xpo", "algo.structure.opponents=0"), "opponents=0 must be a whole number >= 1"),
         (("algo=xpo", "algo.structure.mix=1.1"), r"mix=1\.1 must be from 0"),
-        (("algo=xpo", "algo/reference=none"), "plays with the reference, and xpo asks for none"),
-        (("algo=nash_md", "algo/kl=none"), "and nash_md asks for none; set algo/reference=frozen, or a KL term"),
-        (("algo=xpo", "algo/structure=refill"), "xpo compares the policy with an opponent, and .* plays none"),
+        (("algo=xpo", "algo/reference=none"), "Opponent needs .* reads a reference, not given by algo=xpo"),
+        (("algo=nash_md", "algo/kl=none"), "by algo=nash_md; set algo/reference=frozen, or a KL term"),
+        (("algo=xpo", "algo/structure=refill"), r"episodes of an opponent, not given by algo\.structure=Refill"),
         (("algo=nash_md", "algo/structure=refill"), "set algo/structure=opponent"),
-        (("algo=grpo", "algo/structure=opponent"), "whose episodes algo=grpo would take for the policy's"),
+        (("algo=grpo", "algo/structure=opponent"), "not given by algo=grpo: others would take them for the policy's"),
         (("algo=xpo", "algo.alpha=-1"), "alpha=-1 must be finite"),
     ],
 )  # fmt: skip
@@ -104,10 +106,13 @@ def test_a_group_of_one_has_no_opponent() -> None:
 
 
 def test_an_engine_of_one_network_has_no_opponent() -> None:
+    asking = describe_part("algo.structure", requires=Opponent.requires & {PLAYS_REFERENCE})
     for given in ({"weights": "given", "is_alone": True}, {"weights": "given", "is_server": True}):
         promised = Capabilities(exact_log_probs=True, fork=True, **given)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="engine=E cannot play with the reference, .* use engine=native"):
-            require_promised("E", promised, structure=Opponent.needs, trusts_log_probs=False)
+        with pytest.raises(
+            ValueError, match="can play with the reference, not given by engine=E; set engine=native"
+        ):
+            match([asking, describe_engine("E", promised), *ALONE])
 
 
 def replies(episodes: list[Episode]) -> dict[int, list[list[int]]]:

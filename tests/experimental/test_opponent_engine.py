@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.needs import foretell
+from lit_agentrl.engines.needs import check_engine_options
 from lit_agentrl.episode import OPPONENT
 from lit_agentrl.experimental.opponent import OpponentEngine
-from lit_agentrl.models.lora import LoRA, adapters_off
+from lit_agentrl.facts import PLAYS_REFERENCE
+from lit_agentrl.models.lora import LoRA, disable_adapters
 from tests.conftest import tiny_network, tiny_policy
 from tests.engines.test_native import PREFIXES, Never
 
@@ -145,7 +146,7 @@ def test_with_adapters_the_reference_is_the_base() -> None:
         OpponentEngine(MAKE, network, mix=1.0, reference=network, **OPTIONS),
         [*turns(True), *turns(False, first=10)],
     )
-    with adapters_off(network):
+    with disable_adapters(network):
         base = ask(MAKE(network, **OPTIONS), turns(False))
     assert [found[e].tokens for e in range(4)] == [result.tokens for result in base.values()]
     own = ask(MAKE(network, **OPTIONS), turns(False, first=10))
@@ -182,4 +183,5 @@ def test_what_cannot_be() -> None:
         OpponentEngine(MAKE, policy, mix=0.5, reference=windowed, **OPTIONS)
     with pytest.raises(ValueError, match="slots cannot hold the state of the model"):
         OpponentEngine(MAKE, windowed, mix=0.5, reference=reference, **OPTIONS)
-    foretell(MAKE, {"structure": {"opponent"}, "trusts_log_probs": False})
+    described = check_engine_options(MAKE)
+    assert described is not None and PLAYS_REFERENCE in {offer.fact for offer in described.provides}

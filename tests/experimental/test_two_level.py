@@ -175,10 +175,10 @@ def test_words_for_instruction_tuned_models() -> None:
         (("algo.structure.every=0", "algo.structure.trains=planner"), "with every=0 there is no planner"),
         (
             ("algo.structure.every=0",),
-            r"tells a planner from an executor, .* set algo/structure=two_level with",
+            r"needs turns of a planner, .* set algo/structure=two_level with",
         ),
-        (("algo/structure=refill",), r"algo\.structure=Refill have no plans"),
-        (("context=window",), r"TwoLevel tells each thing once, and context=Window .* context=full"),
+        (("algo/structure=refill",), r"planner, not given by algo\.structure=Refill"),
+        (("context=window",), r"TwoLevel needs a context .*, not given by context=Window; set context=full"),
     ],
 )
 def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:

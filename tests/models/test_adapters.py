@@ -10,7 +10,7 @@ import torch
 
 from lit_agentrl.models.adapters import check_base
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.lora import adapters_off
+from lit_agentrl.models.lora import disable_adapters
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.rl.credit.critic_advantages import gae_token
@@ -64,7 +64,7 @@ def test_the_reference_is_the_base_and_costs_nothing():
     rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
     with torch.no_grad():
         frozen_BT = score_tokens(tiny_policy().network, **rows).logp_BT
-        with adapters_off(module.network):
+        with disable_adapters(module.network):
             base_BT = score_tokens(module.network, **rows).logp_BT
         now_BT = score_tokens(module.network, **rows).logp_BT
     torch.testing.assert_close(base_BT, frozen_BT, rtol=0, atol=1e-6)

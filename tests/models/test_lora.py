@@ -12,7 +12,13 @@ from transformers import AutoModelForCausalLM
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.lora import LoRA, adapter_layers, adapters_off, fingerprint, merged
+from lit_agentrl.models.lora import (
+    LoRA,
+    disable_adapters,
+    find_adapter_layers,
+    hash_parameters,
+    merge_adapters,
+)
 from lit_agentrl.models.policy import Policy, load_nano, load_pretrained
 from tests.conftest import tiny_network, tiny_policy
 
@@ -51,7 +57,7 @@ def test_the_start_is_the_base_and_adapters_alone_are_trained(family):
     torch.testing.assert_close(log_probs(policy.network), log_probs(base), rtol=0, atol=0)
     trained = {name: p for name, p in policy.network.named_parameters() if p.requires_grad}
     assert all("lora_" in name for name in trained)
-    layers = dict(adapter_layers(policy.network))
+    layers = dict(find_adapter_layers(policy.network))
     assert sum(p.numel() for p in trained.values()) == sum(
         3 * (layer.in_features + layer.out_features) for layer in layers.values()
     )
@@ -78,7 +84,7 @@ def test_switched_off_it_is_the_base_to_the_bit(family):
     flags = {name: p.requires_grad for name, p in policy.network.named_parameters()}
     on = log_probs(policy.network)
     assert float((on - log_probs(base)).abs().max()) > 0.1
-    with adapters_off(policy.network):
+    with disable_adapters(policy.network):
         assert torch.equal(log_probs(policy.network), log_probs(base))
         # strategies look at the flags: they must not change, not even within
         assert {name: p.requires_grad for name, p in policy.network.named_parameters()} == flags
@@ -89,7 +95,7 @@ def test_switched_off_it_is_the_base_to_the_bit(family):
 def test_without_adapters_there_is_nothing_to_switch_off():
     network = tiny_network()
     before = log_probs(network)
-    with adapters_off(network):
+    with disable_adapters(network):
         assert torch.equal(log_probs(network), before)
     assert all(parameter.requires_grad for parameter in network.parameters())
 
@@ -98,8 +104,8 @@ def test_without_adapters_there_is_nothing_to_switch_off():
 def test_merged_weights_say_the_same_and_leave_the_network_alone(options):
     policy = moved(**options)
     before, state = log_probs(policy.network), {n: t.clone() for n, t in policy.network.state_dict().items()}
-    plain = merged(policy.network)
-    assert not adapter_layers(plain) and set(plain.state_dict()) == set(tiny_network().state_dict())
+    plain = merge_adapters(policy.network)
+    assert not find_adapter_layers(plain) and set(plain.state_dict()) == set(tiny_network().state_dict())
     torch.testing.assert_close(log_probs(plain), before, rtol=0, atol=1e-5)
     assert all(torch.equal(tensor, state[name]) for name, tensor in policy.network.state_dict().items())
     assert torch.equal(log_probs(policy.network), before)
@@ -139,7 +145,7 @@ def test_half_precision_bases_have_float32_adapters():
     LoRA().attach(network, "tiny")
     kinds = {p.dtype for p in network.parameters() if p.requires_grad}
     assert kinds == {torch.float32} and network.dtype == torch.bfloat16
-    assert {p.dtype for p in merged(network).parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in merge_adapters(network).parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -174,12 +180,12 @@ class _Never:
 
 def test_the_fingerprint_sees_one_bit():
     network = tiny_network()
-    before = fingerprint(network)
-    assert before == fingerprint(tiny_network()) != fingerprint(tiny_network(seed=1))
+    before = hash_parameters(network)
+    assert before == hash_parameters(tiny_network()) != hash_parameters(tiny_network(seed=1))
     with torch.no_grad():
         weight = next(network.parameters())
         weight.view(torch.int32)[0, 0] ^= 1
-    assert fingerprint(network) != before
+    assert hash_parameters(network) != before
 
 
 def test_without_peft_the_remedy_is_named(monkeypatch):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_agentrl.models import onednn
-from lit_agentrl.models.onednn import quick_linears
+from lit_agentrl.models.onednn import use_onednn_linears
 
 pytestmark = pytest.mark.skipif(not onednn._has_onednn(), reason="torch was built without oneDNN")
 
@@ -26,13 +26,13 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes that went through oneDNN."""
     made: list[tuple[int, ...]] = []
-    product = onednn._product
+    product = onednn._multiply
 
     def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         made.append(tuple(x.shape))
         return product(x, weight, bias)
 
-    monkeypatch.setattr(onednn, "_product", counted)
+    monkeypatch.setattr(onednn, "_multiply", counted)
     return made
 
 
@@ -49,7 +49,7 @@ def test_values_and_gradients_are_those_of_a_linear_layer(
     exact = copy.deepcopy(layer).double()
     x = draw(*shape, inputs, seed=5).requires_grad_()
     weights = draw(*shape, outputs, seed=6)
-    with quick_linears([layer]):
+    with use_onednn_linears([layer]):
         out = layer(x)
     (out * weights).sum().backward()  # outside: the graph remembers
     wanted_x = x.detach().double().requires_grad_()
@@ -66,7 +66,7 @@ def test_values_and_gradients_are_those_of_a_linear_layer(
 def test_only_the_gradients_that_are_needed(calls: list[tuple[int, ...]]) -> None:
     layer = nn.Linear(8, 16).requires_grad_(False)  # as under adapters
     x = draw(64, 8).requires_grad_()
-    with quick_linears([layer]):
+    with use_onednn_linears([layer]):
         layer(x).sum().backward()
     assert len(calls) == 2 and layer.weight.grad is None and layer.bias.grad is None
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(64, 8))
@@ -77,10 +77,10 @@ def test_what_cannot_take_them_does_as_always(calls: list[tuple[int, ...]]) -> N
         pass
 
     layer, x = nn.Linear(8, 16), draw(64, 8)
-    with quick_linears([layer, Other(8, 16), layer.double()]):
+    with use_onednn_linears([layer, Other(8, 16), layer.double()]):
         assert layer(x.double()).dtype == torch.float64
     layer = layer.float()
-    with quick_linears([layer]):
+    with use_onednn_linears([layer]):
         layer(x[:40])  # few rows
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(x).dtype == torch.bfloat16
@@ -93,7 +93,7 @@ def test_what_cannot_take_them_does_as_always(calls: list[tuple[int, ...]]) -> N
 def test_the_layer_is_itself_again_afterwards() -> None:
     layer = nn.Linear(8, 16)
     before = dict(layer.__dict__)
-    with pytest.raises(ZeroDivisionError), quick_linears([layer, layer]), quick_linears([layer]):
+    with pytest.raises(ZeroDivisionError), use_onednn_linears([layer, layer]), use_onednn_linears([layer]):
         raise ZeroDivisionError
     assert layer.__dict__ == before
 
@@ -105,17 +105,17 @@ from pathlib import Path
 
 import torch
 
-from lit_agentrl.models.onednn import _product, bound_caches
+from lit_agentrl.models.onednn import _multiply, bound_caches
 
 bound_caches()
 
 resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 torch.set_num_threads(1)
 x, weight = torch.ones(8000, 64), torch.ones(176, 64)
-_product(x, weight)
+_multiply(x, weight)
 before = resident()
 for less in range({SIZES}):  # the longest first: growing results would leave gaps
-    _product(x[: 8000 - 16 * less], weight)
+    _multiply(x[: 8000 - 16 * less], weight)
 print(resident() - before)
 """
 

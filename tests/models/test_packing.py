@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.logprobs import hidden_before, score_tokens
+from lit_agentrl.models.logprobs import read_hidden_before, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
 from lit_agentrl.update.microbatches import Form, split_micro_batches, split_shared
 from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
@@ -84,10 +84,13 @@ def test_scores_and_gradient_are_those_of_rows_apart(make: Any, budget: int, chu
 @pytest.mark.parametrize("make", [llama, gpt2_double])
 def test_hidden_states_are_those_of_rows_apart(make: Any) -> None:
     ((given_rows, packing, _),) = shared()
-    expected_AD = hidden_before(make().base_model, **given_rows)
+    expected_AD = read_hidden_before(make().base_model, **given_rows)
     network = network_of(make)
     torch.testing.assert_close(
-        hidden_before(network.base_model, **given_rows, packing=packing), expected_AD, rtol=1e-9, atol=1e-9
+        read_hidden_before(network.base_model, **given_rows, packing=packing),
+        expected_AD,
+        rtol=1e-9,
+        atol=1e-9,
     )
 
 
@@ -98,14 +101,16 @@ def test_what_is_alike_goes_through_the_layers_once() -> None:
     for layer in network.model.layers:
         layer.mlp.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
     score_tokens(network, **given_rows, packing=packing)
-    assert seen[0] == packing.without_last().num_tokens == 19 - 3  # the last tokens of rows predict nothing
+    assert (
+        seen[0] == packing.drop_last_tokens().num_tokens == 19 - 3
+    )  # the last tokens of rows predict nothing
 
 
 def test_rows_that_others_continue_are_not_read_by_attention() -> None:
     ((_, packing, _),) = shared()
     segments = Segments.of(packing, 11, torch.device("cpu"))
     assert sorted(segments.batches) == [(1, 5), (1, 7), (1, 11)]  # stranger, first row, longest
-    apart = Segments.of(Packing.apart([len(row) for row in ROWS]), 11, torch.device("cpu"))
+    apart = Segments.of(Packing.from_lengths([len(row) for row in ROWS]), 11, torch.device("cpu"))
     assert sum(rows for rows, _ in apart.batches) == len(ROWS)
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from lit_agentrl.models.policy import Policy, load_nano, load_pretrained, named_weights
+from lit_agentrl.models.policy import Policy, get_named_weights, load_nano, load_pretrained
 from tests.conftest import tiny_network, tiny_policy
 
 
 def lies_evenly(network: nn.Module) -> bool:
-    return all(weight.data_ptr() % 64 == 0 for weight in named_weights(network).values())
+    return all(weight.data_ptr() % 64 == 0 for weight in get_named_weights(network).values())
 
 
 @pytest.mark.parametrize("family", ["nano", "gpt2"])
@@ -31,7 +31,7 @@ def test_weights_and_their_copies_begin_at_multiples_of_64_bytes(family: str, tm
     sent = torch.load(file, weights_only=False)
     assert lies_evenly(policy.network) and lies_evenly(sent) and lies_evenly(copy.deepcopy(policy.network))
     # what was tied still is
-    assert named_weights(sent).keys() == named_weights(policy.network).keys()
+    assert get_named_weights(sent).keys() == get_named_weights(policy.network).keys()
     tied = policy.network.get_output_embeddings().weight is policy.network.get_input_embeddings().weight
     assert tied == policy.network.config.tie_word_embeddings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from lit_agentrl.models.policy import load_pretrained, shipped_template
+from lit_agentrl.models.policy import load_pretrained, read_shipped_template
 
 
 def test_the_export_has_the_template_of_the_training(tiny_model_folder: Path, tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_the_export_has_the_template_of_the_training(tiny_model_folder: Path, tm
     load_pretrained(str(tiny_model_folder), chat_template="append_only_chatml").save(tmp_path / "other")
     assert AutoTokenizer.from_pretrained(tmp_path / "own").chat_template == own
     exported = AutoTokenizer.from_pretrained(tmp_path / "other")
-    assert exported.chat_template == shipped_template("append_only_chatml") != own
+    assert exported.chat_template == read_shipped_template("append_only_chatml") != own
     messages = [{"role": "user", "content": "go"}]
     assert exported.apply_chat_template(messages, tokenize=False) == "<|im_start|>user\ngo<|im_end|>\n"
 

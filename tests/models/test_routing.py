@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from lit_agentrl.models.logprobs import recomputed, score_tokens
-from lit_agentrl.models.lora import LoRA, adapter_layers, merged
+from lit_agentrl.models.logprobs import recompute_layers, score_tokens
+from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.policy import Policy, load_pretrained
 from lit_agentrl.models.routers import Routing, freeze, routers_of
@@ -36,17 +36,17 @@ def test_told_its_own_choice_a_router_does_as_always_and_told_another_it_obeys(f
     given, is_real_BT = rows()
     with torch.no_grad():
         plain = score_tokens(network, **given).logp_BT
-        with routers.routed(given["tokens_BT"]) as seen:
+        with routers.trace(given["tokens_BT"]) as seen:
             assert torch.equal(score_tokens(network, **given).logp_BT, plain)
-        own_BK = seen.experts()
-        with routers.routed(given["tokens_BT"], experts_BK=own_BK) as again:
+        own_BK = seen.collect_experts()
+        with routers.trace(given["tokens_BT"], experts_BK=own_BK) as again:
             assert torch.equal(score_tokens(network, **given).logp_BT, plain)
-        assert torch.equal(again.experts(), own_BK) and sum(int(pair[0]) for pair in again.flips) == 0
+        assert torch.equal(again.collect_experts(), own_BK) and sum(int(pair[0]) for pair in again.flips) == 0
         for router in routers.modules:
             router.weight.mul_(-1)  # now it would choose others
-        with routers.routed(given["tokens_BT"], experts_BK=own_BK) as told:
+        with routers.trace(given["tokens_BT"], experts_BK=own_BK) as told:
             held = score_tokens(network, **given).logp_BT
-        assert torch.equal(told.experts(), own_BK) and all(int(pair[0]) > 0 for pair in told.flips)
+        assert torch.equal(told.collect_experts(), own_BK) and all(int(pair[0]) > 0 for pair in told.flips)
         assert not torch.allclose(score_tokens(network, **given).logp_BT, held)
 
 
@@ -57,15 +57,15 @@ def test_packed_rows_are_seen_and_told_as_padded_ones(family):
     assert not enable_packing(network)
     given, is_real_BT = rows(same=3)
     found = []
-    for packing in (None, Packing.apart(LENGTHS), Packing(LENGTHS, [0, 3, 0])):
-        with routers.routed(given["tokens_BT"], packing) as seen, torch.no_grad():
+    for packing in (None, Packing.from_lengths(LENGTHS), Packing(LENGTHS, [0, 3, 0])):
+        with routers.trace(given["tokens_BT"], packing) as seen, torch.no_grad():
             score_tokens(network, **given, packing=packing)
         is_read_BT = is_real_BT & torch.cat([is_real_BT[:, 1:], torch.zeros(3, 1, dtype=torch.bool)], 1)
-        experts = seen.experts().unflatten(1, (9, -1))[is_read_BT]
-        with routers.routed(given["tokens_BT"], packing, seen.experts()) as told, torch.no_grad():
+        experts = seen.collect_experts().unflatten(1, (9, -1))[is_read_BT]
+        with routers.trace(given["tokens_BT"], packing, seen.collect_experts()) as told, torch.no_grad():
             score_tokens(network, **given, packing=packing)
         assert sum(int(pair[0]) for pair in told.flips) == 0
-        found.append((experts, seen.balance(is_real_BT)))
+        found.append((experts, seen.compute_balance(is_real_BT)))
     for experts, balance in found[1:]:
         assert torch.equal(experts, found[0][0])
         torch.testing.assert_close(balance, found[0][1], rtol=1e-4, atol=0)
@@ -75,9 +75,9 @@ def test_packed_rows_are_seen_and_told_as_padded_ones(family):
 def test_balance_of_a_row_is_that_of_transformers_layer_by_layer(family):
     network = moe(family)
     given, is_real_BT = rows()
-    with Routers(network, "router_loss=1").routed(given["tokens_BT"]) as seen:
+    with Routers(network, "router_loss=1").trace(given["tokens_BT"]) as seen:
         score_tokens(network, **given)
-        balance_B = seen.balance(is_real_BT)
+        balance_B = seen.compute_balance(is_real_BT)
     for row, length in enumerate(LENGTHS):
         logits = network(
             given["tokens_BT"][row : row + 1, : length - 1], output_router_logits=True
@@ -91,20 +91,20 @@ def test_balance_of_a_row_is_that_of_transformers_layer_by_layer(family):
 def test_layers_that_run_again_are_told_again():
     network = moe()
     routers, (given, is_real_BT) = Routers(network, "routing_replay=old"), rows()
-    with torch.no_grad(), routers.routed(given["tokens_BT"]) as seen:
+    with torch.no_grad(), routers.trace(given["tokens_BT"]) as seen:
         score_tokens(network, **given)
     for router in routers.modules:
         router.weight.data.mul_(-1)
     grads = []
     for is_on in (False, True):
         network.zero_grad()
-        with routers.routed(given["tokens_BT"], experts_BK=seen.experts()) as told:
+        with routers.trace(given["tokens_BT"], experts_BK=seen.collect_experts()) as told:
             if is_on:
-                with recomputed(network):
+                with recompute_layers(network):
                     scores = score_tokens(network, **given)
             else:
                 scores = score_tokens(network, **given)
-            (scores.logp_BT.sum() + told.balance(is_real_BT).sum()).backward()
+            (scores.logp_BT.sum() + told.compute_balance(is_real_BT).sum()).backward()
         grads.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-5)
 
@@ -121,9 +121,9 @@ def test_frozen_routers_have_no_gradient(family):
 def test_adapters_leave_routers_and_experts_alone(family):
     network = moe(family)
     LoRA(r=2).attach(network, "moe")
-    adapted = [name for name, _ in adapter_layers(network)]
+    adapted = [name for name, _ in find_adapter_layers(network)]
     assert adapted and not any(name.endswith(".gate") or ".experts" in name for name in adapted)
-    plain = merged(network)
+    plain = merge_adapters(network)
     assert type(plain) is type(network) and len(routers_of(plain)) == len(routers_of(network))
     with pytest.raises(
         ValueError, match="would adapt .*experts.* is no linear layer and cannot be merged; name layers"

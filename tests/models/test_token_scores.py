@@ -18,12 +18,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
+from lit_agentrl.models.logprobs import read_hidden_before, recompute_layers, score_tokens
 from lit_agentrl.models.packing import Packing, enable_packing
 from tests.update.bare import gpt2
 
 LENGTHS = [9, 12, 2, 7]
-PACKING = Packing.apart(LENGTHS)
+PACKING = Packing.from_lengths(LENGTHS)
 SMALL = {
     "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 24, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -103,7 +103,7 @@ def test_hidden_states_are_those_of_the_trunk(is_packed: bool) -> None:
     packing = PACKING if is_packed and not enable_packing(network) else None
     hidden_AD = score_tokens(network, **given, with_hidden=True, packing=packing).hidden_AD
     torch.testing.assert_close(hidden_AD, expected, rtol=1e-9, atol=1e-9)
-    own = hidden_before(network.base_model, **given, packing=packing)
+    own = read_hidden_before(network.base_model, **given, packing=packing)
     torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -189,7 +189,7 @@ def test_layers_are_run_again(is_packed: bool) -> None:
 
     plain = gradient(network, once()[0], torch.zeros(()))
     assert len(calls) == 1
-    with recomputed(network):
+    with recompute_layers(network):
         logp_BT, _ = once()
     again = gradient(network, logp_BT, torch.zeros(()))
     assert len(calls) == 2  # once more in the backward pass
@@ -200,7 +200,7 @@ def test_layers_are_run_again(is_packed: bool) -> None:
 def test_layers_that_cannot_be_run_again_are_refused() -> None:
     with (
         pytest.raises(ValueError, match="^checkpoint_activations=true: Linear marks no layers"),
-        recomputed(torch.nn.Linear(2, 2)),
+        recompute_layers(torch.nn.Linear(2, 2)),
     ):
         pass
 

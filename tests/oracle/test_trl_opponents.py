@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.preference import links, pairing, scores
-from lit_agentrl.rl.preference.exploring import Exploring
+from lit_agentrl.experimental.exploring import Exploring, opposed
+from lit_agentrl.rl.preference import links, scores
 from tests.oracle.batches import NUM_BATCHES
 from tests.oracle.losses import with_gradient
 from tests.oracle.oracles import load
@@ -38,7 +38,7 @@ def test_xpo(agree) -> None:
     theirs = load("trl.experimental.xpo").XPOTrainer._compute_losses
     trainer = SimpleNamespace(args=SimpleNamespace(loss_type="sigmoid"), beta=BETA, alpha=ALPHA)
     ours = Exploring(
-        name="xpo", pairing=pairing.opposed, score=scores.summed, reference=scores.frozen, link=links.logistic,
+        name="xpo", pairing=opposed, score=scores.summed, reference=scores.frozen, link=links.logistic,
         beta=BETA, alpha=ALPHA,
     )  # fmt: skip
     for seed in range(NUM_BATCHES):
@@ -80,6 +80,6 @@ def test_nash_md(agree) -> None:
             slope,
             gradient,
             seed=seed,
-            pair=("comparison_advantages.against_opponent", "NashMDTrainer"),
+            pair=("nash.against_opponent", "NashMDTrainer"),
             tolerance=TOLERANCE,
         )

@@ -78,7 +78,8 @@ def test_costs_that_nothing_reads_are_refused(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main_train(["reward=cost", f"reward.cost.path={path}", f"hydra.run.dir={tmp_path / 'run'}"])
     assert (
-        "reward=cost tells what episodes cost, and the algorithm goes by no costs" in capsys.readouterr().err
+        "needs an algorithm that reads costs, not given by algo=grpo: it tells what"
+        in capsys.readouterr().err
     )
 
 

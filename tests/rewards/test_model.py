@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.reward_model import ABOUT, WEIGHTS, About, of_weights, save_head
+from lit_agentrl.models.reward_model import ABOUT, WEIGHTS, RewardModelInfo, hash_weights, save_head
 from lit_agentrl.monitor.signals import learned_gap
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.learned.model import Learned
@@ -42,10 +42,10 @@ def model(folder: Path, seed: int = 0, **about: Any) -> str:
     policy.save(hf)
     head = ScoreHead(policy.network.config.hidden_size, seed=seed)
     told = {
-        "kind": "score", "fingerprint": of_weights(policy.network, head),
+        "kind": "score", "fingerprint": hash_weights(policy.network, head),
         "tokenizer": hash_tokenizer(nano_tokenizer()), "mean": 0.25, "std": 2.0,
     }  # fmt: skip
-    save_head(hf, head, About(**(told | about)))
+    save_head(hf, head, RewardModelInfo(**(told | about)))
     return str(hf.parent)
 
 
@@ -198,7 +198,7 @@ def of_heads(folder: Path, kind: str = "score") -> str:
     head = ScoreHead(policy.network.config.hidden_size, seed=5, heads=2)
     save_head(
         hf, head,
-        About(kind, of_weights(policy.network, head), hash_tokenizer(nano_tokenizer()),
+        RewardModelInfo(kind, hash_weights(policy.network, head), hash_tokenizer(nano_tokenizer()),
               heads={"b": (0.25, 2.0), "a": (-1.0, 0.5)}),
     )  # fmt: skip
     return str(hf.parent)

@@ -7,6 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+from lit_agentrl.experimental.exploring import opposed
+from lit_agentrl.experimental.spin import demonstrated
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.preference import pairing
 from tests.rl.pairs import rows
@@ -15,7 +17,7 @@ from tests.rl.ragged import ragged
 RULES = [
     pairing.all_pairs, partial(pairing.all_pairs, most=2), partial(pairing.all_pairs, ties=True),
     pairing.best_worst, pairing.best_rest, pairing.equal_length, pairing.equal_state,
-    partial(pairing.equal_state, most=None), pairing.demonstrated, pairing.opposed,
+    partial(pairing.equal_state, most=None), demonstrated, opposed,
 ]  # fmt: skip
 
 
@@ -51,21 +53,6 @@ def test_pairs_of_equal_length():
     tensors = group([1.0, 1.0, 0.0, 0.2], [2, 6, 5, 7])
     assert found(pairing.equal_length, tensors) == [(1, 2)]
     assert found(partial(pairing.equal_length, max_difference=0), tensors) == []
-
-
-def test_what_others_have_played_is_chosen():
-    tensors = group([1.0, 0.8, 0.0, 0.0])
-    tensors["source_B"] = torch.tensor([0, 1, 0, 0])
-    assert found(pairing.demonstrated, tensors) == [(1, 2), (1, 3)]
-
-
-def test_the_policy_is_compared_with_its_opponent_alone():
-    tensors = group([1.0, 0.8, 0.0, 0.8])
-    tensors["is_opponent_B"] = torch.tensor([False, True, False, True])
-    assert found(pairing.opposed, tensors) == [(0, 1), (0, 3), (1, 2), (3, 2)]
-    assert found(partial(pairing.opposed, min_gap=0.5), tensors) == [(1, 2), (3, 2)]
-    tensors["is_opponent_B"] = torch.tensor([True] * 4)
-    assert found(pairing.opposed, tensors) == []
 
 
 def test_equal_replies_are_no_pair():

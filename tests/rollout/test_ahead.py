@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.workers.base import Played
@@ -59,7 +59,7 @@ class Fit:
     def __init__(self, last: int, checkpoint: dict[str, Any] | None = None, *, threads: int = 2) -> None:
         self.network, self.version, self.iteration = Network(), 0, 0
         self.worker = FakeWorker(self.network, threads)
-        self.ahead = PlayAhead(self.worker, lambda: named_weights(self.network), wave, last=last)
+        self.ahead = PlayAhead(self.worker, lambda: get_named_weights(self.network), wave, last=last)
         self.played: list[Any] = []
         self.checkpoint: dict[str, Any] = {}
         self.threads: list[int] = []
@@ -130,7 +130,7 @@ def test_a_resumed_run_plays_with_the_weights_before_the_last_update() -> None:
 
 def test_nothing_is_kept_before_the_first_iteration() -> None:
     network = Network()
-    ahead = PlayAhead(FakeWorker(network, 2), lambda: named_weights(network), wave, last=None)
+    ahead = PlayAhead(FakeWorker(network, 2), lambda: get_named_weights(network), wave, last=None)
     assert ahead.state_dict() is None
 
 
@@ -147,7 +147,7 @@ def test_now_is_with_the_weights_of_now_sent_once_a_version() -> None:
     sent: list[int] = []
     load = worker.load
     worker.load = lambda weights, version: (sent.append(version), load(weights, version))  # type: ignore[method-assign,func-returns-value]
-    now, played = PlayNow(worker, lambda: named_weights(network)), []
+    now, played = PlayNow(worker, lambda: get_named_weights(network)), []
     for iteration, version in ((0, 0), (1, 2), (1, 2), (2, 2)):
         network.moving.data.fill_(float(version))
         played += now.play(wave(iteration), version).episodes

@@ -21,7 +21,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.models.packing import enable_packing
-from lit_agentrl.models.policy import copy_weights, named_weights
+from lit_agentrl.models.policy import copy_weights, get_named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.workers.base import play
@@ -104,7 +104,7 @@ def playing() -> Iterator[Pool]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_it_plays_what_this_process_would_play(playing: Pool, seed: int) -> None:
     network = tiny_network(seed=seed)
-    playing.load(named_weights(network), version=5 + seed)
+    playing.load(get_named_weights(network), version=5 + seed)
     playing.submit(wave())
     for parameter in network.parameters():  # what training does meanwhile
         parameter.data.add_(1.0)
@@ -180,7 +180,7 @@ def test_a_process_that_hangs_is_ended() -> None:
 def test_processes_that_die_or_hang_are_replaced() -> None:
     """One is killed while it plays, the other never wakes again; what is played is what this process plays."""
     made = process(patience=10.0, attempts=3, count=2, share=1)
-    made.load(named_weights(tiny_network()), version=5)
+    made.load(get_named_weights(tiny_network()), version=5)
     play(made, wave(1))  # both have begun
     killed, stopped = (seat.pid for seat in made.seats if isinstance(seat, Process))
     os.kill(stopped, signal.SIGSTOP)
@@ -202,7 +202,7 @@ def test_processes_that_are_stopped_while_they_start_are_replaced() -> None:
     stopped = [seat.pid for seat in made.seats if isinstance(seat, Process)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    made.load(named_weights(tiny_network()), version=5)
+    made.load(get_named_weights(tiny_network()), version=5)
     found = play(made, wave())
     here = Inline(rules(), tiny_network(), torch.no_grad, StrategyHooks())
     assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
@@ -259,9 +259,9 @@ def test_a_snapshot_keeps_what_was_written() -> None:
     assert network.lm_head.weight is network.transformer.wte.weight  # tied: once in the snapshot
     shared = SharedWeights(network)
     assert "lm_head.weight" not in shared.views()
-    shared.write(named_weights(network))
+    shared.write(get_named_weights(network))
     network.lm_head.weight.data[3] += 1.0
-    moved = shared.differing(named_weights(network))
+    moved = shared.differing(get_named_weights(network))
     assert set(moved) == {"transformer.wte.weight"}
     assert torch.equal(moved["transformer.wte.weight"][3] + 1.0, network.lm_head.weight.data[3])
     copy_weights(shared.views(), other)
@@ -298,7 +298,7 @@ def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None
     of_game = rules(tasks=[replace(task, game=game)])
     made = ProcessSettings(threads=1).open(of_game, network, torch.no_grad, is_ahead=False)
     try:
-        made.load(named_weights(network), version=1)
+        made.load(get_named_weights(network), version=1)
         assert len(play(made, wave()).episodes) == 8
     finally:
         made.stop()

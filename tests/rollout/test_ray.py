@@ -16,7 +16,7 @@ import torch
 
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.workers.base import play
 from lit_agentrl.rollout.workers.cluster import connect
 from lit_agentrl.rollout.workers.crew import PlayingError
@@ -70,7 +70,7 @@ def test_any_number_of_actors_play_what_this_process_plays(cluster: None, count:
     """With weights that change; two of them also die while they play."""
     made = pool(count=count, cpus=cpus)
     for seed in (0, 1):
-        made.load(named_weights(tiny_network(seed=seed)), version=5)
+        made.load(get_named_weights(tiny_network(seed=seed)), version=5)
         assert play(made, wave()).episodes == here(seed)
     if count == 2:
         made.submit(wave(1))

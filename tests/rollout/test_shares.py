@@ -16,7 +16,7 @@ import torch
 
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played, play
@@ -140,7 +140,7 @@ def test_cut_by_number_alone() -> None:
 def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
     first, second = wave(4, 1), wave(2, 1, iteration=1, number=1)
     expected = [played.episodes for played in here(first, second, share=1)]
-    weights = named_weights(tiny_network())
+    weights = get_named_weights(tiny_network())
     for count, deaths, seed in ((1, 0, 0), (2, 1, 1), (5, 2, 2)):
         crew = Crew(random.Random(seed), deaths=deaths)
         made = pool(crew, count=count, share=1)
@@ -187,7 +187,7 @@ class Stuck(Seat):
 
 
 def test_a_worker_that_hangs_is_replaced() -> None:
-    crew, weights = Crew(random.Random(0)), named_weights(tiny_network())
+    crew, weights = Crew(random.Random(0)), get_named_weights(tiny_network())
     crew.open = lambda number: (setattr(crew, "opened", crew.opened + 1), Stuck(crew, number))[1]  # type: ignore[assignment,func-returns-value]
     made = pool(crew, count=1, patience=1.0)
     made.load(weights, 7)
@@ -214,7 +214,7 @@ def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
     crew = Crew(random.Random(0))
     crew.open = lambda number: (slow := Slow(crew, number), setattr(slow, "takes", 0.1))[0]  # type: ignore[method-assign]
     made = pool(crew, count=1, start_patience=0.02)
-    made.load(named_weights(tiny_network()), 7)
+    made.load(get_named_weights(tiny_network()), 7)
     assert play(made, wave(2)).counts["restarts"] >= 1
     made.stop()
 
@@ -229,7 +229,7 @@ def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
 
     crew.open = opened  # type: ignore[method-assign]
     made = pool(crew, count=2, start_patience=0.03, attempts=1)
-    made.load(named_weights(tiny_network()), 7)
+    made.load(get_named_weights(tiny_network()), 7)
     (expected,) = here(wave(2))
     found = play(made, wave(2))
     assert found.episodes == expected.episodes and 2 <= found.counts["restarts"] <= 4

@@ -13,7 +13,7 @@ import torch
 from lit_agentrl.engines.base import SamplingParams, TurnResult
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.lora import LoRA
-from lit_agentrl.models.policy import copy_weights, named_weights, plain_parameters
+from lit_agentrl.models.policy import copy_weights, get_named_weights, get_plain_parameters
 from lit_agentrl.rollout.sync import SyncError, WeightSync
 from tests.conftest import tiny_network
 from tests.engines.given import Given, Keeps, Raw, Stale
@@ -54,7 +54,9 @@ def test_weights_travel_once_a_version_and_are_probed(pair: Any) -> None:
             row = sync.probed(WARM)
         assert row["engine/sync_gap"] < 1e-5 and row["engine/sync_seconds"] > 0
     assert engine.loads == [(v, is_sent) for v in range(5) for is_sent in (True, False)]
-    assert all(torch.equal(w, named_weights(network)[name]) for name, w in named_weights(engine.own).items())
+    assert all(
+        torch.equal(w, get_named_weights(network)[name]) for name, w in get_named_weights(engine.own).items()
+    )
     assert engine.num_pending == 0
 
 
@@ -63,7 +65,7 @@ def test_weights_travel_once_a_version_and_are_probed(pair: Any) -> None:
 )
 def test_an_engine_that_does_not_compute_with_them_ends_the_run(pair: Any, kind: Kind, what: str) -> None:
     engine, sync, network = pair(kind)
-    copy_weights(named_weights(network), engine.own)
+    copy_weights(get_named_weights(network), engine.own)
     said = rf"^engine={kind.__name__}, version 1 .*{what}.*by up to 0\.\d+ nats"
     with pytest.raises(SyncError, match=said):
         for version in (0, 1):
@@ -75,7 +77,7 @@ def test_an_engine_that_does_not_compute_with_them_ends_the_run(pair: Any, kind:
 
 def test_a_gap_that_is_allowed_is_logged(pair: Any) -> None:
     engine, sync, network = pair(Keeps, max_sync_gap=math.inf)
-    copy_weights(named_weights(network), engine.own)
+    copy_weights(get_named_weights(network), engine.own)
     moved(network)
     sync.load(None, 1)
     assert 1e-3 < sync.probed(WARM)["engine/sync_gap"] < math.inf
@@ -107,7 +109,7 @@ def test_adapters_are_sent_as_the_weights_that_they_make() -> None:
     sync = WeightSync(engine, network, held, nullcontext)
     sync.load(None, 0)
     assert sync.probed(WARM)["engine/sync_gap"] < 1e-4
-    assert plain_parameters(network).keys() == dict(plain.named_parameters()).keys()
+    assert get_plain_parameters(network).keys() == dict(plain.named_parameters()).keys()
 
 
 def test_a_shared_network_is_neither_sent_nor_probed(pair: Any) -> None:

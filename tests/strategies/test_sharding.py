@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
 from lit_agentrl.distributed import StrategyHooks
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, progress_of
 from lit_agentrl.strategies.fsdp import DTYPES, FSDP
@@ -121,7 +121,7 @@ def a_copy_is_whole_everywhere(folder: Path) -> None:
         cut(network)
         full = strategy.hooks.whole_copy(network)
         assert not sharding.units_of(full) and full is not network
-        found, expected = named_weights(full), named_weights(plain)
+        found, expected = get_named_weights(full), get_named_weights(plain)
         assert found.keys() == expected.keys()
         for name, parameter in plain.named_parameters():
             kind = DTYPES[dtype] or torch.float32

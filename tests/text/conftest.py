@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lit_agentrl.models.policy import shipped_template
+from lit_agentrl.models.policy import read_shipped_template
 from lit_agentrl.text.chat import ChatRenderer
 
 NANO_TEMPLATE = (
@@ -47,7 +47,7 @@ def make_bpe() -> PreTrainedTokenizerBase:
     ]
     tokenizer.train_from_iterator(lines * 3, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
-    fast.chat_template = shipped_template("append_only_chatml")
+    fast.chat_template = read_shipped_template("append_only_chatml")
     return fast
 
 

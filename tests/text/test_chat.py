@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from lit_agentrl.episode import Segment
-from lit_agentrl.models.policy import shipped_template
+from lit_agentrl.models.policy import read_shipped_template
 from lit_agentrl.text.chat import ChatRenderer
 
 USER = {"role": "user", "content": "turns 5"}
 REPLY = "<think>wall</think><answer>Up || Down</answer>"
-CHATML = shipped_template("append_only_chatml")
+CHATML = read_shipped_template("append_only_chatml")
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

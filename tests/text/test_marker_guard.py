@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lit_agentrl.actions import Actions
 from lit_agentrl.episode import Segment, Turn
-from lit_agentrl.models.policy import shipped_template
+from lit_agentrl.models.policy import read_shipped_template
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Context, Past, Single, Window
@@ -24,7 +24,7 @@ from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
 from tests.text.conftest import make_bpe, make_nano
 
-CHATML = shipped_template("append_only_chatml")
+CHATML = read_shipped_template("append_only_chatml")
 INST = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}{% else %}"
     "{{ bos_token + '[INST] ' + m.content | trim + ' [/INST]' }}{% endif %}{% endfor %}"

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from lit_agentrl.models.logprobs import hidden_before, score_tokens
+from lit_agentrl.models.logprobs import read_hidden_before, score_tokens
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.rl.credit.critic_advantages import gae_token, gae_turn
 from lit_agentrl.rl.policy import row_selection
@@ -32,7 +32,7 @@ def test_the_hidden_states_are_those_that_the_logits_are_read_from(family):
     rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
     with torch.no_grad():
         scores = score_tokens(network, **rows, with_hidden=True)
-        alone = hidden_before(network.base_model, **rows)
+        alone = read_hidden_before(network.base_model, **rows)
         torch.testing.assert_close(scores.hidden_AD, alone)
         log_probs = torch.log_softmax(network.lm_head(alone), -1)
     chosen = log_probs.gather(1, batch.tokens_BT[batch.is_action_BT][:, None]).squeeze(1)

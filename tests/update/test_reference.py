@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from lit_agentrl.build.reference import build_reference, kept_reference
+from lit_agentrl.build.reference import kept_reference
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.rl.policy.algorithm import policy_loss
 from lit_agentrl.update.moving import Moving
@@ -24,6 +24,7 @@ from lit_agentrl.update.reference import Reference, Start
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.teacher import Teacher
 from tests.conftest import tiny_policy
+from tests.entry.test_structure import built
 from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, build, float64, off_policy, step
 
@@ -130,37 +131,42 @@ def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
         Moving(**options)
 
 
-def test_another_reference_than_the_start_must_be_asked_for() -> None:
-    target = "lit_agentrl.update.moving.Moving"
-    cfg = OmegaConf.create({"reference": {"_target_": target}, "strategy": {"offload_frozen": True}})
-    with pytest.raises(ValueError, match="reference=moving has no effect: algo=grpo asks for no reference"):
-        build_reference(cfg, fresh("grpo"))
-    with pytest.raises(ValueError, match="offload_frozen=true puts away what never changes"):
-        build_reference(cfg, fresh("dpo"))
+def test_another_reference_than_the_start_must_be_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text('{"prompt": "P", "chosen": "Up", "rejected": "Down", "completion": "Up"}')
+    pairs = [f"data.path={file}", "data=pairs"]
+    kept, away = "data.cache_reference=true", ["strategy=fsdp", "strategy.offload_frozen=true"]
+    for options, message in (
+        (
+            ["algo=grpo", "reference=moving"],
+            "reference=moving needs .* not given by algo=grpo; .* or reference=start",
+        ),
+        (
+            ["algo=nash_md", "reference=moving", *away],
+            "offload_frozen=true needs a reference that never changes",
+        ),
+        (
+            ["algo=gvpo", *pairs, kept],
+            "cache_reference=true needs .* reads a reference, not given by algo=gvpo",
+        ),
+        (["algo=dpo", *pairs, kept, "reference=moving"], "never changes, not given by reference=moving; set"),
+        (
+            ["algo=dpo", *pairs, kept, *away],
+            "offload_frozen=true needs .* not given by data=pairs; set data.cache_",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            built("trainer.accelerator=cpu", *options)
 
 
-def test_what_is_never_the_same_or_known_is_not_kept(tmp_path: Path) -> None:
-    start, moving = (
-        {"_target_": f"lit_agentrl.update.{name}"} for name in ("reference.Start", "moving.Moving")
-    )
-    options: dict[str, Any] = {"reference": start, "strategy": {}, "trainer": {}, "run_dir": str(tmp_path)}
+def test_what_is_known_is_not_kept(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"strategy": {}, "trainer": {}, "run_dir": str(tmp_path)}
     cfg = OmegaConf.create({**options, "data": {"cache_reference": True}})
-    with pytest.raises(
-        ValueError, match="data.cache_reference=true has no effect: algo=grpo asks for no reference"
-    ):
-        build_reference(cfg, fresh("grpo"))
-    with pytest.raises(
-        ValueError, match="cache_reference=true keeps .*, and reference=moving moves; set it to false"
-    ):
-        build_reference(OmegaConf.merge(cfg, {"reference": moving}), fresh("dpo"))
-    with pytest.raises(ValueError, match="offload_frozen=true has no effect: with data.cache_reference=true"):
-        build_reference(OmegaConf.merge(cfg, {"strategy": {"offload_frozen": True}}), fresh("dpo"))
     recorded: Any = SimpleNamespace(pieces=list)
     with pytest.raises(
         ValueError, match="cache_reference=true has no effect: the recorded log-probs are those of"
     ):
         kept_reference(cfg, recorded, is_given=True)
-    assert build_reference(cfg, fresh("dpo")).is_start
     assert kept_reference(cfg, recorded, is_given=False) is not None
     assert kept_reference(OmegaConf.create({"data": {}}), recorded, is_given=True) is None
 

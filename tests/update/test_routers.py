@@ -85,9 +85,9 @@ def test_ranks_do_not_matter(routing: Routing, monkeypatch: pytest.MonkeyPatch) 
 def test_the_loss_is_the_mean_of_rows_and_its_weight_counts() -> None:
     """Of rows with sampled tokens: as many copies of padding as one likes change nothing."""
     network, batch = moe(), played()
-    with torch.no_grad(), Routers(network, "router_loss=1").routed(batch.tokens_BT) as seen:
+    with torch.no_grad(), Routers(network, "router_loss=1").trace(batch.tokens_BT) as seen:
         score_tokens(network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT)
-        balance_B = seen.balance(batch.is_real_BT)
+        balance_B = seen.compute_balance(batch.is_real_BT)
     assert whole(BALANCED)[1] == pytest.approx(float(balance_B[batch.is_action_BT.any(1)].mean()), rel=1e-6)
     plain, once, twice = (whole(Routing(loss=loss))[0] for loss in (0.0, 0.1, 0.2))
     assert (once - plain).norm() > 1e-6

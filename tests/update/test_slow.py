@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from lit_agentrl.experimental.turn_values import archer, cql
 from lit_agentrl.models.heads import TokenValues
 from lit_agentrl.rl.credit import value_loss
-from lit_agentrl.rl.credit.turn_values import archer, cql
 from lit_agentrl.update.critic import Critic, separate
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
@@ -93,12 +93,12 @@ def test_values_of_tokens() -> None:
     [
         (("algo=archer", "critic.target_rate=0"), "target_rate=0"),
         (("algo=archer", "critic.target_rate=1.5"), "target_rate=1.5"),
-        (("algo=ppo", "critic.target_rate=0.5"), r"critic.target_rate=0.5 has no effect: .* set it to 1"),
+        (("algo=ppo", "critic.target_rate=0.5"), r"critic.target_rate=0.5 needs .* or critic.target_rate=1"),
         (("algo=cql", "critic=separate"), "needs Q of every token, .* set critic=conservative"),
-        (("algo=ppo", "critic=conservative"), "asks for no Q of every token, .* set critic=separate"),
+        (("algo=ppo", "critic=conservative"), "needs an algorithm that reads Q of every token, .* or critic=separate"),
         (("algo=safe_rlhf", "critic=separate"), "needs values of costs, .* set critic=costs"),
-        (("algo=ppo", "critic=costs"), "asks for no values of costs, .* set critic=separate"),
-        (("algo=iql", "algo/advantage=iql_executor"), "tells a planner from an executor"),
+        (("algo=ppo", "critic=costs"), "needs an algorithm that reads values of costs, .* or critic=separate"),
+        (("algo=iql", "algo/advantage=iql_executor"), "needs turns of a planner"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:

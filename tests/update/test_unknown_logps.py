@@ -41,7 +41,9 @@ def test_what_is_asked_is_computed_once(
     module = build(fresh(*algorithm), **update)
     asked: list[Any] = []
     plain = module.updater.networks.compute_logp
-    monkeypatch.setattr(module.updater.networks, "compute_logp", lambda *of: asked.append(len(of)) or plain(*of))
+    monkeypatch.setattr(
+        module.updater.networks, "compute_logp", lambda *of: asked.append(len(of)) or plain(*of)
+    )
     step(module, texts())
     assert asked.count(1) == passes  # with two it is the reference that says
     assert torch.isfinite(gradient(module)).all() and abs(module.row["train/approx_kl"]) < 1e-12 or update

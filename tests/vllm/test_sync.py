@@ -9,7 +9,7 @@ import pytest
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.served import vllm
-from lit_agentrl.engines.served.vllm import _OPENED, VLLMEngine
+from lit_agentrl.engines.served.vllm import _SHARED_ENGINES, VLLMEngine
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.sync import SyncError
@@ -97,15 +97,15 @@ def test_a_cache_that_is_not_emptied_is_found_out(nano: Any) -> None:
 
 @pytest.fixture
 def no_engine_of_before() -> Any:
-    kept, _OPENED[:] = list(_OPENED), []
+    kept, _SHARED_ENGINES[:] = list(_SHARED_ENGINES), []
     yield
-    _OPENED[:] = kept + _OPENED  # none may end before the process does
+    _SHARED_ENGINES[:] = kept + _SHARED_ENGINES  # none may end before the process does
 
 
 def test_packed_layers_are_found_out(
     nano: Any, monkeypatch: pytest.MonkeyPatch, no_engine_of_before: Any
 ) -> None:
-    monkeypatch.setattr(vllm, "unpacked", lambda layers: nullcontext())
+    monkeypatch.setattr(vllm, "keep_weights_unpacked", lambda layers: nullcontext())
     engine, sync = opened(nano)
     with pytest.raises(ValueError, match="vLLM did not take the weights"):
         sync.load(None, 0)
@@ -155,9 +155,9 @@ def test_weights_that_are_missing_are_told(nano: Any) -> None:
 
 def test_the_next_stage_of_a_run_uses_the_engine_of_the_last(nano: Any) -> None:
     engine, sync = opened(nano)
-    llm, count = engine._llm, len(_OPENED)
+    llm, count = engine._llm, len(_SHARED_ENGINES)
     other, _ = opened(nano)
-    assert other._llm is not llm and len(_OPENED) <= count + 1  # both live
+    assert other._llm is not llm and len(_SHARED_ENGINES) <= count + 1  # both live
     del engine, sync
     again, _ = opened(nano)
     assert again._llm is llm

@@ -16,13 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
 from lit_agentrl.build.making import engine_of, made, made_policy
+from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.build.players import check_players
 from lit_agentrl.build.quiet import quieten
 from lit_agentrl.build.recorded import HeldOut, recordings
 from lit_agentrl.build.reference import kept_reference
 from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
-from lit_agentrl.build.structure import check_levels
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
@@ -32,13 +31,14 @@ from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.support import require_positions
-from lit_agentrl.engines.needs import open_engine, reach
+from lit_agentrl.engines.needs import check_server, open_engine
 from lit_agentrl.loggers.files import with_table
-from lit_agentrl.models.lora import levels_of
+from lit_agentrl.models.lora import get_levels
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.modules.reward import RewardModule
+from lit_agentrl.requirements import Part
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -101,15 +101,14 @@ def build(
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
-    if levels_of(policy.network):
-        check_levels(parts.structure, processes=math.prod(processes_of(cfg)))
+    others = match_run(cfg, parts)  # again: a launcher may have started more processes than the options say
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_engine(cfg, parts, policy),
+        engine=_engine(cfg, parts, policy, others),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), needs=parts.algorithm.needs)
+    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=others)
     parts.worker.check(rules)
     found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
     recorded, beside = (None, found) if parts.plays else (found, None)
@@ -164,21 +163,14 @@ def build(
     )  # fmt: skip
 
 
-def _engine(cfg: DictConfig, parts: Parts, policy: Policy) -> Callable[..., Engine]:
+def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]) -> Callable[..., Engine]:
     """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
     require_positions(policy.network, cfg.rollout.max_context_tokens)
     make = engine_of(cfg)
-    # once more: a launcher may have started more processes than the options say
-    asked = check_players(cfg, parts.worker, parts.algorithm, parts.structure)
-    reach(make)
-    if levels_of(policy.network):
-        if asked["beta"]:
-            raise ValueError(
-                f"critic.beta={asked['beta']:g} reweighs the tokens of one adapter, and model/lora=levels has two; set "
-                "critic.beta=0, or model/lora=default"
-            )
+    check_server(make)
+    if get_levels(policy.network):
         make = partial(LevelEngine, make)
-    return partial(open_engine, parts.structure.wrap_engine(make), asked=asked)
+    return partial(open_engine, parts.structure.wrap_engine(make), parts=others)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

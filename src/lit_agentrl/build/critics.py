@@ -10,48 +10,45 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import name_errors, require_number
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.facts import READS_TARGETS, READS_VALUES, VALUE_COLUMNS, VALUE_READERS, VALUES
 from lit_agentrl.models.heads import StateValues
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.requirements import Part, Requirement, describe_part
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.critic import Critic, separate_if_needed
 
-# what a critic may have beside V of states: its column, in words, and the option that has it
-_BESIDE = (
-    ("q_BT", "Q of every token", "conservative"),
-    ("implicit_q_BT", "Q of every token beside V", "implicit"),
-    ("cost_value_BT", "values of costs", "costs"),
-)
-
 
 def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Critic] | None:
-    """What makes the critic; a critic is there if and only if the advantage asks for values.
+    """Return what makes the critic; None where ``critic`` names none, or one only for those who ask for values.
 
     Raises:
-        ValueError: naming part, need and remedy.
+        ValueError: the config makes something else.
     """
     critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
     if critic is not None and not isinstance(critic, partial):
         raise ValueError("critic has no _partial_; write _partial_: true into its YAML")
-    if algorithm.needs("value_BT") and critic is None:
-        raise ValueError(
-            f"{_asking(algorithm)} of {algorithm.name} needs the values of a critic: critic=none has none; "
-            "set critic=separate or critic=shared"
-        )
+    if critic is None or (critic.func is separate_if_needed and not algorithm.needs("value_BT")):
+        return None
+    return partial(_made_at, "critic", critic)
+
+
+def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
+    """Return the critic as a part of a run: the columns of its head, and that something reads each of them."""
     if critic is None:
-        return None
-    if algorithm.needs("value_BT"):
-        check_values(algorithm, critic)
-        return partial(_made_at, "critic", critic)
-    if critic.func is separate_if_needed:
-        return None
-    raise ValueError(
-        f"critic: {_asking(algorithm)} of {algorithm.name} asks for no values; set critic=none, or "
-        + (
-            "algo/targets=tree"
-            if hasattr(algorithm, "targets")
-            else "an estimator such as algo/advantage=gae_token"
-        )
-    )
+        return describe_part("critic", name="none")
+    given = critic.args[1].keywords  # type: ignore[attr-defined]
+    columns = getattr(given.get("head"), "columns", StateValues.columns)
+    requires = [Requirement(READS_VALUES, remedy="critic=none")]
+    requires += [
+        Requirement(VALUE_READERS[c], remedy="critic=separate") for c in VALUE_READERS if c in columns
+    ]
+    rate = given.get("target_rate", 1.0)
+    if rate != 1:
+        by = f"critic.target_rate={rate}"
+        requires.append(Requirement(READS_TARGETS, by=by, remedy="critic.target_rate=1"))
+    provides = [VALUES, *(VALUE_COLUMNS[c] for c in VALUE_COLUMNS if c in columns)]
+    name = critic.args[1].func.__name__  # type: ignore[attr-defined]
+    return describe_part("critic", name=name, requires=requires, provides=provides)
 
 
 def beta_of(cfg: DictConfig) -> float:
@@ -88,32 +85,6 @@ def set_beta(beta: float, saved: DictConfig) -> None:
             "algo=ilql does; leave it out"
         )
     saved.critic.beta = beta
-
-
-def check_values(algorithm: Objective, critic: partial[Critic]) -> None:
-    """Refuse a critic that lacks what the advantage asks for, or has what it does not ask for.
-
-    Raises:
-        ValueError: naming part, need and remedy.
-    """
-    given, name = critic.keywords, f"{_asking(algorithm)} of {algorithm.name}"
-    columns = getattr(given.get("head"), "columns", StateValues.columns)
-    for column, what, remedy in _BESIDE:
-        if algorithm.needs(column) and column not in columns:
-            raise ValueError(f"{name} needs {what}, and this critic has none: set critic={remedy}")
-    for column, what, _ in _BESIDE:
-        if column in columns and not algorithm.needs(column):
-            raise ValueError(f"{name} asks for no {what}, which this critic has: set critic=separate")
-    rate = given.get("target_rate", 1.0)
-    if rate != 1 and not any(algorithm.needs(f"target_{column}") for column in columns):
-        raise ValueError(
-            f"critic.target_rate={rate} has no effect: targets of {name} are no temporal differences; set it to 1"
-        )
-
-
-def _asking(algorithm: Objective) -> str:
-    """The axis that may ask for values."""
-    return "algo.targets" if hasattr(algorithm, "targets") else "algo.advantage"
 
 
 def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:

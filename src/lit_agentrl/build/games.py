@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from lit_agentrl.build.matching import match_game
 from lit_agentrl.checks import blame, name_errors, require
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
-from lit_agentrl.envs.levels import Levels, lookup
-from lit_agentrl.episode import Episode
+from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.report.iteration import failure
+from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
@@ -43,7 +44,7 @@ def check_prompts(
     *,
     rewards: RewardPipeline | None = None,
     num_trained: int = 0,
-    needs: Callable[[str], bool] = lambda column: False,
+    parts: Sequence[Part] = (),
 ) -> None:
     """Refuse games that fail or do not tell what is asked, and prompts that cannot be read or leave no room.
 
@@ -51,16 +52,11 @@ def check_prompts(
         rules: games, wording and limits.
         rewards: tried on the games that are trained on.
         num_trained: so many games, the first ones.
-        needs: which columns the algorithm asks for, of these.
+        parts: what else the run consists of, which may require something of a game.
 
     Raises:
         ValueError: naming the game or the part, and the remedy.
     """
-    if rewards is not None and rewards.gives_costs and not needs("cost_BT"):
-        raise ValueError(
-            "reward=cost tells what episodes cost, and the algorithm goes by no costs: set algo=safe_rlhf or "
-            "algo/cost=lagrange, or leave it out"
-        )
     chat, max_context_tokens = rules.chat, rules.max_context_tokens
     unknown = chat.tokenizer.unk_token_id
     if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
@@ -77,7 +73,7 @@ def check_prompts(
                 f"{task.name} alone has {len(tokens)} tokens"
             )
         if index < num_trained:
-            _check_told(task.name, played, needs, told_costs=rewards is not None and rewards.gives_costs)
+            match_game(task, played, parts)
         if unknown is not None and unknown in tokens:
             raise ValueError(
                 f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
@@ -91,22 +87,6 @@ def check_prompts(
             )
         if rewards is not None and index < num_trained:
             rewards.try_out(played)
-
-
-def _check_told(
-    name: str, played: Sequence[Episode], needs: Callable[[str], bool], *, told_costs: bool
-) -> None:
-    turns = [turn for episode in played for turn in episode.turns]
-    if needs("state_key_BK") and not turns[0].state_key:
-        raise ValueError(
-            f"algo.advantage compares equal states, and {name} has no state_key; choose another "
-            "advantage, such as algo/advantage=group_mean_std"
-        )
-    if needs("cost_BT") and not told_costs and all(turn.cost is None for turn in turns):
-        raise ValueError(
-            f"algo.cost holds costs within a limit, and {name} tells none: its steps have no info['cost']; set "
-            "algo/cost=none, a game that tells some, such as env=frozen_lake env.game.thin_share=0.3, or reward=cost"
-        )
 
 
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
@@ -124,7 +104,7 @@ class Games:
     def levels(self, split: str) -> dict[str, Levels]:
         """Chance and oracle of the games evaluated on this split, as far as they are known."""
         specs = self.val if split == "val" else self.test
-        return {self.tasks[spec.task].name: lookup(self.tasks[spec.task], split) for spec in specs}
+        return {self.tasks[spec.task].name: find_levels(self.tasks[spec.task], split) for spec in specs}
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.critics import build_critic
 from lit_agentrl.build.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.build.making import made, made_like, made_wording
+from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.monitors import check_monitors, metrics_of
 from lit_agentrl.build.overlap import add_correction, add_worker
-from lit_agentrl.build.players import check_players
 from lit_agentrl.build.recorded import build_kind
-from lit_agentrl.build.reference import build_reference
-from lit_agentrl.build.strategy import check_strategy, check_trainer
-from lit_agentrl.build.structure import (
-    build_algorithm,
-    check_critic,
-    check_overlap,
-    check_structure,
-    check_trained,
-)
+from lit_agentrl.build.strategy import check_trainer
+from lit_agentrl.build.structure import build_algorithm, check_trained
 from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
@@ -43,7 +36,6 @@ from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
-from lit_agentrl.update.minibatches import name_units
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
@@ -86,57 +78,49 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
     check_trainer(cfg.trainer)
-    check_strategy(cfg)
     require_whole("val.every", cfg.val.every, 1)
     require_whole("val.episodes", cfg.val.episodes, 1, MOST)
     require_whole("test.episodes", cfg.test.episodes, 0, MOST)
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
-    toy = TrajectoryBatch.make_toy().to_dict()
     metrics = _tried(algorithm)
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
-    algorithm, kind = build_kind(cfg, algorithm, structure, update)
+    algorithm, kind = build_kind(cfg, algorithm)
     if kind is not None and kind.is_mixed:
         metrics = _tried(algorithm)
-    check_needs(algorithm, rollout, update, list(cfg.reward), is_played=kind is None or kind.is_mixed)
-    if kind is None or kind.is_mixed:
-        _check_minibatches(algorithm, structure, rollout, update)
     select_groups = instantiate(cfg.filter)
-    try_out("filter", select_groups, Selection, toy)
-    context = build_context(cfg, algorithm)
-    max_waves = OmegaConf.select(cfg, "algo.structure.max_waves")
-    check_structure(structure, algorithm, select_groups, max_waves, context, rollout)
-    check_overlap(structure, is_ahead=rollout.overlap)
-    critic = build_critic(cfg, algorithm)
-    games, rewards = build_games(cfg, load_task), build_rewards(cfg.reward)
-    try_games(games, rewards)
-    check_trained(structure, games)
-    check_monitors(
-        cfg.callbacks,
-        metrics_of(games, rewards, algorithm, structure, metrics, has_critic=critic is not None),
-    )
+    try_out("filter", select_groups, Selection, TrajectoryBatch.make_toy().to_dict())
     prompt, dialect = made_wording(cfg)
-    return Parts(
+    parts = Parts(
         algorithm=algorithm,
         structure=structure,
         select_groups=select_groups,
         rollout=rollout,
         update=update,
-        critic=critic,
-        reference=build_reference(cfg, algorithm),
-        games=games,
+        critic=build_critic(cfg, algorithm),
+        reference=made(cfg, "reference", Reference),
+        games=build_games(cfg, load_task),
         val_params=eval_params(rollout, cfg.val.temperature, "val"),
         test_params=eval_params(rollout, cfg.test.temperature, "test"),
         optim=made(cfg, "optim", OptimSettings),
         prompt=prompt,
         dialect=dialect,
         worlds=made(cfg, "worlds", Worlds),
-        worker=_worker(cfg, algorithm, structure, has_critic=critic is not None),
-        context=context,
-        rewards=rewards,
+        worker=made(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
+        context=made_like(cfg, "context", Context),
+        rewards=build_rewards(cfg.reward),
         data=kind,
     )
+    match_run(cfg, parts)
+    with name_errors("algo.structure"):
+        structure.branching(rollout.members)
+    try_games(parts.games, parts.rewards)
+    check_trained(structure, parts.games)
+    has_critic = parts.critic is not None
+    measured = metrics_of(parts.games, parts.rewards, algorithm, structure, metrics, has_critic=has_critic)
+    check_monitors(cfg.callbacks, measured)
+    return parts
 
 
 def _tried(algorithm: Objective) -> list[str]:
@@ -145,83 +129,6 @@ def _tried(algorithm: Objective) -> list[str]:
     with name_errors("algo"):
         algorithm.try_out(toy)
         return try_loss(algorithm, with_computed(toy)) if algorithm.trains else []
-
-
-def _check_minibatches(
-    algorithm: Objective, structure: Structure, rollout: RolloutSettings, update: UpdateSettings
-) -> None:
-    """Refuse more minibatches than an iteration could ever fill: each update would be skipped as the filter's fault."""
-    prompts = structure.prompts(rollout.prompts, algorithm.requirements.prompt_factor)
-    units = algorithm.unit or "trajectory_B"
-    most = prompts * (rollout.members if units == "trajectory_B" else 1)
-    if update.minibatches > most:
-        raise ValueError(
-            f"update.minibatches={update.minibatches} exceeds the {most} {name_units(units)} that rollout.prompts="
-            f"{rollout.prompts} and rollout.members={rollout.members} give; lower it, or play more"
-        )
-
-
-def check_needs(
-    algorithm: Objective,
-    rollout: RolloutSettings,
-    update: UpdateSettings,
-    rewards: Sequence[str],
-    *,
-    is_played: bool = True,
-) -> None:
-    """Refuse a mix whose parts need what this run does not give; ``is_played``: groups are of rollouts.
-
-    Raises:
-        ValueError: naming part, need and remedy.
-    """
-    asked = algorithm.requirements
-    if is_played and rollout.members < asked.min_members:
-        raise ValueError(
-            f"rollout.members={rollout.members}: algo={algorithm.name} compares the members of a group; set "
-            f"rollout.members >= {asked.min_members}, or an algorithm that does not, such as algo=reinforce"
-        )
-    if update.epochs * update.minibatches < asked.min_steps:
-        raise ValueError(
-            "algo.kl.coef never acts in the first step of an iteration, and there is only one: set "
-            "update=four_minibatches or update.epochs=2"
-        )
-    if update.stop is not None and update.epochs * update.minibatches == 1:
-        raise ValueError(
-            f"update.stop.bound={update.stop.bound} never acts: an iteration has one step, which is always taken; set "
-            "update=four_minibatches or update.epochs=2, or update/stop=none"
-        )
-    if rewards and algorithm.needs("baseline_B"):
-        raise ValueError(
-            f"reward=[{','.join(rewards)}]: algo.advantage of {algorithm.name} takes off the points of the greedy "
-            "episode, which no part shapes; use reward=none, or algo/advantage=loo"
-        )
-
-
-def build_context(cfg: DictConfig, algorithm: Objective) -> Context:
-    """What the policy reads before a reply.
-
-    Raises:
-        ValueError: a part of the algorithm needs each trajectory in one row, and this context cuts it up.
-    """
-    context: Context = made_like(cfg, "context", Context)
-    axes = algorithm.requirements.whole_trajectories
-    if axes and not context.is_append_only:
-        axis = axes[0]
-        remedy = {"ratio": "token or turn", "clip": "symmetric or clip_higher"}[axis]
-        raise ValueError(
-            f"algo.{axis} of {algorithm.name} needs each trajectory in one row, and this context makes one row "
-            f"per turn; set context=full, or algo/{axis}={remedy}"
-        )
-    return context
-
-
-def _worker(
-    cfg: DictConfig, algorithm: Objective, structure: Structure, *, has_critic: bool
-) -> WorkerSettings:
-    worker = made(cfg, "worker", WorkerSettings) if cfg.worker else Here()
-    check_players(cfg, worker, algorithm, structure)
-    check_critic(structure, has_critic=has_critic, plays_here=isinstance(worker, Here))
-    return worker
 
 
 def build_rewards(section: DictConfig) -> RewardPipeline:

@@ -1,52 +1,64 @@
-"""Engine, worker and training processes of a run, held against one another before any of them starts."""
+"""Engine, worker and training processes of a run, as parts of it."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
 
+from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig
 
 from lit_agentrl.build.critics import beta_of
-from lit_agentrl.build.making import engine_of
 from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
-from lit_agentrl.engines.needs import foretell
-from lit_agentrl.rl.objective import Objective
-from lit_agentrl.rollout.structures.base import Structure
+from lit_agentrl.facts import (
+    ONE_PROCESS,
+    ONE_VERSION,
+    PLAYED,
+    PLAYED_HERE,
+    POLICY_ALONE,
+    RUNS_CRITIC,
+    WHOLE_WEIGHTS,
+)
+from lit_agentrl.requirements import Offer, Part, Requirement, describe_part
 from lit_agentrl.rollout.workers.base import WorkerSettings
+from lit_agentrl.strategies.hooks import get_hooks
 
 
-def check_players(
-    cfg: DictConfig, worker: WorkerSettings, objective: Objective, structure: Structure
-) -> dict[str, Any]:
-    """Refuse an engine or a worker that cannot do what the run asks for, as far as their options tell.
+def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
+    """Describe who plays training episodes, when, and beside how many training processes."""
+    strategy = strategy_of(cfg)
+    processes, is_here = _count_processes(cfg, strategy), worker.place == "here"
+    by = f"{processes} training process{'es' * (processes > 1)}"
+    is_sharded = isinstance(strategy, Strategy) and get_hooks(strategy).is_sharded
+    alone = Offer(ONE_PROCESS, float(processes == 1), by)
+    name = type(strategy).__name__.lower() if isinstance(strategy, Strategy) else strategy
+    yield describe_part(
+        "strategy", strategy, name=name, provides=[alone, *([] if is_sharded else [WHOLE_WEIGHTS])]
+    )
+    is_one_version = not cfg.rollout.overlap and (is_here or processes == 1)
+    reason, remedy = "a worker plays", "worker=none and rollout.overlap=false"
+    yield describe_part(
+        "worker",
+        worker,
+        name=type(worker).__name__.removesuffix("Settings").lower(),
+        requires=[] if is_here else [Requirement(PLAYED, reason=reason, remedy=remedy)],
+        provides=[
+            Offer(PLAYED_HERE, float(is_here)),
+            Offer(
+                ONE_VERSION, float(is_one_version), f"rollout.overlap={cfg.rollout.overlap} and {by}".lower()
+            ),
+        ],
+    )
+    beta, off = beta_of(cfg), "critic.beta=0 (beta=0 where a run is evaluated)"
+    reweighs = [Requirement(fact, remedy=off) for fact in (RUNS_CRITIC, WHOLE_WEIGHTS)] if beta else []
+    yield describe_part(
+        "critic.beta", name=f"{beta:g}", requires=reweighs, provides=[] if beta else [POLICY_ALONE]
+    )
 
-    Returns:
-        what the run asks of its engine, as `require_promised` takes it.
 
-    Raises:
-        ValueError: naming what cannot be had together, and the remedy.
-    """
-    processes = _processes(cfg)
-    worker.check_processes(processes)
-    asked = {
-        "structure": structure.needs,
-        "trains": objective.trains,
-        # one that asks for both is given recomputed ones
-        "trusts_log_probs": objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"),
-        "reads_entropies": objective.needs("sampler_entropy_BT") or "entropies" in structure.needs,
-        "processes": processes,
-        "has_workers": worker.place != "here",
-        "is_ahead": cfg.rollout.overlap,
-        "beta": beta_of(cfg),
-    }
-    foretell(engine_of(cfg), asked)
-    return asked
-
-
-def _processes(cfg: DictConfig) -> int:
-    """Those that train, as far as this machine can tell; one that starts jobs elsewhere may lack their devices."""
-    if not is_parallel(strategy_of(cfg)):
+def _count_processes(cfg: DictConfig, strategy: Strategy | str) -> int:
+    """Count the training processes; 1 where this machine lacks the devices to tell."""
+    if not is_parallel(strategy):
         return 1  # what asks for more is refused elsewhere
     try:
         return math.prod(processes_of(cfg))

@@ -16,7 +16,7 @@ from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.reading import Student, find_paths, read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.envs.levels import Levels
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named
 from lit_agentrl.rl.imitation import Imitating
@@ -24,28 +24,21 @@ from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rl.preference.judging import Verdicts, judge
 from lit_agentrl.rl.preference.several_heads import SeveralHeads, of_head
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import BASELINE, BRANCHES, WHOLE_CONTEXT, Structure
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import hash_tokenizer
-from lit_agentrl.update.minibatches import name_units
-from lit_agentrl.update.settings import UpdateSettings
 
 _HELD_OUT = 0.2  # of the prompts, where a reward model is to be judged
-_PLAY = "or data=rollouts"
 
 
-def build_kind(
-    cfg: DictConfig, algorithm: Objective, structure: Structure, update: UpdateSettings
-) -> tuple[Objective, Kind | None]:
-    """What is trained, and the kind of data set that ``data`` names, whose files are there; None: training plays.
+def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind | None]:
+    """Return what is trained, and the data set that ``data`` names, whose files are there; None: training plays.
 
     The objective is the one given, or one of several heads where the data set has a score for each.
 
     Raises:
-        ValueError: an option that makes no sense, a file that is not there, or what only rollouts have.
+        ValueError: an option that makes no sense, or a file that is not there.
     """
     if not cfg.get("data"):
-        _check_judged(algorithm, None, update)
         return algorithm, None
     if "_target_" not in cfg.data:  # an experiment of another data set has set it
         raise ValueError(
@@ -55,129 +48,13 @@ def build_kind(
     with name_errors("data"):
         kind = made(cfg, "data", Kind)
         find_paths(kind)
+    is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
-        _check_beside(algorithm, update)
-        return Imitating(of_played=algorithm, coef=kind.coef), kind
+        is_fit = algorithm.trains and not is_scored  # else refused by what `Beside` requires
+        return (Imitating(of_played=algorithm, coef=kind.coef) if is_fit else algorithm), kind
     if kind.held_out is None:
-        kind = replace(kind, held_out=_HELD_OUT if algorithm.reads == SCORES else 0.0)
-    _check_rollouts(cfg, kind, structure)
-    _check_groups(kind, algorithm, update)
-    _check_judged(algorithm, kind, update)
-    return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads else algorithm), kind
-
-
-def _check_beside(algorithm: Objective, update: UpdateSettings) -> None:
-    """Refuse what imitates nothing, and what would measure the rows that are imitated."""
-    if algorithm.reads == SCORES or not algorithm.trains:
-        raise ValueError(
-            f"data=beside imitates beside what is played, and algo={algorithm.name} trains no policy by it: set "
-            "data=pairs, or algo=grpo"
-        )
-    if update.gradients is not None:
-        raise ValueError(
-            "update.gradients measures what advantages teach, and data=beside teaches without; set "
-            f"update/gradients=none, {_PLAY}"
-        )
-
-
-def _check_rollouts(cfg: DictConfig, kind: Kind, structure: Structure) -> None:
-    """Refuse what only rollouts have."""
-    name = type(kind).__name__.lower()
-    if cfg.rollout.overlap or (cfg.worker and not str(cfg.worker.get("_target_")).endswith(".Here")):
-        raise ValueError(
-            f"data={name} plays nothing in training, and a worker plays ahead: set worker=none rollout.overlap=false, "
-            f"{_PLAY}"
-        )
-    if cfg.reward:
-        raise ValueError(
-            f"reward=[{','.join(map(str, cfg.reward))}] shapes what is played, and data={name} plays nothing in "
-            f"training: set reward=none, {_PLAY}"
-        )
-    if (
-        structure.needs - {WHOLE_CONTEXT}
-        or structure.gives & {BASELINE, BRANCHES}
-        or structure.wants_repeats
-        or (structure.is_off_policy or structure.takes_trials or structure.opponent is not None)
-    ):
-        raise ValueError(
-            f"algo.structure={type(structure).__name__} plays groups of its own, and data={name} has those of "
-            f"its files: set algo/structure=refill, {_PLAY}"
-        )
-
-
-def _check_groups(kind: Kind, algorithm: Objective, update: UpdateSettings) -> None:
-    """Refuse groups that the objective cannot learn from, or too few of them."""
-    name, least = type(kind).__name__.lower(), algorithm.requirements.min_members
-    if least > kind.smallest:
-        raise ValueError(
-            f"data={name} has groups of one, and algo={algorithm.name} compares the members of a group; set data=pairs "
-            f"or data=ranked, {_PLAY}"
-        )
-    if kind.needed is not None and not (algorithm.reads == SCORES and algorithm.needs(kind.needed)):
-        raise ValueError(
-            f"data={name} has a label for every turn, and algo={algorithm.name} as it stands reads none: set "
-            "algo=process_reward algo/label=so_far, or data=demonstrations"
-        )
-    is_of_costs = algorithm.reads == SCORES and algorithm.score_kind == "cost"
-    if kind.heads and algorithm.reads != SCORES:
-        raise ValueError(
-            f"data.score=[{','.join(kind.heads)}] makes the heads of a reward model, and algo={algorithm.name} trains "
-            "a policy; name one score"
-        )
-    if is_of_costs and kind.score != "cost" and not kind.heads:
-        raise ValueError(
-            f"data.score={kind.score} ranks by what is good, and algo={algorithm.name} learns what costs; set "
-            "data.score=cost"
-        )
-    if kind.score == "cost" and not is_of_costs:
-        raise ValueError(
-            f"data.score=cost ranks the worst first, and algo={algorithm.name} would learn it; set algo=cost_model, or "
-            "data.score=return"
-        )
-    is_of_references = algorithm.reads == SCORES and algorithm.score_kind == "referred"
-    if is_of_references != kind.is_referred:
-        raise ValueError(
-            f"algo={algorithm.name} scores an answer beside a reference, and data={name} names none: set data=referred"
-            if is_of_references
-            else f"data={name} puts the best answer before the others, and algo={algorithm.name} reads no reference: "
-            "set algo=polar, or data=ranked"
-        )
-    units = algorithm.unit or "trajectory_B"
-    most = kind.batch * (kind.smallest if units == "trajectory_B" else 1)
-    if update.minibatches > most:
-        raise ValueError(
-            f"update.minibatches={update.minibatches} exceeds the {most} {name_units(units)} of an iteration with "
-            f"data.batch={kind.batch}; lower it, or raise data.batch"
-        )
-
-
-def _check_judged(algorithm: Objective, kind: Kind | None, update: UpdateSettings) -> None:
-    """Refuse a reward model without recorded episodes, or without some that it is judged on, and what it has not.
-
-    Raises:
-        ValueError: naming the option and the remedy.
-    """
-    if algorithm.reads != SCORES:
-        if kind is not None and kind.held_out:
-            raise ValueError(
-                f"data.held_out={kind.held_out:g} is for reward models, and algo={algorithm.name} is judged by "
-                "playing; leave it out"
-            )
-        return
-    if kind is None:
-        fitting = "referred" if algorithm.score_kind == "referred" else "pairs"
-        raise ValueError(
-            f"algo={algorithm.name} trains a reward model, which learns from recorded episodes: set data={fitting} "
-            "data.path=FOLDER, of lit-agentrl collect"
-        )
-    if not kind.held_out:
-        raise ValueError(
-            f"data.held_out=0 leaves nothing that the reward model of algo={algorithm.name} is judged on; set it to 0.2"
-        )
-    if update.stop is not None:
-        raise ValueError(
-            f"update.stop goes by log-probs, and algo={algorithm.name} trains a score; set update/stop=none"
-        )
+        kind = replace(kind, held_out=_HELD_OUT if is_scored else 0.0)
+    return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads and is_scored else algorithm), kind
 
 
 class HeldOut:
@@ -250,7 +127,7 @@ def recordings(
     if kind is None:
         return None
     student = Student(
-        chat, fingerprint(policy.network), hash_tokenizer(policy.tokenizer),
+        chat, hash_parameters(policy.network), hash_tokenizer(policy.tokenizer),
         vocabulary=policy.network.config.get_text_config().vocab_size, temperature=settings.temperature,
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip

@@ -7,7 +7,6 @@ from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from omegaconf import DictConfig, ListConfig
 
 from lit_agentrl.checks import format_value, name_errors, require, require_one_of, require_whole
-from lit_agentrl.strategies.fsdp import FSDP
 from lit_agentrl.strategies.launching import count_devices
 from lit_agentrl.strategies.single import single
 
@@ -25,18 +24,6 @@ def strategy_of(cfg: DictConfig) -> Strategy | str:
     raise ValueError(
         f"strategy._target_={cfg.strategy._target_} makes {found}; it must make an object of Lightning's class Strategy"
     )
-
-
-def check_strategy(cfg: DictConfig) -> None:
-    """Refuse, before its processes are started, a strategy that makes no sense or cannot do what the run asks for.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    if isinstance(strategy_of(cfg), FSDP) and cfg.model.get("lora") is not None:
-        raise ValueError(
-            "strategy=fsdp does not shard adapters (model/lora) yet; use strategy=ddp, or model/lora=none"
-        )
 
 
 def is_parallel(strategy: Strategy | str) -> bool:

@@ -55,14 +55,9 @@ class RolloutCallback(Callback):
                 return list_turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
-        reference = self.collector.structure.setup(Training(hooks.is_sharded, values, reference))
+        reference = self.collector.structure.setup(Training(values, reference))
         critic = None if networks is None else networks.critic
         played = played_with(network, critic)
-        if played is not network and hooks.is_sharded:
-            raise ValueError(
-                "critic.beta reads the critic while evaluations are played, and the strategy shards it; use "
-                "strategy=single or ddp, or critic.beta=0"
-            )
         self._players.open(network, context, hooks, reference=reference, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

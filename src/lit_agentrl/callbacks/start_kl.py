@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import sum_over_ranks
-from lit_agentrl.models.lora import adapter_layers
+from lit_agentrl.models.lora import find_adapter_layers
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.modules.contract import as_agent, as_trained
 from lit_agentrl.rl.policy.kl import k3
@@ -51,7 +51,7 @@ class StartKL(Callback):
                 "callbacks.start_kl: the policy has no network here; use callbacks/start_kl=none"
             )
         reference = updater.networks.reference if updater.reference.is_start else None
-        if reference is None and get_hooks(trainer.strategy).is_sharded and not adapter_layers(network):
+        if reference is None and get_hooks(trainer.strategy).is_sharded and not find_adapter_layers(network):
             raise ValueError(
                 "callbacks.start_kl: the strategy shards the network, and no KL term keeps its start; use a KL term, "
                 "such as algo/kl=loss_k3, or callbacks/start_kl=none"

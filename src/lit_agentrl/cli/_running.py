@@ -24,7 +24,7 @@ from lit_agentrl.runs.process import check_environment
 
 @contextmanager
 def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iterator[list[str]]:
-    """Give a subcommand its arguments; report its errors in one line and exit with a code.
+    """Give a subcommand its arguments; report errors in one line and set the exit code.
 
     The code is 1 after an error, 130 after an interrupt, and 0 else.
 

@@ -54,15 +54,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def require_own(tasks: Sequence[Task]) -> None:
-    """Refuse to write levels into this package for a game of it with a user's name.
+    """Refuse to write levels into this package for a user's variant of its game.
 
     Raises:
         UserError: naming what measures them.
     """
-    from lit_agentrl.envs.levels import levels_file
+    from lit_agentrl.envs.levels import locate_levels
 
     for task in tasks:
-        if levels_file(task).is_relative_to(PACKAGE_DIR):
+        if locate_levels(task).is_relative_to(PACKAGE_DIR):
             raise UserError(
                 f"env={task.name} is a game of this package under a name of yours, and its levels would be written "
                 "into the package; a run measures them at its start, so there is nothing to do"
@@ -71,7 +71,7 @@ def require_own(tasks: Sequence[Task]) -> None:
 
 def measure_game(task: Task, episodes: int, seed: int) -> None:
     """Measure one game on every split, print its rows and write its levels."""
-    from lit_agentrl.envs.levels import level_key, measure, write_levels
+    from lit_agentrl.envs.levels import make_level_key, measure, write_levels
     from lit_agentrl.envs.splits import SPLITS
 
     entries: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def measure_game(task: Task, episodes: int, seed: int) -> None:
             key: value if value is None else round(value, 6)
             for key, value in dataclasses.asdict(levels).items()
         }
-        entries[level_key(task, split)] = {"task": task.name, "split": split, "levels": scores}
+        entries[make_level_key(task, split)] = {"task": task.name, "split": split, "levels": scores}
         chance = format_level(levels.chance_success, levels.chance_return)
         oracle = format_level(levels.oracle_success, levels.oracle_return)
         print(f"| {task.name} | {split} | {chance} | {oracle} |", flush=True)

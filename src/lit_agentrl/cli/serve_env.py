@@ -86,7 +86,7 @@ def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
 
 
 def serve_until_interrupted(server: GameServer, task: Task) -> None:
-    """Print the options of a run that plays the game, and serve it until an interrupt."""
+    """Print the options of a run that plays the game, and serve until interrupted."""
 
     def end(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     with run_command(argv, is_awaited=True) as arguments:
         if ranks.is_further():
-            job = ranks.handed() or ranks.receive()
+            job = ranks.read_handed_job() or ranks.receive()
             if job is None:
                 sys.exit(1)  # the first process has reported why
             jobs.join(job, on_failure=report_failure)

@@ -11,6 +11,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
+from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
@@ -91,6 +92,12 @@ def own_folders(sources: Iterable[Any]) -> list[str]:
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
     """A function from the name of a game to its config, from ``conf/env`` or these folders."""
     return lambda name: load_option("env", name, folders)
+
+
+def find_target(cfg: DictConfig) -> Callable[..., Any]:
+    """Import the function that the ``_target_`` of a config names."""
+    found: Callable[..., Any] = get_method(cfg["_target_"])
+    return found
 
 
 def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.paths import find_config
+from lit_agentrl.paths import EXPERIMENTAL_DIR, find_config, name_config
 
 TRUST_RUN = "trust_run"  # the option that lets a run folder run code of others
 # Lightning's callbacks that log, print or end the run early: they write no files, change no weights, call nothing given
@@ -216,7 +218,19 @@ def _leads_out(key: str, value: Any, folder: Path) -> bool:
 def belongs(place: str, name: str) -> bool:
     """Whether a target may stand at a place of a saved config."""
     accepted = next((accepted for pattern, accepted in _PLACES if pattern.fullmatch(place)), ())
-    return any(_is_one_of(kind, name) for kind in accepted)
+    return any(_is_one_of(kind, name) for kind in accepted) or (place, name) in _experimental_targets()
+
+
+@cache
+def _experimental_targets() -> frozenset[tuple[str, str]]:
+    """Return the targets that options of ``conf/experimental`` name, each with its place in a config."""
+    found = set()
+    for file in EXPERIMENTAL_DIR.rglob("*.yaml"):
+        group = name_config(file).rpartition("/")[0].replace("/", ".")
+        for path, value in leaves(yaml.safe_load(file.read_text(encoding="utf-8")), group):
+            if path.endswith("._target_"):
+                found.add((path.removesuffix("._target_"), value))
+    return frozenset(found)
 
 
 def _is_one_of(kind: str, name: str) -> bool:

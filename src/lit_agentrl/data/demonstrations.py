@@ -10,7 +10,7 @@ from lit_agentrl.checks import require_one_of
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import dialogue
+from lit_agentrl.envs.tasks.messages import read_dialogue
 from lit_agentrl.episode import Episode
 
 
@@ -33,5 +33,5 @@ class Demonstrations(Kind):
         yield from ([episode] for episode in episodes if episode.success or self.keep == "all")
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        opening, replies = dialogue(row, "completion")
+        opening, replies = read_dialogue(row, "completion")
         return [set_return(read.make_episode(opening, replies), 1.0)]

@@ -12,9 +12,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require, require_local, require_number, require_one_of, require_whole
+from lit_agentrl.checks import (
+    format_value,
+    require,
+    require_local,
+    require_number,
+    require_one_of,
+    require_whole,
+)
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.episode import Episode, Turn
+from lit_agentrl.facts import (
+    COST_SCORES,
+    GROUP_SIZE,
+    HELD_OUT,
+    HELD_REFERENCE,
+    LEARNS_COSTS,
+    LEARNS_REFERRED,
+    NO_IMITATION,
+    PLAYED,
+    READS_REFERENCE,
+    RECORDED,
+    REFERRED,
+    STILL_REFERENCE,
+    TRAINS_POLICY,
+    TRAINS_SCORES,
+)
+from lit_agentrl.requirements import Fact, Offer, Requirement
 
 if TYPE_CHECKING:
     from lit_agentrl.data.conversations import Reader
@@ -53,7 +77,6 @@ class Kind:
     held_out: float | None = None
     cache_reference: bool | str = False
     smallest: ClassVar[int] = 1
-    needed: ClassVar[str | None] = None
     is_referred: ClassVar[bool] = False
     is_mixed: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
@@ -83,6 +106,51 @@ class Kind:
             raise ValueError(f"cache_reference={folder} is a file; name a folder, which may be new")
         if self.held_out is not None:
             require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """An algorithm that reads what its episodes say, and a reference that stands still where it is kept."""
+        found: list[Fact | Requirement] = []
+        if self.cache_reference:
+            by, off = (
+                f"data.cache_reference={format_value(self.cache_reference)}",
+                "data.cache_reference=false",
+            )
+            found += [Requirement(fact, by=by, remedy=off) for fact in (READS_REFERENCE, STILL_REFERENCE)]
+        if self.held_out:
+            by = f"data.held_out={self.held_out:g}"
+            found.append(
+                Requirement(
+                    TRAINS_SCORES, by=by, reason="others are judged by playing", remedy="data.held_out=0"
+                )
+            )
+        if self.heads:
+            by = f"data.score=[{','.join(self.heads)}]"
+            found.append(Requirement(TRAINS_SCORES, by=by, reason="each has a head", remedy="one data.score"))
+        if self.score == "cost":
+            reason = "it ranks the worst first"
+            found.append(
+                Requirement(LEARNS_COSTS, by="data.score=cost", reason=reason, remedy="data.score=return")
+            )
+        if self.is_referred:
+            found.append(Requirement(LEARNS_REFERRED, remedy="data=ranked"))
+        if self.is_mixed:
+            found.append(Requirement(TRAINS_POLICY, reason="it imitates beside what is played"))
+        return found
+
+    @property
+    def provides(self) -> list[Fact | Offer]:
+        """Groups of its files, or, beside them, those that are played, and what their episodes say."""
+        name = type(self).__name__.lower()
+        size = Offer(GROUP_SIZE, self.smallest, f"data={name}, whose groups may be of {self.smallest}")
+        found: list[Fact | Offer] = [PLAYED] if self.is_mixed else [size, RECORDED, NO_IMITATION]
+        given = {
+            HELD_REFERENCE: not self.cache_reference,
+            COST_SCORES: self.score == "cost" or bool(self.heads),
+            REFERRED: self.is_referred,
+        }
+        held_out = Offer(HELD_OUT, float(bool(self.held_out)), f"data.held_out={self.held_out or 0:g}")
+        return [*found, held_out, *(fact for fact, is_given in given.items() if is_given)]
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_agentrl.envs.tasks.messages import BadRow, number
+from lit_agentrl.envs.tasks.messages import BadRow, read_number
 from lit_agentrl.episode import Episode
 
 
@@ -38,7 +38,7 @@ def read_labels(scores: Any, names: Sequence[str], column: str) -> list[float]:
         raise BadRow(
             "no_scores", f"column {column} must hold a number for each of {', '.join(names)}, by name"
         )
-    labels = [math.nan if scores.get(name) is None else number(scores, name) for name in names]
+    labels = [math.nan if scores.get(name) is None else read_number(scores, name) for name in names]
     if all(map(math.isnan, labels)):
         present = ", ".join(map(str, scores))[:80] or "none"
         raise BadRow("no_scores", f"column {column} has none of {', '.join(names)} (there are {present})")

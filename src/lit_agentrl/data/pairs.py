@@ -13,7 +13,7 @@ from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import MOST, Kind, list_replies, set_return
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import BadRow, pair_of, pair_worth
+from lit_agentrl.envs.tasks.messages import BadRow, read_pair, read_pair_scores
 from lit_agentrl.episode import Episode, Segment, Turn
 
 
@@ -68,8 +68,8 @@ class Pairs(Kind):
             last -= 1
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        opening, sides = pair_of(row)
-        worth = pair_worth(row)
+        opening, sides = read_pair(row)
+        worth = read_pair_scores(row)
         pair = [
             set_return(read.make_episode(opening, side), value)
             for side, value in zip(sides, worth, strict=True)

@@ -10,7 +10,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, list_replies, set_return
 from lit_agentrl.data.labels import add_labels, has_different_labels, read_labels
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import BadRow, answers_of, ranked_of
+from lit_agentrl.envs.tasks.messages import BadRow, read_answers, read_ranked
 from lit_agentrl.episode import Episode
 
 
@@ -36,13 +36,13 @@ class Ranked(Kind):
         return group
 
     def _make_scored(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
-        opening, answers, rewards = ranked_of(row)
+        opening, answers, rewards = read_ranked(row)
         return [
             set_return(read.make_episode(opening, each), p) for each, p in zip(answers, rewards, strict=True)
         ]
 
     def _make_labelled(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
-        opening, answers, scores = answers_of(row)
+        opening, answers, scores = read_answers(row)
         worth = [read_labels(each, self.heads, "scores") for each in scores]
         group: list[Episode] = [
             add_labels(read.make_episode(opening, each), own)

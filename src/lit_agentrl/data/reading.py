@@ -16,8 +16,8 @@ from lit_agentrl.data.labels import add_labels
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import measure_longest_row
 from lit_agentrl.data.row_folder import read_kind
-from lit_agentrl.envs.tasks.messages import BadRow, held_out_with
-from lit_agentrl.envs.tasks.tables import READERS, read_table, short_path
+from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
+from lit_agentrl.envs.tasks.tables import READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
@@ -269,12 +269,14 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 raise BadRow("unreadable", str(row))
             if not isinstance(row, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
-            by, group = held_out_with(row), kind.of_row(row, reader)
+            by, group = read_held_out_with(row), kind.of_row(row, reader)
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
-            tally.refuse(f"{short_path(path)} {where}", error)
+            tally.refuse(f"{shorten_path(path)} {where}", error)
         except ValueError as error:  # of the chat template, for example without system messages or tools
-            tally.refuse(f"{short_path(path)} {where}", BadRow("template", f"it cannot be rendered: {error}"))
+            tally.refuse(
+                f"{shorten_path(path)} {where}", BadRow("template", f"it cannot be rendered: {error}")
+            )
 
 
 def _require_good(kind: Kind, tally: _Tally) -> None:

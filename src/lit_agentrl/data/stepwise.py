@@ -10,8 +10,10 @@ from lit_agentrl.checks import require
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import BadRow, dialogue, prompt_of
+from lit_agentrl.envs.tasks.messages import BadRow, read_dialogue, read_prompt
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import READS_STEP_LABELS
+from lit_agentrl.requirements import Fact, Requirement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,6 @@ class Stepwise(Kind):
         separator: text after each step but the last.
     """
 
-    needed: ClassVar[str | None] = "reward_BT"
     scores: ClassVar[tuple[str, ...]] = ("success", "labels")
     score: str = "success"
     separator: str = "\n"
@@ -37,6 +38,15 @@ class Stepwise(Kind):
         """Check the options."""
         super().__post_init__()
         require(isinstance(self.separator, str), "separator", self.separator, "a text")
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """An algorithm that reads the labels."""
+        reason = "it has a label for every turn"
+        return [
+            Requirement(READS_STEP_LABELS, reason=reason, remedy="data=demonstrations"),
+            *super().requires,
+        ]
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in self._add_labels(episodes))
@@ -51,14 +61,14 @@ class Stepwise(Kind):
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:
-            opening, replies = dialogue(row, "completions")
+            opening, replies = read_dialogue(row, "completions")
             labels = _read_labels(row, sum(message["role"] == "assistant" for message in replies), "replies")
             return [set_step_returns(read.make_episode(opening, replies), labels)]
         steps = row["completions"]
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
             raise BadRow("no_steps", "column completions must be a list of texts, the steps of one answer")
         labels = _read_labels(row, len(steps), "steps")
-        return [set_step_returns(read.make_stepwise_episode(prompt_of(row), steps, self.separator), labels)]
+        return [set_step_returns(read.make_stepwise_episode(read_prompt(row), steps, self.separator), labels)]
 
 
 def _read_labels(row: Mapping[str, Any], count: int, what: str) -> list[float]:

@@ -10,7 +10,7 @@ from lit_agentrl.data import labels
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.envs.tasks.messages import dialogue, labelled
+from lit_agentrl.envs.tasks.messages import read_dialogue, read_label
 from lit_agentrl.episode import Episode
 
 
@@ -29,9 +29,9 @@ class Unpaired(Kind):
         yield from ([episode] for episode in episodes)
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        opening, replies = dialogue(row, "completion")
+        opening, replies = read_dialogue(row, "completion")
         if not self.heads:
-            return [set_return(read.make_episode(opening, replies), labelled(row))]
+            return [set_return(read.make_episode(opening, replies), read_label(row))]
         given = row.get("scores")
         worth = labels.read_labels(row if given is None else given, self.heads, "scores")
         return [labels.add_labels(read.make_episode(opening, replies), worth)]

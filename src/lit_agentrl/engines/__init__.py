@@ -1,1 +1,1 @@
-"""Engines: whatever turns token prefixes into sampled replies."""
+"""Engines: generate replies from token prefixes."""

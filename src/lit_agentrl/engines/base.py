@@ -1,4 +1,4 @@
-"""The engine protocol: requests for one reply go in, completed replies come out as they finish."""
+"""The engine protocol: requests for replies go in, results come out as replies complete."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from lit_agentrl import facts
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import FinishReason, Message
+from lit_agentrl.requirements import Fact, Requirement
 
-MOST_SLOTS = 65_536  # of an engine: what is known of each is held in memory
+MOST_SLOTS = 65_536  # upper limit of an engine's slots, whose data are held in memory
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn.
+    """Parameters of sampling.
 
     Args:
-        temperature: softmax temperature; 0 takes the most likely token (log-probs are then at temperature 1).
-        top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
-        top_k: keep the k most likely tokens; 0 keeps all.
-        max_reply_tokens: limit on one reply.
-        max_context_tokens: limit on what is read and written in one sequence: an episode, or a turn of it.
+        temperature: Softmax temperature; 0 takes the most likely token (log-probs are then at temperature 1).
+        top_p: Sample from the smallest set of tokens whose probability reaches this; 1 allows all tokens.
+        top_k: Sample from the k most likely tokens; 0 allows all tokens.
+        max_reply_tokens: Maximum tokens of one reply.
+        max_context_tokens: Maximum tokens, prompt and replies, of one sequence: an episode, or one turn.
 
     Raises:
-        ValueError: a value out of range, naming the option.
+        ValueError: If a value is out of range; names the option.
     """
 
     temperature: float = 1.0
@@ -51,17 +53,17 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """Ask for one reply of one episode.
+    """A request for one reply of one episode.
 
     Args:
-        episode: id of the episode whose history the engine holds; unknown ids start empty.
-        prefix: new token ids since the last reply (first turn: the whole prompt).
+        episode: Id of the episode whose history the engine holds; an unknown id starts an empty history.
+        prefix: New token ids since the last reply (in the first turn the whole prompt).
         key: 64-bit key of this reply's random draws.
-        params: sampling parameters.
-        messages: the whole dialogue that the prompt shows; for engines without ``token_ids`` alone.
-        tools: what the reply may call, as chat APIs take them; as before.
-        player: who writes the reply, as of `Turn.player`; for engines that hold several players.
-        note: the game's answer to `Rules.asks`; no engine that samples reads it.
+        params: Sampling parameters.
+        messages: The whole dialogue of the prompt; only for engines without ``token_ids``.
+        tools: The tools that the reply may call, in chat API format; only for engines without ``token_ids``.
+        player: Who writes the reply, as in `Turn.player`; for engines with several players.
+        note: The game's answer to `Rules.asks`; sampling engines ignore it.
     """
 
     episode: int
@@ -76,7 +78,10 @@ class TurnRequest:
 
 @dataclass
 class TurnResult:
-    """One completed reply: ids, log-probs (nats, full vocabulary, at the sampling temperature), finish."""
+    """A completed reply.
+
+    Log-probs and entropies are in nats, over the full vocabulary, at the sampling temperature.
+    """
 
     episode: int
     tokens: list[int] = field(default_factory=list)
@@ -84,118 +89,147 @@ class TurnResult:
     entropies: list[float] = field(default_factory=list)
     finish: FinishReason = FinishReason.STOP
     policy_version: int = 0
-    num_prefilled: int = 0  # tokens of the prefix that were read to answer this request
-    num_shared: int = 0  # tokens of the prefix whose state was taken over from another episode
+    num_prefilled: int = 0  # prefix tokens read for this request
+    num_shared: int = 0  # prefix tokens whose state was copied from another episode
     error: str = ""
-    text: str | None = None  # in place of tokens, of an engine without ``token_ids``
-    calls: list[str] = field(default_factory=list)  # of tools beside the text, each as JSON
+    text: str | None = None  # replaces tokens if the engine has no ``token_ids``
+    calls: list[str] = field(default_factory=list)  # tool calls in addition to the text, each as JSON
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine promises; see ``needs.py`` for what is refused without it.
+    """The capabilities of an engine; see ``needs.py`` for the runs that each one rules out.
 
-    ``weights`` says how it comes by those of the policy: it computes with the trainer's own network (``shared``), is
-    given them at each version (``given``; it is then a `GivenEngine`), or has its own and keeps them (``none``).
+    ``weights`` is the source of the engine's weights: it computes with the trainer's own network (``shared``),
+    receives each version of the weights (``given``; it is then a `GivenEngine`), or keeps weights of its own
+    (``none``).
     """
 
     exact_log_probs: bool  # recorded log-probs are those of the trainer's own weights
-    fork: bool  # an episode can be branched
-    token_ids: bool = True  # it reads and writes token ids, and not texts that are encoded afterwards
-    entropies: bool = True  # it records them; NaN otherwise
+    fork: bool  # episodes can be branched
+    token_ids: bool = True  # reads and writes token ids, not texts that are encoded afterwards
+    entropies: bool = True  # records entropies; otherwise they are NaN
     weights: Literal["shared", "given", "none"] = "shared"
-    is_server: bool = False  # one for all processes of a run, with the weights of one version at a time
-    is_alone: bool = False  # cannot be in one of several training processes
-    opponent: bool = (
-        False  # it takes a `reader` of two networks, so that an opponent can play beside the policy
+    is_server: bool = (
+        False  # one server for all processes of a run, with one version of the weights at a time
     )
+    is_alone: bool = False  # cannot run in one of several training processes
+    opponent: bool = (
+        False  # accepts a `reader` of two networks, so that an opponent can play against the policy
+    )
+
+    @property
+    def provides(self) -> list[Fact]:
+        """The capabilities that other parts of a run may require."""
+        offered = {
+            facts.TOKEN_IDS: self.token_ids,
+            facts.TAKES_WEIGHTS: self.weights != "none",
+            facts.ENTROPIES: self.entropies,
+            facts.FORK: self.fork,
+            facts.PLAYS_REFERENCE: self.opponent,
+            facts.RUNS_CRITIC: self.weights == "shared",
+            facts.EXACT_LOG_PROBS: self.exact_log_probs,
+        }
+        return [fact for fact, is_given in offered.items() if is_given]
+
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """The requirements of the engine on the rest of the run."""
+        alone = [Requirement(facts.ONE_PROCESS, remedy="engine=native")] if self.is_alone else []
+        reason = "it is one server with the weights of one version"
+        return [*alone, *([Requirement(facts.ONE_VERSION, reason=reason)] if self.is_server else [])]
 
 
 class Engine(Protocol):
-    """See ``docs/models.md``.  ``native`` holds the trainer's own network; ``scripted`` plays given replies."""
+    """Generates replies; see ``docs/models.md``."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this engine promises."""
+        """The capabilities of this engine."""
 
     @property
     def capacity(self) -> int:
-        """Episodes that it can hold at once."""
+        """Maximum number of episodes held at once."""
 
     @property
     def num_steps(self) -> int:
-        """Decode steps so far: the clock by which answers of slow games are due."""
+        """Decode steps so far; the clock on which answers of slow games arrive."""
 
     @property
     def num_pending(self) -> int:
-        """Requests that it has yet to answer."""
+        """Number of unanswered requests."""
 
     def submit(self, request: TurnRequest) -> None:
-        """Queue one reply; requests are served in order of submission."""
+        """Queue a request for one reply; requests are served in order of submission."""
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        """Replies that have finished.
+        """Return the replies that have finished.
 
-        None: waits for one; empty if nothing is queued, or if a remote engine was silent for a while.  Seconds: an
-        empty list says that none finished in them.
-        ``steps``: also comes back after so many decode steps; an engine that writes replies whole takes more.
+        Args:
+            timeout: None waits for a reply; the list is empty if nothing is queued, or if a remote engine was silent
+                for a while.  With seconds, the list is empty if no reply finished in this time.
+            steps: Return after this many decode steps at the latest; engines that generate whole replies may take
+                more.
         """
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        """Start a new episode ``child`` from the first ``at`` tokens of ``parent``, which lives on.
+        """Start a new episode ``child`` from the first ``at`` tokens of ``parent``, which continues.
 
         Raises:
-            ValueError: the engine cannot, or there is no such parent, place or room.
+            ValueError: If the engine cannot fork, or there is no such parent or position, or no free slot.
         """
 
     def close(self, episode: int) -> None:
-        """Forget an episode and free what it holds; a later request under its id starts empty."""
+        """Forget an episode and free its memory; a later request with its id starts empty."""
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        """Write later replies with these weights, under this version; all episodes are forgotten.
+        """Set the weights for later replies, and their version; all episodes are forgotten.
 
         Args:
-            weights: by name, as of `named_weights`; None: the engine has them already.
-            version: optimizer steps that led to them.
+            weights: Weights by name, as in `get_named_weights`; None if the engine has them already.
+            version: Number of optimizer steps of these weights.
         """
 
     def stop(self) -> None:
-        """Give back what it holds beside memory: connections, threads, files.  It is used no more, but may be stopped.
+        """Release connections, threads and files; may be called several times.
 
-        Whoever opened it calls this, also where a run ends in an error or is interrupted.
+        The engine is not used afterwards.  The code that opened it calls this, also after an error or an interrupt.
         """
 
 
 class GivenEngine(Engine, Protocol):
-    """An engine with weights of its own, which it is given whole at each version.
+    """An engine with its own copy of the weights, which it receives at each version.
 
     Attributes:
-        max_sync_gap: nats by which its log-probs may differ from the trainer's.
+        max_sync_gap: Maximum difference (nats) between its log-probs and the trainer's.
     """
 
     max_sync_gap: float
 
     def score(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probs (nats, at temperature 1) of all tokens of a text but the first, each after those before it."""
+        """Return the log-probs (nats, temperature 1) of all tokens but the first.
+
+        Each is conditioned on all tokens before it.
+        """
 
 
 @runtime_checkable
 class MeteredEngine(Protocol):
-    """An engine whose use is counted, since it costs."""
+    """An engine whose usage is counted because it costs money."""
 
     def meter(self) -> dict[str, float]:
-        """What it has been asked for since it was made, by name: requests, tokens, money."""
+        """Return usage since construction by name: requests, tokens, money."""
 
 
 @runtime_checkable
-class Foretelling(Protocol):
-    """A class of engines that can judge its options before there is a network, so that a bad one is told at once."""
+class CheckedEngine(Protocol):
+    """A class of engines that checks its options before the network exists."""
 
-    def foretold(self, **options: Any) -> Capabilities:
-        """What an engine with these options will promise.
+    def check_options(self, **options: Any) -> Capabilities:
+        """Check the options and return the capabilities of an engine with them.
 
         Raises:
-            ValueError: an option makes no sense.
+            ValueError: If an option has an invalid value.
         """
 
 
@@ -203,28 +237,28 @@ class Foretelling(Protocol):
 class ServedEngine(Protocol):
     """A class of engines behind a server."""
 
-    def reach(self, **options: Any) -> None:
-        """Ask the server that these options name once, before anything is played.
+    def check_server(self, **options: Any) -> None:
+        """Send one request to the server of these options, before any episode is played.
 
         Raises:
-            ServerError: it does not answer.
+            ServerError: If it does not answer.
         """
 
 
 def require_fork(parent: int, child: int, at: int, *, length: int | None, is_new: bool) -> None:
-    """Check what `Engine.fork` is asked for.
+    """Check the arguments of `Engine.fork`.
 
     Args:
-        parent: episode that is gone on from.
-        child: episode that goes on.
-        at: tokens that are taken over.
-        length: tokens of the parent; None: the engine holds none.
-        is_new: whether the engine does not hold the child.
+        parent: Episode to branch from.
+        child: New episode.
+        at: Number of tokens to copy.
+        length: Number of tokens of the parent; None if the engine does not hold it.
+        is_new: Whether the engine does not hold the child yet.
 
     Raises:
-        ValueError: it cannot be done.
+        ValueError: If the fork is not possible.
     """
     if length is None or not is_new:
-        raise ValueError(f"fork of {parent} into {child}: the one must live, the other must not")
+        raise ValueError(f"fork of {parent} into {child}: the first must exist, the second must not")
     if not 0 < at <= length:
         raise ValueError(f"fork at {at}: episode {parent} has {length} tokens")

@@ -1,4 +1,4 @@
-"""Two levels of one base, each with its own adapter, behind the methods of one engine."""
+"""Two levels of one base model, each with its own adapter, as one engine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
 from lit_agentrl.episode import PLANNER, FinishReason
-from lit_agentrl.models.lora import LEVELS, level_in_use
+from lit_agentrl.models.lora import LEVELS, use_level
 
 
 class LevelEngine:
-    """An engine for each level, with states of its own: a level reads the whole dialogue with its adapter.
+    """One engine per level, each with its own adapter and state.
 
-    What one level wrote is to the other a part of its next prompt, so each token is read once by each of them.
+    Each level reads the whole dialogue: the text of one level is part of the other's next prompt, so each level reads
+    every token once.
 
     Args:
-        make: the engine of a level; one that computes with the trainer's own network.
-        network: with the adapters of both levels.
-        forward_context: the strategy's precision context.
-        given: handed to ``make``.
+        make: Builds the engine of a level; it must compute with the trainer's own network.
+        network: The network with the adapters of both levels.
+        forward_context: The strategy's precision context.
+        given: Further arguments of ``make``.
 
     Raises:
-        ValueError: it computes with other weights.
+        ValueError: If the engine has weights of its own.
     """
 
     def __init__(
@@ -44,15 +45,15 @@ class LevelEngine:
             )
             for name in LEVELS
         }
-        one = self._engines[LEVELS[0]]
-        self.capabilities = replace(one.capabilities, fork=False)
+        first = self._engines[LEVELS[0]]
+        self.capabilities = replace(first.capabilities, fork=False)
         if self.capabilities.weights != "shared":
             raise ValueError(
-                f"{type(one).__name__} has one set of weights for all replies, and each level has its own adapter; set "
-                "engine=native, or model/lora=default"
+                f"{type(first).__name__} has one set of weights for all replies, and each level has its own adapter; "
+                "set engine=native, or model/lora=default"
             )
-        self._told: dict[int, list[int]] = {}  # all tokens of an episode
-        self._known: dict[tuple[int, str], int] = {}  # of these, by each level
+        self._tokens: dict[int, list[int]] = {}  # all tokens of each episode
+        self._num_read: dict[tuple[int, str], int] = {}  # tokens of the episode that each level has read
 
     @property
     def capacity(self) -> int:
@@ -67,37 +68,37 @@ class LevelEngine:
         return sum(engine.num_pending for engine in self._engines.values())
 
     def submit(self, request: TurnRequest) -> None:
-        name, told = LEVELS[request.player == PLANNER], self._told.setdefault(request.episode, [])
-        told.extend(request.prefix)
-        known = self._known.get((request.episode, name), 0)
-        self._engines[name].submit(replace(request, prefix=told[known:]))
+        name, tokens = LEVELS[request.player == PLANNER], self._tokens.setdefault(request.episode, [])
+        tokens.extend(request.prefix)
+        num_read = self._num_read.get((request.episode, name), 0)
+        self._engines[name].submit(replace(request, prefix=tokens[num_read:]))
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        """See :class:`Engine`; executors first."""
-        found: list[TurnResult] = []
+        """Return the finished replies, those of executors first; see :class:`Engine`."""
+        results: list[TurnResult] = []
         for name, engine in self._engines.items():
             for result in engine.poll(timeout, steps=steps) if engine.num_pending else ():
                 if result.finish != FinishReason.CONTEXT:
-                    self._told[result.episode].extend(result.tokens)
-                    self._known[result.episode, name] = len(self._told[result.episode])
-                found.append(result)
-        return found
+                    self._tokens[result.episode].extend(result.tokens)
+                    self._num_read[result.episode, name] = len(self._tokens[result.episode])
+                results.append(result)
+        return results
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        raise ValueError("episodes of two adapters are not forked")
+        raise ValueError("an engine of two adapters cannot fork episodes")
 
     def close(self, episode: int) -> None:
-        self._told.pop(episode, None)
+        self._tokens.pop(episode, None)
         for name, engine in self._engines.items():
-            self._known.pop((episode, name), None)
+            self._num_read.pop((episode, name), None)
             engine.close(episode)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        for engine in self._engines.values():  # the network is one: it is written once
+        for engine in self._engines.values():  # both share one network: weights are copied once
             engine.load(weights, version)
             weights = None
-        self._told.clear()
-        self._known.clear()
+        self._tokens.clear()
+        self._num_read.clear()
 
     def stop(self) -> None:
         for engine in self._engines.values():
@@ -108,5 +109,5 @@ class LevelEngine:
 def _of_level(
     network: PreTrainedModel, name: str, forward_context: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    with level_in_use(network, name), forward_context():
+    with use_level(network, name), forward_context():
         yield

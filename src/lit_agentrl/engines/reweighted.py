@@ -1,4 +1,4 @@
-"""A policy whose next tokens the values of a critic reweigh, as one network that an engine runs."""
+"""A policy whose next-token logits are reweighted by the values of a critic."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lit_agentrl.engines.native.cache import Beside
+from lit_agentrl.engines.native.cache import SecondNetworkCache
 
 
 class Reweighted(nn.Module):
-    """``pi(a | s) ~ p(a | s) exp(beta (Q(s, a) - V(s)))``, of policy p: ILQL, arXiv 2206.11871.
+    """A policy reweighted by the values of a critic (ILQL, arXiv 2206.11871).
 
-    V is the same for all tokens, so that ``beta Q`` is added to the logits.  The critic's network reads what the policy
-    reads, and keeps its states in the same slots.  A sampling temperature divides the sum.
+    ``pi(a | s) ~ p(a | s) exp(beta (Q(s, a) - V(s)))`` for a policy p.  V is the same for all tokens, so adding
+    ``beta Q`` to the logits suffices.  The critic's network reads the same tokens as the policy and keeps its state
+    in the same slots. A sampling temperature divides the sum.
 
     Args:
-        network: the policy's, for inference alone.
-        trunk: the critic's.
-        head: linear, on the trunk.
-        tokens: picks Q of all tokens (A, V), in points, out of what the head gives.
-        beta: in 1 / points.
+        network: The policy's network, used only for inference.
+        trunk: The critic's network.
+        head: Linear head on the trunk.
+        tokens: Selects Q of all tokens (A, V), in units of reward, from the output of the head.
+        beta: Coefficient in 1 / reward.
     """
 
     def __init__(
@@ -47,14 +48,17 @@ class Reweighted(nn.Module):
     def forward(
         self, input_ids: Tensor, past_key_values: Any = None, logits_to_keep: int = 0, **given: Any
     ) -> Any:
-        """What the policy's network gives, its ``logits`` reweighed; no cache but that of slots."""
-        found = self.network(
+        """Return the output of the policy's network with reweighted ``logits``.
+
+        Supports no cache other than that of slots.
+        """
+        output = self.network(
             input_ids=input_ids, past_key_values=past_key_values, logits_to_keep=logits_to_keep, **given
         )
         layers = self.config.get_text_config().num_hidden_layers
-        beside = None if past_key_values is None else Beside(past_key_values, layers)
-        states_BTD = self.trunk(input_ids=input_ids, past_key_values=beside, **given).last_hidden_state
-        states_BTD = states_BTD[:, -found.logits.shape[1] :]
+        critic_cache = None if past_key_values is None else SecondNetworkCache(past_key_values, layers)
+        states_BTD = self.trunk(input_ids=input_ids, past_key_values=critic_cache, **given).last_hidden_state
+        states_BTD = states_BTD[:, -output.logits.shape[1] :]
         q_BTV = self._tokens(self.head(states_BTD.to(self.head.weight.dtype)))
-        found.logits = found.logits + (self.beta * q_BTV).to(found.logits.dtype)
-        return found
+        output.logits = output.logits + (self.beta * q_BTV).to(output.logits.dtype)
+        return output

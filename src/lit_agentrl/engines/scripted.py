@@ -1,4 +1,4 @@
-"""The scripted engine: plays given replies, for tests of everything around a policy."""
+"""The scripted engine: plays given replies, to test the code around a policy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Script = Callable[[int, int], str | Exception]
 
 
 class ScriptedEngine:
-    """Answers turn k of episode e with ``script(e, k)``; replies carry log-prob 0 and entropy 0.
+    """Answers turn k of episode e with ``script(e, k)``, at log-prob 0 and entropy 0.
 
-    Turns are counted since the last ``load``, also over ``close``.
+    Turns are counted since the last ``load``, across ``close``.
 
     Args:
-        script: ``(episode, turn) -> text``; an exception given back becomes the result's error.
-        encode: turns text into token ids.
-        capacity: episodes held at once.
+        script: ``(episode, turn) -> text``; a returned exception becomes the result's error.
+        encode: Encodes text as token ids.
+        capacity: Maximum number of episodes held at once.
     """
 
     capabilities = Capabilities(exact_log_probs=False, fork=False)
@@ -45,7 +45,7 @@ class ScriptedEngine:
         self._queue.append(request)
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        self.num_steps += 1  # a reply is one step, however long
+        self.num_steps += 1  # a reply is one step, whatever its length
         queue, self._queue = self._queue, []
         return [self._reply(request) for request in queue]
 
@@ -75,7 +75,7 @@ class ScriptedEngine:
         raise ValueError("the scripted engine cannot fork; use engine=native")
 
     def close(self, episode: int) -> None:
-        # turns are counted on: an episode may start over from a new prompt
+        # the turn count continues: an episode may restart from a new prompt
         self._lengths.pop(episode, None)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
@@ -83,4 +83,4 @@ class ScriptedEngine:
         self._turns.clear()
 
     def stop(self) -> None:
-        """Nothing: it holds memory alone."""
+        """Release nothing, since the engine holds only memory."""

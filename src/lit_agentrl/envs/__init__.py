@@ -1,4 +1,7 @@
-"""Text games and tasks.  Importing the package imports its games and tasks, so each registers with gymnasium."""
+"""Text games and tasks.
+
+Importing the package imports all modules of ``games`` and ``tasks``, so that each registers with gymnasium.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of games that hold their state, and the task (a game with its limits) a run is made of."""
+"""Base class of games with state, and `Task`, a game with its limits."""
 
 from __future__ import annotations
 
@@ -17,25 +17,34 @@ from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
 
-_NOISE = 1  # purpose key of the slips and payoffs of one member
-_BRANCH = 2  # the same, after the turn at which it left another
+_NOISE = 1  # purpose key of an episode's slips and payoffs
+_BRANCH = 2  # the same, after an episode branched off another one
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one action did: the terms of its reward (points), whether the game is over, whether solved; its cost."""
+    """Effect of one action.
+
+    Attributes:
+        reward_parts: the terms of the reward, by name.
+        terminated: whether the game is over.
+        success: whether it is solved.
+        action_is_valid: whether the action was legal.
+        cost: a cost outside the reward; None: the game has no cost.
+    """
 
     reward_parts: dict[str, float] = field(default_factory=dict)
     terminated: bool = False
     success: bool = False
     action_is_valid: bool = True
-    cost: float | None = None  # no part of the reward; None: the game tells none
+    cost: float | None = None
 
 
 class TextEnv(World):
-    """A game whose state is its own: a hook each for drawing, showing, playing, saving and loading it.
+    """Base class of games that can save and restore their whole state.
 
-    This class owns seeding, action matching, the shape of ``info`` and exact saving.  ``_noise`` is the
+    A subclass implements one hook each for drawing an instance, showing it, playing an action, saving and loading.
+    This class does the seeding, the matching of actions, the content of ``info`` and exact saving.  ``_noise`` is the
     generator of everything random after the reset (slips, payoffs).
     """
 
@@ -49,14 +58,14 @@ class TextEnv(World):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Starts an episode.
+        """Start an episode.
 
         Args:
-            seed: picks the instance (room, map, arms) within the split; shared by the members of a group.
-            options: ``{"noise_seed": int}`` keys the slips and sampled payoffs; default: ``seed``.
+            seed: picks the instance (room, map, arms) within the split; all episodes of a group share it.
+            options: ``{"noise_seed": int}`` seeds the slips and sampled payoffs; default: ``seed``.
 
         Returns:
-            The first observation, and ``info`` with ``instance_id`` (equal content, equal id).
+            The first observation, and ``info`` with ``instance_id`` (same content, same id).
 
         Raises:
             ValueError: no seed, a negative seed, or an unknown option.
@@ -64,22 +73,22 @@ class TextEnv(World):
         options = options or {}
         unknown = sorted(set(options) - {"noise_seed"})
         if unknown:
-            raise ValueError(f"reset: option {unknown[0]!r} is unknown; the one known option is 'noise_seed'")
-        instance_seed = _checked_seed("seed", seed)
-        noise_seed = _checked_seed("noise_seed", options.get("noise_seed", seed))
+            raise ValueError(f"reset: option {unknown[0]!r} is unknown; the only option is 'noise_seed'")
+        instance_seed = _check_seed("seed", seed)
+        noise_seed = _check_seed("noise_seed", options.get("noise_seed", seed))
         content = self._draw_instance(instance_seed)
-        # Keyed by both, so that equal noise seeds of different instances share no luck.
+        # Both seeds key it, so that equal noise seeds of different instances share no random draws.
         self._noise = keyed_rng(instance_seed, noise_seed, _NOISE)
         self._is_running = True
         instance_id = f"{type(self).__name__}-{stable_hash(content):016x}"
         return self._observe(), {"instance_id": instance_id, **self._extra_info()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays one action; an unknown one changes nothing, earns 0 and is marked invalid.
+        """Play one action; an unknown one changes nothing, earns 0 and is marked invalid.
 
         Returns:
-            ``(observation, reward, terminated, truncated, info)``; ``reward`` in points is the sum of
-            ``info["reward_parts"]``; ``truncated`` is always False because budgets belong to the caller.
+            ``(observation, reward, terminated, truncated, info)``; ``reward`` is the sum of ``info["reward_parts"]``;
+            ``truncated`` is always False because the caller enforces the budgets.
 
         Raises:
             ResetNeeded: before the first reset or after the game ended.
@@ -99,15 +108,15 @@ class TextEnv(World):
         return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
 
     def rekey(self, noise_seed: int) -> None:
-        """What is random from now on is keyed by ``noise_seed`` alone."""
-        self._noise = keyed_rng(_checked_seed("noise_seed", noise_seed), 0, _BRANCH)
+        """Seed everything random from now on with ``noise_seed`` alone."""
+        self._noise = keyed_rng(_check_seed("noise_seed", noise_seed), 0, _BRANCH)
 
     def state_key(self) -> int:
-        """Stable 63-bit hash of the game's state (noise excluded), for grouping equal states."""
+        """Return a stable 63-bit hash of the state without its noise, for grouping equal states."""
         return stable_hash(type(self).__name__ + json.dumps(self._get_state(), sort_keys=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the future depends on, the noise generator included; plain JSON values."""
+        """Return everything that the future depends on, with the noise generator, in plain JSON values."""
         return {
             "game": self._get_state(),
             "noise": self._noise.bit_generator.state,
@@ -115,33 +124,33 @@ class TextEnv(World):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues exactly where :meth:`state_dict` was taken."""
+        """Restore exactly the state that :meth:`state_dict` returned."""
         self._set_state(state["game"])
         self._noise.bit_generator.state = state["noise"]
         self._is_running = state["is_running"]
 
     @abstractmethod
     def _draw_instance(self, seed: int) -> str:
-        """Sets up the instance addressed by ``seed`` within the split; returns its content."""
+        """Set up the instance that ``seed`` addresses within the split, and return its content."""
 
     @abstractmethod
     def _observe(self) -> str:
-        """The current observation."""
+        """Return the current observation."""
 
     @abstractmethod
     def _play(self, action: str) -> Outcome:
-        """Plays a legal action (spelt as in ``action_names``), or any text where actions are free."""
+        """Play a legal action, spelt as in ``action_names``, or any text where actions are free."""
 
     @abstractmethod
     def _get_state(self) -> dict[str, Any]:
-        """The game's state in plain JSON values, noise excluded."""
+        """Return the state of the game in plain JSON values, without its noise."""
 
     @abstractmethod
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        """Inverse of ``_get_state``."""
+        """Restore what ``_get_state`` returned."""
 
     def _extra_info(self) -> dict[str, Any]:
-        """Further entries of ``info``, on reset and on every step."""
+        """Return further entries of ``info``, for the reset and every step."""
         return {}
 
     def _match(self, action: str) -> str | None:
@@ -154,7 +163,7 @@ class TextEnv(World):
         return next((name for name in names if name.lower() == action.lower()), None)
 
 
-def _checked_seed(name: str, seed: object) -> int:
+def _check_seed(name: str, seed: object) -> int:
     if isinstance(seed, (int, np.integer)) and seed >= 0:
         return int(seed)
     raise ValueError(f"reset: {name}={seed!r} is invalid: an integer >= 0 (it addresses the draws)")
@@ -162,16 +171,16 @@ def _checked_seed(name: str, seed: object) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """A game and the limits it is played under.
+    """A game and the limits under which it is played.
 
     Attributes:
-        name: the YAML stem; names the game in metrics and reports.
-        game: makes the environment when called with ``split=``.
+        name: the stem of its YAML file; names the game in metrics and reports.
+        game: returns an environment when called with ``split=``.
         max_turns: replies per episode.
-        max_actions_per_turn: actions played of one reply; surplus ones are not played.
+        max_actions_per_turn: actions played from one reply; further ones are ignored.
         max_actions: actions per episode.
-        invalid_penalty: points added for an invalid reply (charged by the scheduler), <= 0.
-        hosting: where its environments live.
+        invalid_penalty: added to the reward for an invalid reply (by the scheduler), <= 0.
+        hosting: where, and with which limits, its environments run.
     """
 
     name: str
@@ -188,7 +197,7 @@ class Task:
             not set("/\\\0") & set(self.name),
             "name",
             self.name,
-            "a text without slashes: files are named by it",
+            "a text without slashes, because it names files",
         )
         require(callable(self.game), "game", self.game, "a _target_ with _partial_: true")
         require_whole("max_turns", self.max_turns, 1)
@@ -202,10 +211,10 @@ class Task:
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
 
     def make(self, split: str) -> World:
-        """A new environment of this split.
+        """Create an environment of this split.
 
         Raises:
-            ValueError: not a text game, or its instances may need more actions than the budget holds.
+            ValueError: it is no text game, or its instances may need more actions than the budget allows.
         """
         with blame("game", f"game {self.name}"):
             env = self.game(split=split)
@@ -219,7 +228,7 @@ class Mixture:
     """Several games in one run.
 
     Attributes:
-        weights: task name -> relative share of prompts; a weight of 0 leaves the game out.
+        weights: task name -> relative share of the prompts; a weight of 0 excludes the game.
     """
 
     weights: Mapping[str, float]

@@ -1,7 +1,7 @@
-"""The specification of a text game, as a function that plays it: any game, ours or yours, must pass.
+"""Checks of the contract of text games, by playing a game.
 
-Each ``_check_*`` below is one rule.  Everything is decided by fixed seeds, so a game passes or fails the
-same way every time.
+Each ``_check_*`` below is one rule.  Fixed seeds decide everything, so that a game passes or fails the same way
+every time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lit_agentrl.envs.world import World
 
 Make = Callable[[str], World]
 _HORIZON = 10  # actions of one checked episode
-_ATTEMPTS = 10  # plays of which one must leave the global generators alone
+_ATTEMPTS = 10  # plays, of which one must leave the global generators unchanged
 _UNKNOWN_ACTION = "no such action"
 
 
 class ContractError(ValueError):
-    """A game broke a rule of the contract; ``rule`` names it."""
+    """A broken rule of the contract; ``rule`` is its name."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"rule {rule!r} is broken: {message}")
@@ -34,14 +34,14 @@ class ContractError(ValueError):
 
 
 def check_env(make: Make, *, episodes: int = 20) -> None:
-    """Plays a game and checks every rule of the contract.
+    """Play a game and check every rule of the contract.
 
     Args:
-        make: a new environment of the given split (``task.make`` fits).
-        episodes: episodes played for each rule.
+        make: creates an environment of the given split (``task.make`` fits).
+        episodes: episodes to play for each rule.
 
     Raises:
-        ContractError: (a ValueError) names the first rule that is broken.
+        ContractError: (a ValueError) for the first rule that is broken.
     """
     for check in (
         _check_reset,
@@ -62,7 +62,7 @@ def _expect(condition: bool, rule: str, message: str) -> None:
         raise ContractError(rule, message)
 
 
-def _rng(seed: int) -> np.random.Generator:
+def _make_rng(seed: int) -> np.random.Generator:
     return np.random.default_rng([seed, 999])
 
 
@@ -73,11 +73,11 @@ def _start(make: Make, seed: int, *, split: str = "train", noise_seed: int = 7) 
 
 
 def _play(env: World, rng: np.random.Generator, num_actions: int = _HORIZON) -> tuple[list[Any], bool]:
-    """Random play from the current state: everything seen, and whether the game ended."""
+    """Play at random from the current state; return everything observed and whether the game ended."""
     trace: list[Any] = [env.state_key()]
     for _ in range(num_actions):
         action = env.random_action(rng)
-        if action is None:  # only its beginning can be played
+        if action is None:  # random play is unknown beyond the start
             break
         step = env.step(action)
         trace.append((action, *step, env.state_key()))
@@ -118,7 +118,7 @@ def _check_reset(make: Make, episodes: int) -> None:
 
 def _check_step(make: Make, episodes: int) -> None:
     for seed in range(episodes):
-        env, rng, is_over, action = _start(make, seed), _rng(seed), False, ""
+        env, rng, is_over, action = _start(make, seed), _make_rng(seed), False, ""
         for _ in range(_HORIZON):
             names, chosen = env.action_names(), env.random_action(rng)
             if chosen is None:  # how to play is not known here
@@ -162,9 +162,9 @@ def _check_unknown_action(make: Make, episodes: int) -> None:
         env = _start(make, seed)
         if env.action_format() == "text":
             return
-        before = _saved(env)
+        before = _save_state(env)
         _, reward, terminated, _, info = env.step(_UNKNOWN_ACTION)
-        is_noop = reward == 0 and not terminated and not info.get("success") and _saved(env) == before
+        is_noop = reward == 0 and not terminated and not info.get("success") and _save_state(env) == before
         _expect(is_noop, "unknown action", "an unknown action must change nothing and earn 0")
         _expect(
             not info.get("action_is_valid", True), "unknown action", "it must be marked action_is_valid=False"
@@ -180,14 +180,14 @@ def _check_determinism(make: Make, episodes: int) -> None:
             random.seed(seed)
             np.random.seed(seed)
             globals_before = (random.getstate(), str(np.random.get_state()))
-            fresh, _ = _play(_start(make, seed), _rng(seed))
+            first, _ = _play(_start(make, seed), _make_rng(seed))
             if globals_before == (random.getstate(), str(np.random.get_state())):
                 break
         else:
             raise ContractError("determinism", "the game draws from a global random generator")
         shared.reset(seed=seed, options={"noise_seed": 7})
-        again, _ = _play(shared, _rng(seed))
-        _expect(fresh == again, "determinism", f"seed {seed} played twice gives different episodes")
+        replayed, _ = _play(shared, _make_rng(seed))
+        _expect(first == replayed, "determinism", f"seed {seed} played twice gives different episodes")
 
 
 def _check_siblings(make: Make, episodes: int) -> None:
@@ -199,12 +199,12 @@ def _check_siblings(make: Make, episodes: int) -> None:
             starts.append((observation, info, env.state_key()))
         _expect(starts[0] == starts[1], "siblings", "members of a group must share the instance")
         env.reset(seed=seed)
-        default, _ = _play(env, _rng(seed))
-        stated, _ = _play(_start(make, seed, noise_seed=seed), _rng(seed))
+        default, _ = _play(env, _make_rng(seed))
+        stated, _ = _play(_start(make, seed, noise_seed=seed), _make_rng(seed))
         _expect(default == stated, "siblings", "noise_seed must default to seed")
 
 
-def _saved(env: World) -> object:
+def _save_state(env: World) -> object:
     return env.state_dict() if env.has_state else None
 
 
@@ -213,17 +213,17 @@ def _check_state_dict(make: Make, episodes: int) -> None:
         return
     for seed in range(episodes):
         env = _start(make, seed)
-        _, is_over = _play(env, _rng(seed), seed % 4)
+        _, is_over = _play(env, _make_rng(seed), seed % 4)
         if is_over:
             env = _start(make, seed)
         text = _as_json(env.state_dict())
-        going_on, _ = _play(env, _rng(seed + 1))
+        going_on, _ = _play(env, _make_rng(seed + 1))
         _expect(_as_json(json.loads(text)) == text, "state_dict", "it does not survive JSON")
         # Into another episode of another environment, and back into the one that has gone on.
         for target in (_start(make, seed + 1, noise_seed=8), env):
             target.load_state_dict(json.loads(text))
             _expect(_as_json(target.state_dict()) == text, "state_dict", "loading then saving changes it")
-            resumed, _ = _play(target, _rng(seed + 1))
+            resumed, _ = _play(target, _make_rng(seed + 1))
             _expect(resumed == going_on, "state_dict", f"seed {seed}: the loaded game goes on differently")
 
 
@@ -243,7 +243,11 @@ def _check_pickling(make: Make, episodes: int) -> None:
             copy = pickle.loads(pickle.dumps(env))
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ContractError("pickling", f"the environment cannot be pickled: {error}") from error
-        _expect(_play(copy, _rng(seed)) == _play(env, _rng(seed)), "pickling", "the copy plays differently")
+        _expect(
+            _play(copy, _make_rng(seed)) == _play(env, _make_rng(seed)),
+            "pickling",
+            "the copy plays differently",
+        )
 
 
 def _check_splits(make: Make, episodes: int) -> None:
@@ -271,8 +275,8 @@ def _check_optimal_actions(make: Make, episodes: int) -> None:
             if seed == 0:
                 return  # this game offers no best play
             raise ContractError("optimal actions", f"seed {seed} has no best play though others have")
-        best_successes += _best_play_succeeds(env)
-        trace, _ = _play(_start(make, seed), _rng(seed))
+        best_successes += _solve_by_best_play(env)
+        trace, _ = _play(_start(make, seed), _make_rng(seed))
         chance_successes += len(trace) > 1 and trace[-1][5].get("success", False)
     _expect(
         best_successes >= chance_successes,
@@ -281,7 +285,7 @@ def _check_optimal_actions(make: Make, episodes: int) -> None:
     )
 
 
-def _best_play_succeeds(env: World) -> bool:
+def _solve_by_best_play(env: World) -> bool:
     for num_left in range(max(_HORIZON, env.max_solution), 0, -1):
         plan, names = env.optimal_actions(horizon=num_left), env.action_names()
         if plan is None:

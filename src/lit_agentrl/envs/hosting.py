@@ -1,4 +1,4 @@
-"""Where the environments of a game live, and how long and how much they may take."""
+"""Placement of a game's environments (inline, threads, processes), with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _PLACES: tuple[Where, ...] = ("inline", "thread", "process")
 
 @dataclass(frozen=True)
 class Hosting:
-    """Where the environments of a game live.
+    """Placement and limits of a game's environments.
 
-    ``inline`` answers in the scheduler's own thread, for games that answer at once.  ``thread`` is for games that
-    wait (for a server, a disk); a thread that hangs is left behind.  ``process`` is for games that compute long,
-    crash or must be bounded: a worker that hangs or dies is replaced, and the other episodes in it are played
-    again from their seeds and actions.
+    ``inline`` runs them in the scheduler's own thread, for games that answer at once.  ``thread`` is for games that
+    wait (for a server, a disk); a thread that hangs is abandoned.  ``process`` is for games that compute long, may
+    crash or need a memory limit: a worker that hangs or dies is replaced, and the other episodes in it are replayed
+    from their seeds and actions.
 
     Args:
         where: ``inline`` | ``thread`` | ``process``.
         workers: environments that can answer at the same time.
-        reset_timeout_s, step_timeout_s: seconds that a reset, or the actions of one reply, may take; None: any.
+        reset_timeout_s, step_timeout_s: seconds that a reset, or the actions of one reply, may take; None: no limit.
             An episode that takes longer ends with ``EndReason.ENV_TIMEOUT``.
-        restarts: workers that may be replaced before the game counts as broken.
-        max_memory_mb: data that one worker process may allocate; None: any.
+        restarts: how many workers may be replaced before the game counts as broken.
+        max_memory_mb: data that one worker process may allocate, MB; None: no limit.
 
     Raises:
-        ValueError: a value out of range, or one that nothing would read.
+        ValueError: a value out of range, or an option that has no effect with this ``where``.
     """
 
     where: Where = "inline"

@@ -1,4 +1,4 @@
-"""Chance and oracle: the two levels every score of a game is read against."""
+"""Chance and oracle levels: the scores of random and of best play."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from lit_agentrl.files import write_atomic
 from lit_agentrl.renamed import get_first_name
 
 AGENTS = ("random", "oracle")  # uniform random legal play, and best play
-_PLAYER = 41  # purpose key of the random player's choices
+_PLAYER = 41  # purpose key of the random player
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What uniform random legal play and best play score under the same action budget; None: not known.
+    """Scores of random legal play and of best play under one action budget; None: unknown.
 
     Attributes:
         chance_success: share of episodes solved by random play.
-        chance_return: mean return of random play, points.
+        chance_return: mean return of random play.
         oracle_success: share of episodes solved by best play.
-        oracle_return: mean return of best play, points.
-        episodes: episodes each was measured on (the same instances for both).
+        oracle_return: mean return of best play.
+        episodes: episodes per level, both on the same instances.
     """
 
     chance_success: float | None = None
@@ -44,26 +44,25 @@ class Levels:
 
 
 def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
-    """Plays both levels on ``episodes`` instances of a split.
+    """Measure both levels on ``episodes`` instances of a split.
 
-    Both may play ``task.action_budget`` actions and never write an invalid reply.  The oracle plans anew
-    after every action.  A policy that commits to several actions per turn cannot do so where the game has
-    noise, hence in FrozenLake the oracle is an upper bound under the turn limit, not always attainable.
+    Both may play ``task.action_budget`` actions and never write an invalid reply.  The oracle plans again after every
+    action.  A policy that commits to several actions per turn cannot do so where the game has noise; in FrozenLake the
+    oracle is therefore an upper bound under the turn limit and not always attainable.  A game without random or best
+    play has no chance or oracle level.
 
     Args:
         task: the game and its limits.
         split: ``train``, ``val`` or ``test``.
         episodes: at least 1.
-        seed: instances ``seed`` … ``seed + episodes - 1`` of the split are played.
-
-    A game that does not say how to play at random, or best, has no such level.
+        seed: the instances ``seed`` … ``seed + episodes - 1`` of the split are played.
 
     Raises:
         ValueError: no episodes, or best play is known for some instances only.
     """
     require_whole("episodes", episodes, 1)
-    found = play_agents(task, split, range(seed, seed + episodes), seed)
-    means = [np.mean(found[name], axis=0).tolist() if name in found else (None, None) for name in AGENTS]
+    scores = play_agents(task, split, range(seed, seed + episodes), seed)
+    means = [np.mean(scores[name], axis=0).tolist() if name in scores else (None, None) for name in AGENTS]
     (chance_success, chance_return), (oracle_success, oracle_return) = means
     return Levels(chance_success, chance_return, oracle_success, oracle_return, episodes)
 
@@ -71,34 +70,36 @@ def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
 def play_agents(
     task: Task, split: str, instances: Sequence[int], seed: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """Success and return, points, of each agent of `AGENTS` that the game knows, on each instance.
+    """Return success and return of each agent of `AGENTS` on each instance.
+
+    An agent that the game does not know is left out.
 
     Args:
         task: the game and its limits.
         split: ``train``, ``val`` or ``test``.
-        instances: what the game is reset with, at least one.
-        seed: of random play.
+        instances: the seeds of the resets, at least one.
+        seed: seed of random play.
 
     Raises:
         ValueError: best play is known for some instances only.
     """
     budget = task.action_budget
     rng = np.random.default_rng([seed, _PLAYER])
-    found: dict[str, list[tuple[float, float]]] = {}
+    scores: dict[str, list[tuple[float, float]]] = {}
     with closing(task.make(split)) as env:
         env.reset(seed=instances[0])
         choices: dict[str, Callable[[int], str | None]] = {
             "random": lambda _: env.random_action(rng),
-            "oracle": functools.partial(_best_action, env, budget),
+            "oracle": functools.partial(_choose_best_action, env, budget),
         }
         known = [env.random_action(np.random.default_rng(0)), env.optimal_actions(horizon=budget)]
         for name, first in zip(AGENTS, known, strict=True):
             if first is not None:
-                found[name] = [_episode(env, instance, budget, choices[name]) for instance in instances]
-    return found
+                scores[name] = [_play_episode(env, instance, budget, choices[name]) for instance in instances]
+    return scores
 
 
-def _episode(
+def _play_episode(
     env: World, instance: int, budget: int, choose: Callable[[int], str | None]
 ) -> tuple[float, float]:
     env.reset(seed=instance)
@@ -114,37 +115,39 @@ def _episode(
     return 0.0, total
 
 
-def _best_action(env: World, budget: int, num_left: int) -> str | None:
+def _choose_best_action(env: World, budget: int, num_left: int) -> str | None:
     plan = env.optimal_actions(horizon=num_left)
     if plan is None and num_left == budget:
         raise ValueError(
-            f"{type(env).__name__}.optimal_actions gives None at the start of some instances and not of others"
+            f"{type(env).__name__}.optimal_actions returns None at the start of some instances, but not of others"
         )
     return plan[0] if plan else None
 
 
-def lookup(task: Task, split: str) -> Levels:
-    """The levels of this very game, limits and split that ``lit-agentrl levels`` measured; unknown without.
+def find_levels(task: Task, split: str) -> Levels:
+    """Return the levels that ``lit-agentrl levels`` measured for this game, its limits and split.
+
+    Without an entry for exactly these, all levels are unknown.
 
     Raises:
-        ValueError: the file beside the game is no file of levels.
+        ValueError: the file next to the game is no file of levels.
     """
-    found = read_levels(levels_file(task)).get(level_key(task, split))
-    return Levels(**found["levels"]) if found else Levels()
+    entry = read_levels(locate_levels(task)).get(make_level_key(task, split))
+    return Levels(**entry["levels"]) if entry else Levels()
 
 
-def levels_file(task: Task) -> Path:
-    """Where the levels of a game stand: in ``levels.json`` beside the file of its class, or of its data."""
-    game = class_of(task)
-    home = game.home(options_of(task)) if _is_world(game) else Path(inspect.getfile(game))
+def locate_levels(task: Task) -> Path:
+    """Return the ``levels.json`` next to the file of the game's class, or of its data."""
+    game = get_game_class(task)
+    home = game.home(get_game_options(task)) if _is_world(game) else Path(inspect.getfile(game))
     return home.with_name("levels.json")
 
 
 def read_levels(path: Path) -> dict[str, Any]:
-    """The entries of a file of levels, by key; none if there is no such file.
+    """Return the entries of a file of levels, by key; empty without a file.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the file has another format.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -153,26 +156,28 @@ def read_levels(path: Path) -> dict[str, Any]:
     try:
         entries: dict[str, Any] = json.loads(text)["entries"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no file of levels; write it anew with lit-agentrl levels") from error
+        raise ValueError(f"{path} is no file of levels; write it again with lit-agentrl levels") from error
     return entries
 
 
-def write_levels(task: Task, found: dict[str, Any]) -> Path:
-    """Put the entries of one game into its file, which is returned; those of other games and settings stay.
+def write_levels(task: Task, new_entries: dict[str, Any]) -> Path:
+    """Add the entries of one game to its file, and return its path.
+
+    Entries of other games and options stay.
 
     Raises:
-        ValueError: the file is something else.
+        ValueError: the file has another format.
         OSError: it cannot be written.
     """
-    path = levels_file(task)
-    entries = read_levels(path) | found
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    write_atomic(path, json.dumps(kept | {"entries": entries}, indent=1) + "\n")
+    path = locate_levels(task)
+    entries = read_levels(path) | new_entries
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    write_atomic(path, json.dumps(content | {"entries": entries}, indent=1) + "\n")
     return path
 
 
-def class_of(task: Task) -> Any:
-    """The class of its games, or whatever makes them."""
+def get_game_class(task: Task) -> Any:
+    """Return the class of the game, or the function that creates it."""
     return task.game.func if isinstance(task.game, functools.partial) else task.game
 
 
@@ -180,36 +185,35 @@ def _is_world(game: Any) -> bool:
     return isinstance(game, type) and issubclass(game, World)
 
 
-def options_of(task: Task, **further: Any) -> dict[str, Any]:
-    """All arguments of the game, defaults included."""
+def get_game_options(task: Task, **overrides: Any) -> dict[str, Any]:
+    """Return all arguments of the game, with defaults."""
     game = task.game
     positional, keywords = (game.args, game.keywords) if isinstance(game, functools.partial) else ((), {})
-    bound = inspect.signature(class_of(task)).bind_partial(*positional, **{**keywords, **further})
+    bound = inspect.signature(get_game_class(task)).bind_partial(*positional, **{**keywords, **overrides})
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
-def game_key(task: Task) -> str:
-    """16 hex digits that change with the game's class and any of its options or data."""
-    return _digest(_described(task, "train"))
+def make_game_key(task: Task) -> str:
+    """Return 16 hex digits that identify the game's class, options and data."""
+    return _hash_description(_describe(task, "train"))
 
 
-def level_key(task: Task, split: str) -> str:
-    """16 hex digits that change with the game's class, any of its options or data, the limits or the split."""
+def make_level_key(task: Task, split: str) -> str:
+    """Return 16 hex digits that identify the game's class, options, data, limits and split."""
     limits = [task.max_turns, task.max_actions_per_turn, task.max_actions]
-    return _digest({"name": task.name, **_described(task, split), "limits": limits})
+    return _hash_description({"name": task.name, **_describe(task, split), "limits": limits})
 
 
-def _described(task: Task, split: str) -> dict[str, Any]:
-    target, options = class_of(task), options_of(task, split=split)
+def _describe(task: Task, split: str) -> dict[str, Any]:
+    target, options = get_game_class(task), get_game_options(task, split=split)
     return {
-        "game": get_first_name(
-            f"{target.__module__}.{target.__qualname__}"
-        ),  # a key stays where a module moves
+        # the first name of a class, so that a moved module keeps its key
+        "game": get_first_name(f"{target.__module__}.{target.__qualname__}"),
         "options": target.identity(options) if _is_world(target) else options,
     }
 
 
-def _digest(description: Mapping[str, Any]) -> str:
+def _hash_description(description: Mapping[str, Any]) -> str:
     text = json.dumps(description, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

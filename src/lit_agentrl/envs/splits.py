@@ -1,4 +1,4 @@
-"""Which split an instance belongs to: decided by the hash of its content, never by its seed."""
+"""Splits of the instances, decided by the hash of their content, never by their seed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ Candidate = TypeVar("Candidate")
 
 
 def stable_hash(content: str, *, purpose: str = "") -> int:
-    """63-bit hash of a text, equal in every process (Python's own ``hash`` is salted); never 0.
+    """Return a 63-bit hash of a text, never 0.
+
+    It is equal in every process, unlike Python's own ``hash``, which is salted.
 
     Args:
-        content: what is hashed.
+        content: the text to hash.
         purpose: at most 16 bytes; hashes for different purposes are independent.
     """
     digest = hashlib.blake2b(content.encode(), digest_size=8, person=purpose.encode()).digest()
@@ -28,23 +30,29 @@ def stable_hash(content: str, *, purpose: str = "") -> int:
 
 
 def split_of(content: str) -> str:
-    """The one split (``train`` 80 %, ``val`` 10 %, ``test`` 10 %) an instance with this content is in."""
+    """Return the split that an instance with this content belongs to.
+
+    Of all instances 80 % are in ``train``, 10 % in ``val`` and 10 % in ``test``.
+    """
     return _SPLIT_OF_DIGIT[stable_hash(content, purpose="split") % 10]
 
 
 def keyed_rng(seed: int, attempt: int, purpose: int) -> np.random.Generator:
-    """The generator addressed by these three numbers; drawing from one never moves another."""
+    """Return the generator addressed by these three numbers.
+
+    Generators with different numbers are independent: drawing from one never moves another.
+    """
     return np.random.default_rng([seed, attempt, purpose])
 
 
 def draw_for_split(
     propose: Callable[[int], Iterable[Candidate]], content: Callable[[Candidate], str], *, split: str
 ) -> Candidate:
-    """The first proposed candidate whose content belongs to ``split``.
+    """Return the first proposed candidate whose content belongs to ``split``.
 
     Args:
-        propose: candidates of one attempt (0, 1, …), possibly none; keyed by the caller's seed.
-        content: the text that identifies a candidate.
+        propose: returns the candidates of one attempt (0, 1, …), possibly none; keyed by the caller's seed.
+        content: returns the text that identifies a candidate.
         split: ``train``, ``val`` or ``test``.
 
     Raises:

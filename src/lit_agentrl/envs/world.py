@@ -1,4 +1,4 @@
-"""The least that a run asks of a game: ``reset``, ``step`` and ``close``; all else may stay unknown."""
+"""The interface of text games, of which only ``reset`` and ``step`` are required."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ import numpy as np
 from lit_agentrl.actions import Actions, Format, ToolSpec
 from lit_agentrl.envs.splits import SPLITS
 
-# Declared because gymnasium wants spaces; nothing is ever refused by them.
+# gymnasium requires spaces; they reject nothing.
 _TEXT = gymnasium.spaces.Text(max_length=65_536, min_length=0, charset=string.printable + "√")
 
 
 class World(gymnasium.Env[str, str], ABC):
-    """A game played in text.  One of one's own may implement ``reset`` and ``step`` alone.
+    """A game played in text.
 
-    What it does not say counts as unknown and is reported so: random play and best play (chance and oracle),
-    the hash of its state, its rules.  ``checker.check_env`` is the specification of what it does say.
+    A game of your own needs only ``reset`` and ``step``.  Everything else has a default that stands for "unknown" and
+    is reported so: random play (the chance level), best play (the oracle level), the hash of the state, the rules.
+    ``checker.check_env`` tests whether what a game does provide follows the contract.
 
     Attributes:
-        split: ``train``, ``val`` or ``test``; every instance belongs to exactly one.
-        max_solution: most actions the best play of any instance needs (expected slips not counted).
-        instances: how many there are, where that is known and small; one instance cannot be split.
+        split: ``train``, ``val`` or ``test``; every instance (room, map, question) belongs to exactly one.
+        max_solution: most actions that best play needs on any instance, expected slips not counted.
+        instances: the number of instances, where it is known and small; a single instance cannot be split.
         has_state: whether ``state_dict`` and ``load_state_dict`` are exact and the game can be pickled.
     """
 
@@ -46,37 +47,42 @@ class World(gymnasium.Env[str, str], ABC):
 
     @classmethod
     def home(cls, options: Mapping[str, Any]) -> Path:
-        """The file beside which the levels of a game of these options lie: that of its class, or of its data."""
+        """Return the file next to which the measured levels of the game are stored.
+
+        By default the file of the game's class; a game that reads data returns the file of its data.
+        """
         return Path(inspect.getfile(cls))
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What makes it the same game in another run, in JSON values: its options, or what files of theirs hold."""
+        """Return what identifies the game across runs, in JSON values.
+
+        By default its options; a game that reads files returns their content's hash in place of their paths.
+        """
         return options
 
     @abstractmethod
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Starts an episode.
+        """Start an episode.
 
         Args:
-            seed: picks the instance within the split; shared by the members of a group.
-            options: ``{"noise_seed": int}`` keys what is random after the reset; default: ``seed``.
+            seed: picks the instance within the split; all episodes of a group share it.
+            options: ``{"noise_seed": int}`` seeds everything random after the reset; default: ``seed``.
 
         Returns:
-            The first observation, and ``info``, with ``instance_id`` where it is known (equal content, equal id).
+            The first observation, and ``info``, with ``instance_id`` where it is known (same content, same id).
         """
 
     @abstractmethod
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays one action.
+        """Play one action.
 
         Returns:
-            ``(observation, reward, terminated, truncated, info)``, the reward in points.  ``info`` has
-            ``success`` when the game is over, and may have ``action_is_valid`` (default True),
-            ``reward_parts`` (points by name, which sum to the reward) and ``cost`` (a number that is no part of the
-            reward, and that training may hold within a limit).
+            ``(observation, reward, terminated, truncated, info)``.  ``info`` has ``success`` when the game is over.
+            It may have ``action_is_valid`` (default True), ``reward_parts`` (terms by name, whose sum is the reward)
+            and ``cost`` (a number outside the reward, which a constrained objective may limit).
         """
 
     @property
@@ -86,63 +92,68 @@ class World(gymnasium.Env[str, str], ABC):
 
     @property
     def system_text(self) -> str | None:
-        """What opens the system message in place of the game's name and rules; None: these."""
+        """Text that replaces the name and the rules in the system message; None: keep them."""
         return None
 
     def action_names(self) -> list[str] | None:
-        """Names of the legal actions of this instance; None where actions are no names."""
+        """Return the legal actions of this instance; None where actions have no names."""
         return None
 
     def tools(self) -> Sequence[ToolSpec]:
-        """Where actions are calls: the tools, in the order in which they are told."""
+        """Return the tools that can be called, in the order of the prompt."""
         return ()
 
     def action_format(self) -> Format:
-        """What :meth:`step` takes: ``names`` (one of :meth:`action_names`), ``text`` (any) or ``tools`` (calls).
+        """Return the format of actions: ``names``, ``text`` or ``tools``.
 
-        Of text and tools one reply is one action: it is neither split nor stripped.  A call arrives as the
-        canonical JSON of an `actions.ToolCall`.
+        ``names``: one of :meth:`action_names`; ``text``: any text; ``tools``: a call of a tool.  With text and tools a
+        reply is one action, which is neither split nor stripped.  A call arrives as the canonical JSON of an
+        `actions.ToolCall`.
         """
         return "tools" if self.tools() else "text" if self.action_names() is None else "names"
 
     def actions(self) -> Actions:
-        """What can be done now."""
+        """Return the actions that are possible now."""
         kind = self.action_format()
         names = self.action_names() if kind == "names" else None
         return Actions(kind, tuple(names or ()), tuple(self.tools()) if kind == "tools" else ())
 
     def random_action(self, rng: np.random.Generator) -> str | None:
-        """A legal action, uniform over :meth:`action_names`; None: how to play at random is not known."""
+        """Return a legal action, uniform over :meth:`action_names`; None: random play is unknown."""
         names = self.action_names()
         return names[int(rng.integers(len(names)))] if names else None
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Best play from here with ``horizon`` actions left, at most that many.
+        """Return the best play from here, at most ``horizon`` actions.
 
-        In a game with noise play the first and ask again.  None: no best play is known, or the game can no
-        longer be solved.
+        In a game with noise, play the first action and call this method again.  None: best play is unknown, or the game
+        can no longer be solved.
         """
         return None
 
     def best_thought(self) -> str | None:
-        """What best play would write down here before it acts; None: no form of such thoughts is known."""
+        """Return the reasoning that best play would write here before acting; None: unknown."""
         return None
 
     def state_key(self) -> int:
-        """Stable 63-bit hash of the state (noise excluded), for grouping equal states; 0: not known."""
+        """Return a stable 63-bit hash of the state without its noise, for grouping equal states.
+
+        0: unknown.
+        """
         return 0
 
     def rekey(self, noise_seed: int) -> None:
-        """What is random from now on is keyed by ``noise_seed``: an episode goes on from a turn of another one.
+        """Seed everything random from now on with ``noise_seed``.
 
-        A game that does not say how meets in all of them the draws of the first.
+        It is called where an episode branches off a turn of another one.  By default nothing is seeded: all branches
+        see the same random draws.
         """
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the future depends on, in plain JSON values, where ``has_state``."""
+        """Return everything that the future depends on, in plain JSON values, where ``has_state``."""
         raise NotImplementedError(f"{type(self).__name__} has no state to save")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues exactly where :meth:`state_dict` was taken, where ``has_state``."""
+        """Restore a state that :meth:`state_dict` returned, exactly, where ``has_state``."""
         raise NotImplementedError(f"{type(self).__name__} has no state to load")

@@ -14,7 +14,7 @@ from lit_agentrl.build.assembly import Run
 from lit_agentrl.build.making import engine_of
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
-from lit_agentrl.engines.base import Foretelling, SamplingParams
+from lit_agentrl.engines.base import CheckedEngine, SamplingParams
 from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import ForwardContext, Rules
@@ -29,8 +29,8 @@ def require_shared(cfg: DictConfig, why: str) -> None:
         UserError: ``why`` this matters, and the remedy.
     """
     make = engine_of(cfg)
-    tells = make.func if isinstance(make, partial) and isinstance(make.func, Foretelling) else None
-    if tells is None or tells.foretold(**make.keywords).weights != "shared":
+    tells = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
+    if tells is None or tells.check_options(**make.keywords).weights != "shared":
         raise UserError(f"{why}; add engine=native")
 
 

@@ -16,7 +16,7 @@ from lit_agentrl.build.assembly import Run
 from lit_agentrl.build.critics import beta_of
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.engines.rethinking import Rethinking, ThoughtOf
+from lit_agentrl.engines.given_thoughts import ThoughtEngine, ThoughtOf
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate.again import play_again, require_shared
@@ -182,7 +182,7 @@ def _played_again(
     make = run.rules.engine
     rules = replace(
         run.rules,
-        engine=lambda **given: Rethinking(make(**given), thought_of),
+        engine=lambda **given: ThoughtEngine(make(**given), thought_of),
         asks=best_thought if key == "best" else None,
     )
     screen.announce(f"playing {name} {_ABLATIONS[key]}")

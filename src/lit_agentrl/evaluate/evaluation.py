@@ -24,7 +24,7 @@ from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.support import require_positions
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n as choosing
@@ -131,7 +131,7 @@ def _record(
     """What is told of the ``place``-th game, of which the outcomes of all games hold some."""
     task = run.games.tasks[run.games.test[place].task]
     mine = [each for each in outcomes if each.task_name == task.name]
-    record = record_of(cfg, task.name, params.temperature, mine, asdict(lookup(task, cfg.split)))
+    record = record_of(cfg, task.name, params.temperature, mine, asdict(find_levels(task, cfg.split)))
     if cfg.baselines:
         (batch,) = run.stream.test_dataloader()[place]
         shown = _after_shots(run, cfg.shots, place, params) if cfg.shots else None

@@ -22,8 +22,8 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
-from lit_agentrl.engines.needs import foretell, open_engine, reach
-from lit_agentrl.envs.levels import lookup
+from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server, open_engine
+from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n as choosing
 from lit_agentrl.evaluate.again import play_inline, require_shared
@@ -34,6 +34,7 @@ from lit_agentrl.evaluate.score_table import table_of
 from lit_agentrl.evaluate.scores import Scores, record_of
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.requirements import match
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
@@ -47,7 +48,6 @@ from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
 
 FOLDER = Path("outputs") / "evaluations"
-_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
 
 
 def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
@@ -84,7 +84,9 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
             for spec in games.test:
                 task = games.tasks[spec.task]
                 outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
-                record = record_of(cfg, task.name, float(value), outcomes, asdict(lookup(task, cfg.split)))
+                record = record_of(
+                    cfg, task.name, float(value), outcomes, asdict(find_levels(task, cfg.split))
+                )
                 if cfg.baselines:
                     batch = model.prompts(spec)
                     others = {
@@ -211,8 +213,8 @@ def _opened(
     """What plays: the model, rules, an engine around its network, if it has one here, and its weights."""
     bound_caches()
     make = engine_of(saved)
-    foretell(make, _ASKED)
-    reach(make)
+    match([*ALONE, *filter(None, [check_engine_options(make)])])
+    check_server(make)
     prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
     context: Context = made_like(saved, "context", Context)
     policy = instantiate(saved.model)
@@ -231,7 +233,7 @@ def _opened(
     check_prompts(rules)
     network = policy.network
     given = rules.engine_options(network)
-    engine = open_engine(make, asked=_ASKED, **given)
+    engine = open_engine(make, **given)
     if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, ENTROPIES, FORK, PLAYED
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -124,8 +124,8 @@ class EntropyBranch(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork", "entropies"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, ENTROPIES, PLAYED})
+    provides = Refill.provides | {BRANCHES}
 
     def __init__(
         self,

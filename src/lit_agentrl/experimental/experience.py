@@ -20,6 +20,8 @@ from lit_agentrl.experimental.lessons import (
     for_summary,
     listed,
 )
+from lit_agentrl.facts import IN_ORDER, LESSONS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
@@ -92,7 +94,10 @@ class Experience(Refill):
         "items", "added", "updated", "deleted", "merged", "dropped", "mixed_share", "asked", "unanswered",
         "asked_tokens", "answer_tokens",
     )  # fmt: skip
-    is_sequential = True
+    requires = frozenset(
+        {Requirement(IN_ORDER, reason="it plans an iteration with what the one before it has taught")}
+    )
+    provides = Refill.provides | {LESSONS}
 
     def __init__(
         self,

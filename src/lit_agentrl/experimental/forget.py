@@ -10,8 +10,10 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import sum_over_ranks
+from lit_agentrl.facts import IN_ORDER, PLAYED, READS_OLD_LOG_PROBS, WHOLE_WEIGHTS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, Training, Trial, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, Trial, members_of
 
 
 class Forget(Structure):
@@ -33,8 +35,14 @@ class Forget(Structure):
     """
 
     curves = ("forgotten_share", "first_half_entropy")
-    takes_trials = True
-    is_off_policy = True
+    requires = frozenset(
+        {
+            READS_OLD_LOG_PROBS,
+            PLAYED,
+            Requirement(IN_ORDER, reason="it moves the weights between two waves"),
+            Requirement(WHOLE_WEIGHTS, reason="it moves the weights between two waves"),
+        }
+    )
 
     def __init__(
         self, *, threshold: float = 0.3, window: int = 3, lr: float = 3e-3, epsilon: float = 1e-3
@@ -45,13 +53,6 @@ class Forget(Structure):
         require_number("epsilon", epsilon, "in (0, 1)", lambda value: 0 < value < 1)
         self._threshold, self._window, self._trial = threshold, window, Trial(lr, epsilon)
         self._entropies: list[float] = []  # of first halves, of the last iterations
-
-    def setup(self, training: Training) -> None:
-        if training.is_sharded:
-            raise ValueError(
-                "algo.structure moves the weights between two waves, and the strategy shards them; use strategy=single "
-                "or ddp, or algo/structure=refill"
-            )
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         if members < 2:

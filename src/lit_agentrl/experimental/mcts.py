@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, FORK, PLAYED, PLAYED_HERE, VALUES, WHOLE_WEIGHTS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar, Training, Values
+from lit_agentrl.rollout.structures.base import SoFar, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -63,7 +65,7 @@ class Search:
         score = self.score_of(episode)
         if not self.critic_share:
             return [score] * (turns + 1)
-        assert self.values is not None, "asks_critic says that they are given"
+        assert self.values is not None, "setup() gives them before anything is played"
         points, found = 0.0, []
         for turn, value in zip(episode.turns[:turns], self.values(episode), strict=True):
             found.append((1 - self.critic_share) * score + self.critic_share * (points + value))
@@ -187,8 +189,8 @@ class Mcts(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, PLAYED})
+    provides = Refill.provides | {BRANCHES}
     curves = ("first_success", "expanded_turn")
 
     def __init__(
@@ -214,14 +216,13 @@ class Mcts(Refill):
             )
         self._rule = Search(constant, width, depth, together, score, critic_share)
         self.asks_critic = critic_share > 0
+        if self.asks_critic:
+            alone = "algo.structure.critic_share=0"
+            asked = (VALUES, PLAYED_HERE, WHOLE_WEIGHTS)
+            self.requires |= {Requirement(fact, remedy=alone) for fact in asked}
         super().__init__(max_waves)
 
     def setup(self, training: Training) -> None:
-        if self.asks_critic and training.is_sharded:
-            raise ValueError(
-                "algo.structure asks the critic while episodes are played, and the strategy shards it; use "
-                "strategy=single or ddp, or algo.structure.critic_share=0"
-            )
         self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:

@@ -10,6 +10,8 @@ from lit_agentrl import seeds
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
+from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS, SEPARATE_MEMBERS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.pack import trajectory_id
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
@@ -35,8 +37,13 @@ class Memory(Refill):
     """
 
     curves = ("kept_episodes", "remembered_share", "remembered_age")
-    is_off_policy = True
-    mixes_groups = True
+    requires = frozenset(
+        {
+            READS_OLD_LOG_PROBS,
+            PLAYED,
+            Requirement(SEPARATE_MEMBERS, reason="it puts episodes of other prompts into a group"),
+        }
+    )
 
     def __init__(self, *, iterations: int = 4, rows: int = 1, max_waves: int | None = None) -> None:
         require_whole("iterations", iterations, 1)

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lit_agentrl import facts
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
 from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.engines.native.support import why_not
+from lit_agentrl.engines.native.support import find_obstacle
 from lit_agentrl.episode import OPPONENT as SECOND_PLAYER
 from lit_agentrl.episode import Episode, Source, Turn
-from lit_agentrl.models.lora import adapter_layers, adapters_off
+from lit_agentrl.models.lora import disable_adapters, find_adapter_layers
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
@@ -59,7 +61,17 @@ class Opponent(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"opponent"})
+    requires = frozenset(
+        {
+            Requirement(facts.READS_OPPONENT, reason="others would take them for the policy's"),
+            facts.READS_REFERENCE,
+            facts.PLAYS_REFERENCE,
+            facts.PLAYED_HERE,
+            Requirement(facts.WHOLE_WEIGHTS, reason="it plays with the reference"),
+            facts.PLAYED,
+        }
+    )
+    provides = Refill.provides | {facts.OPPONENT}
     curves = ("opponent_return", "opponent_success", "win_rate")
 
     def __init__(
@@ -68,7 +80,7 @@ class Opponent(Refill):
         require_number("mix", mix, "from 0, the policy, to 1, the reference", lambda value: 0 <= value <= 1)
         if opponents is not None:
             require_whole("opponents", opponents, 1, alternative=", or null for half of rollout.members")
-        self.opponent, self._opponents = float(mix), opponents
+        self._mix, self._opponents = float(mix), opponents
         super().__init__(max_waves)
 
     def branching(self, members: int) -> Branching | None:
@@ -84,14 +96,10 @@ class Opponent(Refill):
         return None
 
     def setup(self, training: Training) -> Any:
-        if training.is_sharded and training.reference is not None:
-            raise ValueError(
-                "algo.structure plays with the reference, and the strategy shards it; use strategy=single or ddp"
-            )
         return training.reference
 
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
-        return partial(OpponentEngine, make, mix=self.opponent)
+        return partial(OpponentEngine, make, mix=self._mix)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         first = members - self._number(members)
@@ -142,10 +150,10 @@ class Mixture:
     def __init__(self, network: PreTrainedModel, reference: PreTrainedModel, mix: float) -> None:
         require(0 <= mix <= 1, "mix", mix, "from 0, the policy, to 1, the reference")
         off: Around = nullcontext
-        if adapter_layers(reference):  # which would be looked for at every token
+        if find_adapter_layers(reference):  # which would be looked for at every token
 
             def off() -> AbstractContextManager[object]:
-                return adapters_off(reference)
+                return disable_adapters(reference)
 
         shared = ((network, nullcontext, 1 - mix), (reference, off, mix))
         self._players = [
@@ -160,9 +168,9 @@ class Mixture:
                 stack.enter_context(inference())
             yield
 
-    def cache(self, num_slots: int, max_length: int) -> _Caches:
+    def make_cache(self, num_slots: int, max_length: int) -> _Caches:
         """See `Reader`."""
-        return _Caches(inference.cache(num_slots, max_length) for inference, _, _ in self._players)
+        return _Caches(inference.make_cache(num_slots, max_length) for inference, _, _ in self._players)
 
     def read(self, cache: _Caches, packed: Packed) -> Tensor:
         """See `Inference.read`."""
@@ -222,7 +230,7 @@ class OpponentEngine:
         self._engines = [make(**given)]
         if reference is not None:
             reader: Reader = Mixture(network, reference, mix)
-            if reason := why_not(reference, given["max_context_tokens"], forward_context):
+            if reason := find_obstacle(reference, given["max_context_tokens"], forward_context):
                 raise ValueError(
                     f"slots cannot hold the state of the reference ({reason}); use another reference"
                 )

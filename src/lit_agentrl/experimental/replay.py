@@ -11,6 +11,7 @@ from lit_agentrl import seeds
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
+from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS
 from lit_agentrl.rollout.pack import trajectory_id
 from lit_agentrl.rollout.structures.base import SoFar, by_group
 from lit_agentrl.rollout.structures.refill import Refill
@@ -39,7 +40,7 @@ class Replay(Refill):
 
     curves = ("replaced_share", "kept_instances")
     wants_repeats = True
-    is_off_policy = True
+    requires = frozenset({READS_OLD_LOG_PROBS, PLAYED})
 
     def __init__(
         self,

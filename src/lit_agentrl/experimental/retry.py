@@ -9,9 +9,10 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Turn
+from lit_agentrl.facts import WHOLE_CONTEXT
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import WHOLE_CONTEXT, SoFar
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -49,7 +50,7 @@ class Retry(Refill):
         ValueError: fewer than two tries, or a feedback without a word.
     """
 
-    needs = frozenset({WHOLE_CONTEXT})
+    requires = frozenset({WHOLE_CONTEXT})
     curves = ("tries", "first_success")
 
     def __init__(

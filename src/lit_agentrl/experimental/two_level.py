@@ -10,9 +10,10 @@ from torch import Tensor
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.checks import require_one_of, require_whole
 from lit_agentrl.episode import PLANNER, Episode, Message, Turn
+from lit_agentrl.facts import PLANS, WHOLE_CONTEXT
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import PLANS, WHOLE_CONTEXT, SoFar
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 _ONCE = 1_000_000  # more replies than any episode has
@@ -66,7 +67,7 @@ class TwoLevel(Refill):
         ValueError: a value out of range, or one that nothing would read.
     """
 
-    needs = frozenset({WHOLE_CONTEXT})
+    requires = frozenset({WHOLE_CONTEXT})
     curves = (
         "plans", "plan_tokens", "executor_tokens", "plan_entropy", "executor_entropy", "executor_invalid_share",
         "subtask_return", "planner_trains", "executor_trains",
@@ -93,7 +94,7 @@ class TwoLevel(Refill):
         self._every = _ONCE if every is None else every
         self._hook = PlanHook(self._every) if self._every else NO_HOOK
         self._trains, self._period = trains, period or 1
-        self.gives = Refill.gives | ({PLANS} if self._every else frozenset())
+        self.provides = Refill.provides | ({PLANS} if self._every else frozenset())
         super().__init__(max_waves)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:

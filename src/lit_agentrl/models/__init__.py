@@ -1,1 +1,1 @@
-"""Networks: loading policies, and the one place that shifts logits onto their tokens."""
+"""Networks: loading policies, log-probs, packed rows, adapters and heads."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a policy with adapters: they hold what is trained, and say on which base it was trained."""
+"""Checkpoints of a policy with adapters: trained weights, and the base they need."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from torch import nn
 State = dict[str, Any]
 
 
-def _frozen(module: nn.Module) -> set[str]:
+def _list_frozen(module: nn.Module) -> set[str]:
     named = module.named_parameters(remove_duplicate=False)
     return {name for name, parameter in named if not parameter.requires_grad}
 
 
-def without_base(state: State, module: nn.Module) -> State:
-    """``state`` without the parameters of ``module`` that are never trained."""
-    frozen = _frozen(module)
+def remove_base(state: State, module: nn.Module) -> State:
+    """Return ``state`` without the parameters of ``module`` that are never trained."""
+    frozen = _list_frozen(module)
     return {name: value for name, value in state.items() if name not in frozen}
 
 
-def with_base(state: State, module: nn.Module) -> State:
-    """``state`` with the parameters of ``module`` that are never trained, as they are."""
+def add_base(state: State, module: nn.Module) -> State:
+    """Return ``state`` with the current values of the parameters that are never trained."""
     own = module.state_dict()
-    return {**{name: own[name] for name in _frozen(module)}, **state}
+    return {**{name: own[name] for name in _list_frozen(module)}, **state}
 
 
 def check_base(saved: State | None, mine: State | None) -> None:
     """Refuse a checkpoint of other adapters, or of adapters on other weights.
 
     Args:
-        saved: ``Policy.adapters`` as the checkpoint recorded it; None: it holds whole weights.
-        mine: that of the policy to be loaded.
+        saved: ``Policy.adapters`` as recorded in the checkpoint; None if it holds whole weights.
+        mine: ``Policy.adapters`` of the policy to load into.
 
     Raises:
-        ValueError: naming what differs and what to do.
+        ValueError: If they differ; names the difference and the remedy.
     """
     if saved == mine:
         return

@@ -1,4 +1,4 @@
-"""Another causal language model beside the policy, of the same tokenizer, that is never trained."""
+"""A second causal language model with the policy's tokenizer that is never trained."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from lit_agentrl.checks import require, require_local
-from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
+from lit_agentrl.models.pretrained import hold_back_logs, load_network, load_tokenizer
 
 
 def find_network(path: str) -> Path:
-    """The folder of the model that a run wrote, or that this is itself.
+    """Return the folder of the model at ``path``, or of the run there.
 
     Raises:
-        ValueError: there is none, naming the path.
+        ValueError: If there is none; names the path.
     """
     require(isinstance(path, str) and bool(path.strip()), "path", path, "a folder of a run or model")
     require_local("path", path)
@@ -41,33 +41,34 @@ def load_frozen(
     vocabulary: int,
     dtype: torch.dtype = torch.float32,
 ) -> Any:
-    """The network of a folder, without gradient.
+    """Load the network of a folder, without gradient.
 
     Args:
-        path: see `find_network`.
-        tokenizer: of the policy whose ids it reads.
-        fingerprint: of what a tokenizer maps texts to, `text.token_bytes.hash_tokenizer`.
-        vocabulary: ids that the policy can sample.
-        dtype: of the weights.
+        path: See `find_network`.
+        tokenizer: Tokenizer of the policy, whose ids the network will read.
+        fingerprint: Hashes a tokenizer's mapping from texts to ids, such as `text.token_bytes.hash_tokenizer`.
+        vocabulary: Number of ids that the policy can sample.
+        dtype: Data type of the weights.
 
     Raises:
-        ValueError: it cannot be loaded, reads other ids, knows too few, or holds weights that are not finite.
+        ValueError: If it cannot be loaded, has another tokenizer, too few token ids, or weights that are not finite.
     """
     folder = str(find_network(path))
     try:
-        with held_back():
-            its_own = load_tokenizer(folder)
+        with hold_back_logs():
+            own_tokenizer = load_tokenizer(folder)
             network = load_network(AutoModelForCausalLM, folder, dtype)
     except ValueError as error:
         raise ValueError(f"path={path} could not be loaded ({error}); give another folder") from error
-    if fingerprint(its_own) != fingerprint(tokenizer):
+    if fingerprint(own_tokenizer) != fingerprint(tokenizer):
         raise ValueError(
             f"path={path} reads token ids of another tokenizer than the policy's; give a model of the same one"
         )
-    its = network.config.get_text_config().vocab_size
-    if its < vocabulary:
+    own_vocabulary = network.config.get_text_config().vocab_size
+    if own_vocabulary < vocabulary:
         raise ValueError(
-            f"path={path} knows {its} token ids, and the policy can sample {vocabulary}; give a model that knows all"
+            f"path={path} knows {own_vocabulary} token ids, and the policy can sample {vocabulary}; give a model that "
+            "knows all"
         )
     for name, weight in network.named_parameters():
         if not bool(weight.isfinite().all()):

@@ -1,4 +1,4 @@
-"""Heads on a causal language model: of one number, which makes it a reward model, and of a critic's values."""
+"""Heads on a causal language model: scores of a reward model, values of a critic."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from lit_agentrl import seeds
-from lit_agentrl.models.logprobs import at_least_float32, hidden_at
+from lit_agentrl.models.logprobs import ensure_float32, read_hidden_at
 from lit_agentrl.models.packing import Packing
 
 
 class ScoreHead(nn.Module):
-    """``r = w h + b``, h the last hidden state after a token; several are rows of one matrix.
+    """A linear head with one or several scores per token.
+
+    ``r = w h + b`` for the last hidden state h after a token; several heads are rows of one matrix.
 
     Args:
-        hidden: width of the network.
-        seed: the first weights are drawn with it; the first bias is 0.
-        heads: how many scores it gives; None: one, without an axis of its own.
+        hidden: Hidden size of the network.
+        seed: Seed of the initial weights; the initial bias is 0.
+        heads: Number of scores; None for one score without an axis of its own.
     """
 
     def __init__(self, hidden: int, seed: int = 0, heads: int | None = None) -> None:
@@ -33,103 +35,103 @@ class ScoreHead(nn.Module):
     def forward(
         self, network: nn.Module, *, tokens_BT: Tensor, is_scored_BT: Tensor, packing: Packing | None = None
     ) -> Tensor:
-        """``score_BT``, or ``score_BTH`` of several, 0 where not asked for; gradient into head and network.
+        """Compute ``score_BT``, or ``score_BTH`` of several heads, with gradient into head and network.
 
         Args:
-            network: causal LM.
-            tokens_BT: right-padded rows of ids.
-            is_scored_BT: True after which tokens a score is wanted.
-            packing: of the rows, where they are to be packed.
+            network: Causal LM.
+            tokens_BT: Right-padded rows of ids.
+            is_scored_BT: True at tokens after which to score; the score is 0 elsewhere.
+            packing: Packing of the rows, if they are to be packed.
         """
-        hidden_AD = hidden_at(network, tokens_BT=tokens_BT, is_read_BT=is_scored_BT, packing=packing)
+        hidden_AD = read_hidden_at(network, tokens_BT=tokens_BT, is_read_BT=is_scored_BT, packing=packing)
         out_AH = self.linear(hidden_AD.to(self.linear.weight.dtype))
-        score_A = at_least_float32(out_AH.squeeze(-1) if self.is_single else out_AH)
+        score_A = ensure_float32(out_AH.squeeze(-1) if self.is_single else out_AH)
         shape = (*tokens_BT.shape, *score_A.shape[1:])
         score_BT = torch.zeros(shape, dtype=score_A.dtype, device=tokens_BT.device)
         return score_BT.index_put(torch.nonzero(is_scored_BT, as_tuple=True), score_A)
 
     @property
     def column(self) -> str:
-        """Name of what it gives."""
+        """The name of the column of scores."""
         return "score_BT" if self.is_single else "score_BTH"
 
 
 class ValueHead(Protocol):
-    """How the numbers of a critic's linear head are read.
+    """The interpretation of the outputs of a critic's linear head.
 
     Attributes:
-        columns: what it gives of each sampled token, (B, T) by name; ``value_BT``, the value of the state before it,
-            is the first.
+        columns: Names of the (B, T) columns for sampled tokens; the first is ``value_BT``, the value of the state
+            before the token.
     """
 
     columns: tuple[str, ...]
 
-    def width(self, vocabulary: int) -> int:
-        """Outputs of the linear head."""
+    def get_width(self, vocabulary: int) -> int:
+        """Return the number of outputs of the linear head."""
 
     def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        """Of A sampled tokens the columns, (A,), or (A, C) of several; with gradient."""
+        """Return the columns of A sampled tokens, (A,), or (A, C) of several; with gradient."""
 
 
 class StateValues:
-    """``value_BT`` is ``V(s)``, the one number of the head."""
+    """The single output of the head is ``value_BT``, ``V(s)``."""
 
     columns: tuple[str, ...] = ("value_BT",)
 
-    def width(self, vocabulary: int) -> int:
+    def get_width(self, vocabulary: int) -> int:
         return 1
 
     def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        return at_least_float32(out_AC.squeeze(-1))
+        return ensure_float32(out_AC.squeeze(-1))
 
 
 class ValuesAndCosts:
-    """``value_BT`` is ``V(s)`` of rewards, ``cost_value_BT`` that of costs: two heads."""
+    """Two outputs: ``value_BT``, ``V(s)`` of rewards, and ``cost_value_BT``, that of costs."""
 
     columns: tuple[str, ...] = ("value_BT", "cost_value_BT")
 
-    def width(self, vocabulary: int) -> int:
+    def get_width(self, vocabulary: int) -> int:
         return 2
 
     def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        return at_least_float32(out_AC)
+        return ensure_float32(out_AC)
 
 
 class TokenValues:
     """The head gives ``Q(s, a)`` of every token a of the vocabulary.
 
-    ``value_BT`` is ``max_a Q(s, a)``, ``q_BT`` that of the token that was sampled, and ``spread_BT``
+    ``value_BT`` is ``max_a Q(s, a)``, ``q_BT`` the Q of the sampled token, and ``spread_BT``
     ``logsumexp_a Q(s, a) - Q(s, sampled)``, which is at least 0.
     """
 
     columns: tuple[str, ...] = ("value_BT", "q_BT", "spread_BT")
 
-    def width(self, vocabulary: int) -> int:
+    def get_width(self, vocabulary: int) -> int:
         return vocabulary
 
     def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        all_AV = at_least_float32(out_AC)
+        all_AV = ensure_float32(out_AC)
         q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
         return torch.stack([all_AV.amax(1), q_A, all_AV.logsumexp(1) - q_A], dim=1)
 
 
 class TokensAndState:
-    """The head gives ``Q(s, a)`` of every token a of the vocabulary, and behind them ``V(s)``.
+    """The head gives ``Q(s, a)`` of every token a of the vocabulary, followed by ``V(s)``.
 
-    ``value_BT`` is V, ``implicit_q_BT`` Q of the token that was sampled, and ``spread_BT`` as of `TokenValues`.
+    ``value_BT`` is V, ``implicit_q_BT`` the Q of the sampled token, and ``spread_BT`` as in `TokenValues`.
     """
 
     columns: tuple[str, ...] = ("value_BT", "implicit_q_BT", "spread_BT")
 
-    def width(self, vocabulary: int) -> int:
+    def get_width(self, vocabulary: int) -> int:
         return vocabulary + 1
 
     def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        out_AC = at_least_float32(out_AC)
+        out_AC = ensure_float32(out_AC)
         all_AV, value_A = out_AC[:, :-1], out_AC[:, -1]
         q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
         return torch.stack([value_A, q_A, all_AV.logsumexp(1) - q_A], dim=1)
 
-    def tokens(self, out: Tensor) -> Tensor:
-        """Q of all tokens, (…, V), of what the linear head gives."""
+    def select_tokens(self, out: Tensor) -> Tensor:
+        """Return Q of all tokens, (…, V), from the output of the linear head."""
         return out[..., :-1]

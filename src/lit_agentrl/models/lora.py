@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) through ``peft``: put on, switched off, merged, written."""
+"""Low-rank adapters (LoRA, arXiv 2106.09685) with ``peft``: attach, disable, merge, save."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.models.routers import routers_of
 
 ALL_LINEAR = "all-linear"
-NAME = "default"  # where there is one
-LEVELS = ("executor", "planner")  # where each level of `two_level` has its own; a plan is True
+NAME = "default"  # name of a single adapter
+LEVELS = ("executor", "planner")  # adapters of the levels of `two_level`, indexed by whether a turn is a plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoRA:
-    r"""Beside each chosen weight ``W`` (out, in) a trained ``alpha / r * B A``, with A (r, in) and B (out, r).
+    r"""Low-rank adapters of linear layers.
 
-    B starts at zero, so that the policy starts as the base.  The base is frozen.  There is no dropout:
-    networks stay in eval mode, or recorded and recomputed log-probs would differ.
+    They add a trained ``alpha / r * B A`` to each chosen weight ``W`` (out, in), with A (r, in) and B (out, r).
+    B starts at zero, so the policy starts as the base.  The base is frozen.  There is no dropout: networks stay in
+    eval mode, or recorded and recomputed log-probs would differ.
 
     Args:
-        r: rank.
-        alpha: numerator of the scale.
-        target_modules: ``all-linear`` (every linear layer but the output head), or names of linear layers,
+        r: Rank.
+        alpha: Numerator of the scale.
+        target_modules: ``all-linear`` (every linear layer except the output head), or names of linear layers,
             such as ``[q_proj,v_proj]``.
-        use_rslora: scale by ``alpha / sqrt(r)`` instead (arXiv 2312.03732).
-        seed: of the draw of A.
-        levels: two adapters on the one base, `LEVELS`, of which one acts at a time; see `level_in_use`.
+        use_rslora: Scale by ``alpha / sqrt(r)`` instead (arXiv 2312.03732).
+        seed: Seed of A.
+        levels: Two adapters on the one base, `LEVELS`, one of which is active at a time; see `use_level`.
 
     Raises:
-        ValueError: a value out of range, naming the option.
+        ValueError: If a value is out of range; names the option.
     """
 
     r: int = 16
@@ -62,30 +63,30 @@ class LoRA:
     def attach(self, network: PreTrainedModel, name: str) -> dict[str, Any]:
         """Put adapters on ``network`` in place and freeze everything else.
 
-        The network keeps its class, so that whatever reads its trunk, head or config goes on working.  Adapters
-        of a base in half precision are kept in float32.
+        The network keeps its class, so code that reads its trunk, head or config keeps working.  Adapters of a base
+        in half precision are stored in float32.
 
         Args:
-            network: the base; refused if it has adapters.
-            name: the base's name, for messages.
+            network: The base; refused if it has adapters.
+            name: The base's name, for messages.
 
         Returns:
-            What a checkpoint must record to be read again: base, its fingerprint, and these options.
+            The record that a checkpoint needs to be loaded again: base, its fingerprint, and these options.
 
         Raises:
-            ValueError: ``peft`` is not installed, or a target is no linear layer of the network.
+            ValueError: If ``peft`` is not installed, or a target is no linear layer of the network.
         """
         if importlib.util.find_spec("peft") is None:
             raise ValueError("needs the package peft; install it with: pip install 'peft>=0.21'")
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
-        layers = self.layers(network)  # raises where there are none
+        layers = self.find_layers(network)  # raises if there are none
         targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
         if targets == ALL_LINEAR and routers_of(network):
-            # of a mixture of experts peft would take routers and experts too, which are no linear layers
+            # in a mixture of experts peft would also take routers and experts, which are no linear layers
             targets = layers
-        base = {"base": name, "fingerprint": fingerprint(network)}
+        base = {"base": name, "fingerprint": hash_parameters(network)}
         options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
         given: dict[str, Any] = {
             "r": self.r, "lora_alpha": self.alpha, "use_rslora": self.use_rslora, "target_modules": targets,
@@ -98,9 +99,9 @@ class LoRA:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seeds.make_key(self.seed, f"lora {each}" if self.levels else "lora"))
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are meant
+                    warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are intended
                     inject_adapter_in_model(copy.deepcopy(config), network, each)
-        for where, layer in adapter_layers(network):
+        for where, layer in find_adapter_layers(network):
             if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
                 raise ValueError(
                     f"target_modules={self.target_modules} would adapt {where}, which is no linear layer and cannot be "
@@ -108,18 +109,18 @@ class LoRA:
                 )
         for each in names:
             cast_adapter_dtype(network, each)
-        _act(network, names[0])
+        _activate(network, names[0])
         for where, parameter in network.named_parameters():
-            parameter.requires_grad_(".lora_" in where)  # of the one that does not act too
-        found: Any = network.peft_config[names[0]]
-        more = {"levels": True} if self.levels else {}
-        return {**base, **options, "targets": sorted(found.target_modules), **more}
+            parameter.requires_grad_(".lora_" in where)  # also those of the inactive adapter
+        config_in_use: Any = network.peft_config[names[0]]
+        extra = {"levels": True} if self.levels else {}
+        return {**base, **options, "targets": sorted(config_in_use.target_modules), **extra}
 
-    def layers(self, network: PreTrainedModel) -> list[str]:
-        """Full names of the linear layers that are to carry an adapter.
+    def find_layers(self, network: PreTrainedModel) -> list[str]:
+        """Return the full names of the linear layers that get an adapter.
 
         Raises:
-            ValueError: a target is no linear layer of the network, naming those there are.
+            ValueError: If a target is no linear layer of the network; names the valid ones.
         """
         head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         linear = [
@@ -127,18 +128,18 @@ class LoRA:
             for name, module in network.named_modules()
             if isinstance(module, nn.Linear | Conv1D) and module is not head
         ]
-        found: dict[str, list[str]] = {
+        layers_of: dict[str, list[str]] = {
             target: [name for name in linear if target == ALL_LINEAR or f".{name}".endswith(f".{target}")]
             for target in self._names
         }
-        for target, names in found.items():
+        for target, names in layers_of.items():
             if not names:
                 valid = sorted({name.rpartition(".")[2] for name in linear})
                 raise ValueError(
                     f"target_modules={target} is no linear layer of the network's blocks; valid: "
                     f"{ALL_LINEAR}, or any of {', '.join(valid)}"
                 )
-        return sorted({name for names in found.values() for name in names})
+        return sorted({name for names in layers_of.values() for name in names})
 
     @property
     def _names(self) -> list[str]:
@@ -146,8 +147,8 @@ class LoRA:
         return [given] if isinstance(given, str) else [str(each) for each in given]
 
 
-def fingerprint(network: nn.Module) -> str:
-    """SHA-256 of names, shapes, precisions and bits of all parameters."""
+def hash_parameters(network: nn.Module) -> str:
+    """Return the SHA-256 of names, shapes, precisions and bits of all parameters."""
     digest = hashlib.sha256()
     for name, parameter in network.named_parameters():
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
@@ -155,42 +156,47 @@ def fingerprint(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def adapter_layers(network: nn.Module) -> list[tuple[str, Any]]:
-    """The layers that carry an adapter, with their names; none without ``model/lora``."""
-    if getattr(network, "peft_config", None) is None:  # do not wait for peft's import where there are none
+def find_adapter_layers(network: nn.Module) -> list[tuple[str, Any]]:
+    """Return the layers with an adapter and their names; none without ``model/lora``."""
+    if getattr(network, "peft_config", None) is None:  # avoid the slow import of peft if there are none
         return []
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return [(name, module) for name, module in network.named_modules() if isinstance(module, BaseTunerLayer)]
 
 
-def levels_of(network: nn.Module) -> tuple[str, ...]:
-    """`LEVELS`, where each of them has an adapter on the network; else none."""
+def get_levels(network: nn.Module) -> tuple[str, ...]:
+    """Return `LEVELS` if each has an adapter on the network; else none."""
     return LEVELS if set(LEVELS) <= set(getattr(network, "peft_config", None) or ()) else ()
 
 
 @contextmanager
-def level_in_use(network: nn.Module, name: str) -> Iterator[None]:
-    """Within, the adapter of one level acts; which of them gradients may flow into does not change."""
-    _act(network, name)
+def use_level(network: nn.Module, name: str) -> Iterator[None]:
+    """Activate the adapter of one level inside the context.
+
+    Which adapters receive gradient does not change.
+    """
+    _activate(network, name)
     try:
         yield
     finally:
-        _act(network, LEVELS[0])
+        _activate(network, LEVELS[0])
 
 
-def _act(network: nn.Module, name: str) -> None:
+def _activate(network: nn.Module, name: str) -> None:
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    for _, layer in adapter_layers(network):
+    for _, layer in find_adapter_layers(network):
         layer.set_adapter([name])
     for parameter in trainable:
-        parameter.requires_grad_(True)  # peft clears the flags of the others, and the optimizer has them all
+        parameter.requires_grad_(
+            True
+        )  # peft clears the flags of inactive adapters, but the optimizer holds them all
 
 
 @contextmanager
-def adapters_off(network: nn.Module) -> Iterator[None]:
-    """Within, the network computes as the base, to the bit."""
-    layers = [layer for _, layer in adapter_layers(network)]
+def disable_adapters(network: nn.Module) -> Iterator[None]:
+    """Make the network compute bit-exactly as the base inside the context."""
+    layers = [layer for _, layer in find_adapter_layers(network)]
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     _switch(layers, False, trainable)
     try:
@@ -203,17 +209,18 @@ def _switch(layers: Sequence[Any], is_on: bool, trainable: Sequence[nn.Parameter
     for layer in layers:
         layer.enable_adapters(is_on)
     for parameter in trainable:
-        parameter.requires_grad_(True)  # peft also clears the flags, which strategies read
+        parameter.requires_grad_(True)  # peft also clears these flags, which strategies read
 
 
-def merged(network: PreTrainedModel) -> PreTrainedModel:
-    """A network without adapters whose weights are ``W + alpha / r * B A``, of the base's class and precision.
+def merge_adapters(network: PreTrainedModel) -> PreTrainedModel:
+    """Return a network with merged weights ``W + alpha / r * B A``.
 
-    Of two levels it is the one that acts, the executor.  All other tensors are those of ``network``, not copies.
+    It has the base's class and precision.  Of two levels, the active one is merged, the executor.  All other tensors
+    are those of ``network``, not copies.
     """
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-    plain = copy.deepcopy(network, tensors)  # the structure anew, the tensors the same
-    for name, layer in adapter_layers(plain):
+    plain = copy.deepcopy(network, tensors)  # a new structure with the same tensors
+    for name, layer in find_adapter_layers(plain):
         base = layer.get_base_layer()
         weight = base.weight.detach()
         total = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(
@@ -226,12 +233,15 @@ def merged(network: PreTrainedModel) -> PreTrainedModel:
 
 
 def save_adapter(network: PreTrainedModel, folder: str | Path) -> None:
-    """Write the adapter, as ``peft.PeftModel.from_pretrained(base, folder)`` reads it; of levels ``folder/NAME``."""
+    """Write the adapter so that ``peft.PeftModel.from_pretrained(base, folder)`` reads it.
+
+    Two levels are written to ``folder/NAME``.
+    """
     for name in network.peft_config:
-        _save_one(network, name, Path(folder) / name if levels_of(network) else Path(folder))
+        _save_adapter(network, name, Path(folder) / name if get_levels(network) else Path(folder))
 
 
-def _save_one(network: PreTrainedModel, name: str, folder: Path) -> None:
+def _save_adapter(network: PreTrainedModel, name: str, folder: Path) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 

@@ -1,4 +1,4 @@
-"""Loading a language policy: a network with its tokenizer, from the package or from Hugging Face files."""
+"""Load a language policy: network and tokenizer, embedded or from Hugging Face files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from lit_agentrl.checks import name_errors, require, require_one_of
-from lit_agentrl.models.lora import LoRA, adapter_layers, merged, save_adapter
-from lit_agentrl.models.pretrained import held_back, load_network, load_tokenizer
+from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
+from lit_agentrl.models.pretrained import hold_back_logs, load_network, load_tokenizer
 from lit_agentrl.models.routers import Routing, freeze
 from lit_agentrl.models.routing import Routers
 
 NANO_FOLDER = Path(__file__).parent / "nano"
 EMBEDDED = ("nano", "nano_tools")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust tells of the system's
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust reports an error of the operating system
 
 
 @dataclass
 class Policy:
-    """A causal language model and the tokenizer whose ids it speaks.
+    """A causal language model with its tokenizer.
 
-    With adapters on the network, ``adapters`` says on which base they sit (see `LoRA.attach`).  ``routing`` is what is
-    done about the routers of a mixture of experts.
+    With adapters on the network, ``adapters`` records their base (see `LoRA.attach`).  ``routing`` holds the options
+    for the routers of a mixture of experts.
     """
 
     network: PreTrainedModel
@@ -44,47 +44,50 @@ class Policy:
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
 
-        Adapters are merged into the weights, and written by themselves under ``adapter/``.
+        Adapters are merged into the weights, and also written separately under ``adapter/``.
 
         Raises:
-            OSError: it cannot be written, also where a library has another error for that.
+            OSError: If it cannot be written; library errors with this cause are converted.
         """
-        network = self.network if self.adapters is None else merged(self.network)
+        network = self.network if self.adapters is None else merge_adapters(self.network)
         try:
             network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             if self.adapters is not None:
                 save_adapter(self.network, Path(folder) / "adapter")
-        except Exception as error:  # libraries in Rust raise errors of their own
-            if (found := _OS_ERROR.search(str(error))) and not isinstance(error, OSError):
-                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+        except Exception as error:  # Rust libraries raise their own error types
+            if (match := _OS_ERROR.search(str(error))) and not isinstance(error, OSError):
+                raise OSError(int(match[1]), os.strerror(int(match[1]))) from error
             raise
 
 
-def named_weights(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, those that are shared between modules once; not copies, without gradient."""
+def get_named_weights(network: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name, shared ones once; no copies, without gradient."""
     return {name: tensor.detach() for name, tensor in (*network.named_parameters(), *network.named_buffers())}
 
 
-def plain_parameters(network: PreTrainedModel) -> dict[str, Tensor]:
-    """Parameters by the names of a network without adapters, which are merged in; tied ones once, without gradient."""
-    plain = merged(network) if adapter_layers(network) else network
+def get_plain_parameters(network: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the parameters under the names of a network without adapters.
+
+    Adapters are merged in; tied parameters occur once; without gradient.
+    """
+    plain = merge_adapters(network) if find_adapter_layers(network) else network
     return {name: parameter.detach() for name, parameter in plain.named_parameters()}
 
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
-    """Write weights into a network in place; those not named keep their value."""
-    own = named_weights(network)
+    """Write weights into a network in place; unnamed ones keep their value."""
+    own = get_named_weights(network)
     for name, tensor in weights.items():
         own[name].copy_(tensor)
 
 
-def shipped_template(name: str) -> str:
-    """The text of a chat template that comes with the package.
+def read_shipped_template(name: str) -> str:
+    """Return the text of a chat template that comes with the package.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: If there is none of that name.
     """
     folder = resources.files("lit_agentrl.models") / "templates"
     names = sorted(
@@ -104,27 +107,27 @@ def load_pretrained(
     freeze_router: bool = False,
     routing_replay: Literal["none", "old"] = "none",
 ) -> Policy:
-    """A policy from a local folder or a hub name.
+    """Load a policy from a local folder or a hub name.
 
     Args:
-        name: folder with ``config.json``, safetensors weights and a tokenizer, or a hub id.
-        dtype: storage precision of the weights: ``float32`` | ``bfloat16`` | ``float16``.
-        chat_template: name of a template shipped in ``models/templates`` that replaces the tokenizer's own, also where
-            the policy is saved.
-        lora: puts adapters on the network, which alone are then trained.
-        router_loss: of a mixture of experts: weight of its load-balancing loss; see `Routing`.
-        freeze_router: its routers are not trained.
+        name: Folder with ``config.json``, safetensors weights and a tokenizer, or a hub id.
+        dtype: Storage precision of the weights: ``float32`` | ``bfloat16`` | ``float16``.
+        chat_template: Name of a template in ``models/templates`` that replaces the tokenizer's own, also in saved
+            policies.
+        lora: Adapters to add; then only these are trained.
+        router_loss: Weight of the load-balancing loss of a mixture of experts; see `Routing`.
+        freeze_router: Whether its routers are excluded from training.
         routing_replay: ``none`` or ``old``; see `Routing`.
 
     Raises:
-        ValueError: unknown ``dtype`` or ``chat_template``, files that cannot be loaded, weights that are not finite,
-            adapters that do not fit, or an option of routers where there are none, naming the option.
+        ValueError: If ``dtype`` or ``chat_template`` is unknown, files cannot be loaded, weights are not finite,
+            adapters do not fit, or a router option is set without routers; names the option.
     """
     routing = Routing(loss=router_loss, frozen=freeze_router, replay=routing_replay)
     require_one_of("dtype", dtype, tuple(DTYPES))
-    template = None if chat_template is None else shipped_template(chat_template)
+    template = None if chat_template is None else read_shipped_template(chat_template)
     try:
-        with held_back():
+        with hold_back_logs():
             tokenizer = load_tokenizer(name)
             network = load_network(AutoModelForCausalLM, name, DTYPES[dtype])
     except ValueError as error:
@@ -137,7 +140,7 @@ def load_pretrained(
             raise ValueError(f"name={name} holds weights that are not finite, in {key}; give an intact model")
     network.train(False)
     if routing.given():
-        Routers(network, routing.given())  # which refuses a network without
+        Routers(network, routing.given())  # raises if the network has none
     with name_errors("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     if routing.frozen:
@@ -148,20 +151,22 @@ def load_pretrained(
 
 
 def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:
-    """An embedded policy of about one million parameters (see ``docs/findings/embedded_policy.md`` for their recipes).
+    """Load an embedded policy of about one million parameters.
+
+    See ``docs/findings/embedded_policy.md`` for the recipes.
 
     Args:
         name: ``nano`` plays the embedded games, ``nano_tools`` Taxi and PocketWorld's level 0.
-        lora: puts adapters on the network, which alone are then trained.
+        lora: Adapters to add; then only these are trained.
 
     Raises:
-        ValueError: there is none of this name, or it is missing from the package.
+        ValueError: If there is none of this name, or it is missing from the package.
     """
     require_one_of("name", name, EMBEDDED)
     folder = NANO_FOLDER.with_name(name)
     if not (folder / "model.safetensors").exists():
         raise ValueError(f"the embedded policy is missing from {folder}; run scripts/build_{name}.py")
-    # the folder is local and small: transformers' progress bar for it is noise
+    # no progress bar for a small local folder
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -169,5 +174,5 @@ def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:
     policy = load_pretrained(str(folder), lora=lora)
     policy.name = name
     if policy.adapters is not None:
-        policy.adapters["base"] = name  # wherever the package lies
+        policy.adapters["base"] = name  # independent of the package's location
     return policy

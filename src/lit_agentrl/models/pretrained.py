@@ -1,4 +1,4 @@
-"""Networks and tokenizers from files of others: they are data, and what is wrong with them is one line."""
+"""Load networks and tokenizers from external files without running their code."""
 
 from __future__ import annotations
 
@@ -20,44 +20,48 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-_HUB_S = 5.0  # for the hub to answer
-_TALKING = ("transformers", "huggingface_hub")  # libraries that say much while they fail
-# gap between logits of the same tokens that is rounding, relative to the largest
+_HUB_TIMEOUT_S = 5.0  # timeout of the hub's answer
+_NOISY_LIBRARIES = ("transformers", "huggingface_hub")  # libraries that log a lot before they fail
+# rounding difference between logits of the same tokens, relative to the largest
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a local folder or a hub id; code that it brings is not run.
+    """Load the tokenizer of a local folder or hub id, without running its code.
 
     Raises:
-        ValueError: it cannot be loaded; the message is the reason, in one line.
+        ValueError: If it cannot be loaded; the message is the reason, in one line.
     """
-    with _explained(name):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **carefully(name))
+    with _explain_errors(name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **make_load_options(name))
     return tokenizer
 
 
 def load_network(kind: Any, name: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A causal network from a local folder or a hub id; code that it brings is not run.
+    """Load a causal network from a local folder or hub id, without running its code.
 
     Args:
-        kind: the class of `transformers` that chooses it, such as ``AutoModelForCausalLM``.
-        name: folder or hub id.
-        dtype: precision in which the weights are stored.
+        kind: Class of `transformers` that selects the network class, such as ``AutoModelForCausalLM``.
+        name: Folder or hub id.
+        dtype: Data type in which the weights are stored.
 
     Raises:
-        ValueError: it cannot be loaded whole, or is not causal; the message is the reason, in one line.
+        ValueError: If it cannot be loaded completely, or is not causal; the message is the reason, in one line.
     """
-    with _explained(name):
-        network, found = kind.from_pretrained(
-            name, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **carefully(name)
+    with _explain_errors(name):
+        network, info = kind.from_pretrained(
+            name,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **make_load_options(name),
         )
-    own_memory(network)
+    move_to_torch_memory(network)
     if not is_causal(network):
         raise ValueError(
-            f"{type(network).__name__} is not causal here: what it makes of a token depends on the next one"
+            f"{type(network).__name__} is not causal here: its output at a token depends on the next token"
         )
-    for lacking, what in ((found["missing_keys"], "missing"), (found["mismatched_keys"], "of another shape")):
+    for lacking, what in ((info["missing_keys"], "missing"), (info["mismatched_keys"], "of another shape")):
         if lacking:
             first = min(each if isinstance(each, str) else each[0] for each in lacking)
             raise ValueError(
@@ -66,11 +70,11 @@ def load_network(kind: Any, name: str, dtype: torch.dtype) -> PreTrainedModel:
     return network  # type: ignore[no-any-return]
 
 
-def own_memory(network: nn.Module) -> None:
-    """Move weights on a CPU to memory that torch gave out, which begins at a multiple of 64 bytes.
+def move_to_torch_memory(network: nn.Module) -> None:
+    """Copy weights on a CPU to memory of torch, which is aligned to 64 bytes.
 
-    Weights read from a file lie where the file has them, at another place in each process, and the last bits of
-    products depend on it.
+    Weights read from a file keep the file's alignment, which differs between processes, and the last bits of products
+    depend on it.
     """
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.device.type == "cpu":
@@ -79,9 +83,9 @@ def own_memory(network: nn.Module) -> None:
 
 @torch.no_grad()
 def is_causal(network: PreTrainedModel) -> bool:
-    """Whether what comes out at a token stays the same when another token follows it.
+    """Return whether the output at a token stays the same when another token follows it.
 
-    True also of a network that cannot be tried where its weights lie, such as one for GPUs alone.
+    Also True for a network that cannot run on its present device, such as one for GPUs alone.
     """
     third = network.config.get_text_config().vocab_size // 3
     tokens_BT = torch.tensor([[2 * third, third], [2 * third, third + 1]], device=network.device)
@@ -90,48 +94,51 @@ def is_causal(network: PreTrainedModel) -> bool:
     except Exception:
         return True
     gap = (out_BTD[0, 0] - out_BTD[1, 0]).abs().max()
-    # of weights that are not finite, which are another fault, there is no gap
+    # NaN if weights are not finite, which is checked elsewhere
     return not bool(gap > _TOLERANCE.get(out_BTD.dtype, 1e-4) * out_BTD.abs().max())
 
 
-def carefully(name: str) -> dict[str, bool]:
-    """No code of the files is run, and a hub that cannot be asked is not asked again and again for most of a minute."""
+def make_load_options(name: str) -> dict[str, bool]:
+    """Return options that forbid external code, and skip a hub that does not answer.
+
+    Without the latter, an unreachable hub is retried for most of a minute.
+    """
     return {"trust_remote_code": False, "local_files_only": not Path(name).is_dir() and _is_hub_away(name)}
 
 
 def _is_hub_away(name: str) -> bool:
     try:
-        HfApi().model_info(name, timeout=_HUB_S)
-    except (HfHubHTTPError, HFValidationError):  # an answer, or no name that it could have
+        HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
+    except (HfHubHTTPError, HFValidationError):  # the hub answered, or the name is not a valid hub id
         return False
-    except Exception:  # no network, offline by the user's wish, no answer in time
+    except Exception:  # no network, offline mode, or no answer in time
         return True
     return False
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Whatever fails inside fails in one line.
+def _explain_errors(name: str) -> Iterator[None]:
+    """Turn every error inside the context into one line.
 
     Raises:
-        ValueError: in place of whatever is raised inside.
+        ValueError: In place of any error.
     """
     try:
         yield
-    except Exception as error:  # files of others, read by libraries in Rust as well, fail in any way
-        raise ValueError(_reason(name, error)) from error
+    except Exception as error:  # external files, partly read by Rust libraries, may raise anything
+        raise ValueError(_explain(name, error)) from error
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """What libraries log inside is let out at the end, and never before an error, which says it all."""
-    held = BufferingHandler(capacity=sys.maxsize)
-    loggers = [logging.getLogger(name) for name in _TALKING]
+def hold_back_logs() -> Iterator[None]:
+    """Delay log records of libraries to the end; drop them if there is an error."""
+    handler = BufferingHandler(capacity=sys.maxsize)
+    loggers = [logging.getLogger(name) for name in _NOISY_LIBRARIES]
     before = [(logger.handlers[:], logger.propagate) for logger in loggers]
     has_bar = transformers_logging.is_progress_bar_enabled() and not sys.stderr.isatty()
     for logger in loggers:
-        logger.handlers, logger.propagate = [held], False
-    if has_bar:  # one for people, who look at terminals
+        logger.handlers, logger.propagate = [handler], False
+    if has_bar:  # progress bars are only useful on a terminal
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
@@ -140,11 +147,11 @@ def held_back() -> Iterator[None]:
             logger.handlers, logger.propagate = handlers, propagate
         if has_bar:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-    for record in held.buffer:
+    for record in handler.buffer:
         logging.getLogger(record.name).handle(record)
 
 
-def _reason(name: str, error: Exception) -> str:
+def _explain(name: str, error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return "it brings code of its own, which is not run"
@@ -153,14 +160,14 @@ def _reason(name: str, error: Exception) -> str:
     if Path(name).is_dir():
         if "backend tokenizer" in text and not (Path(name) / "tokenizer.json").exists():
             return "it has no tokenizer.json"
-        return _damaged(Path(name)) or (text.strip() or type(error).__name__).splitlines()[0]
+        return _find_damage(Path(name)) or (text.strip() or type(error).__name__).splitlines()[0]
     if "gated repo" in text:
-        return "its authors give it only to those who ask, on its page of the hub, and log in: hf auth login"
+        return "its authors restrict access: request it on the model's hub page, then log in: hf auth login"
     return "there is no such folder, and no such model on the hub, or the hub cannot be reached"
 
 
-def _damaged(folder: Path) -> str:
-    """Which file cannot be read by itself; empty where all can."""
+def _find_damage(folder: Path) -> str:
+    """Return which file cannot be read, and why; empty if all can."""
     for file in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"))):
         try:
             if file.suffix == ".json":

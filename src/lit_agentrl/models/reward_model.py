@@ -1,4 +1,4 @@
-"""The folder of a reward model: a causal language model, its head, and a record of both."""
+"""Reward models on disk: a causal language model, its head, and their record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import nn
 
 from lit_agentrl.checks import format_value
 from lit_agentrl.models.heads import ScoreHead
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy, load_pretrained
 
-USES = {  # what a model of each kind is used as
+USES = {  # the option that uses a model of each kind
     "score": "reward=model",
     "logit": "reward=model",
     "cost": "reward=cost",
@@ -29,18 +29,18 @@ ABOUT, WEIGHTS = "reward_model.json", "score_head.safetensors"
 
 
 @dataclass(frozen=True)
-class About:
-    """What is recorded of a reward model.
+class RewardModelInfo:
+    """The record of a reward model.
 
     Attributes:
-        kind: ``score``: of a whole episode, on no scale of its own; ``logit``: of a chance, after every turn;
-            ``cost``: of a whole episode, above 0 where it costs too much; ``referred``: as ``score``, of an episode
-            that is read behind a reference.
-        fingerprint: of the weights of network and head.
-        tokenizer: fingerprint of what maps texts to ids.
-        mean, std: of the scores of held-out episodes.
-        algo: what it was trained by.
-        heads: of several heads each name, in order, with mean and std of its scores; empty: one head, without a name.
+        kind: ``score``: one score per episode, on an arbitrary scale; ``logit``: the logit of a probability, after
+            every turn; ``cost``: one cost per episode, above 0 if it costs too much; ``referred``: like ``score``,
+            for an episode read after a reference episode.
+        fingerprint: Hash of the weights of network and head.
+        tokenizer: Hash of the tokenizer's mapping from texts to ids.
+        mean, std: Mean and std of the scores of held-out episodes.
+        algo: The algorithm that trained the model.
+        heads: With several heads, each name in order with mean and std of its scores; empty for one unnamed head.
     """
 
     kind: str
@@ -51,15 +51,15 @@ class About:
     algo: str = ""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def weights(self, given: Mapping[str, float] | None, path: str) -> list[float] | None:
-        """What each head counts, in order; None: it has one.
+    def get_head_weights(self, given: Mapping[str, float] | None, path: str) -> list[float] | None:
+        """Return the weight of each head in order; None for a single head.
 
         Args:
-            given: weights by name, or None.
-            path: for messages.
+            given: Weights by name, or None.
+            path: Path of the model, for messages.
 
         Raises:
-            ValueError: a head without a weight, or a weight without a head.
+            ValueError: If a head has no weight, or a weight has no head.
         """
         names = ", ".join(self.heads)
         if not self.heads:
@@ -69,10 +69,10 @@ class About:
                 )
             return None
         if given is None:
-            told = ",".join(f"{name}:1" for name in self.heads)
+            example = ",".join(f"{name}:1" for name in self.heads)
             raise ValueError(
                 f"path={path} has several heads ({names}), and nothing says what each of them counts: set "
-                f"'reward.model.heads={{{told}}}'"
+                f"'reward.model.heads={{{example}}}'"
             )
         if unknown := [name for name in given if name not in self.heads]:
             raise ValueError(
@@ -87,38 +87,38 @@ class About:
 
 @dataclass
 class RewardModel:
-    """A network with its head, and what is recorded of it."""
+    """A network with its head and its record."""
 
     policy: Policy
     head: ScoreHead
-    about: About
+    about: RewardModelInfo
 
 
-def of_weights(network: nn.Module, head: nn.Module) -> str:
-    """A fingerprint of both."""
-    return hashlib.sha256(f"{fingerprint(network)} {fingerprint(head)}".encode()).hexdigest()
+def hash_weights(network: nn.Module, head: nn.Module) -> str:
+    """Return one hash of the weights of network and head."""
+    return hashlib.sha256(f"{hash_parameters(network)} {hash_parameters(head)}".encode()).hexdigest()
 
 
-def save_head(folder: str | Path, head: ScoreHead, about: About) -> None:
-    """Write the head beside the network, whose folder this is.
+def save_head(folder: str | Path, head: ScoreHead, about: RewardModelInfo) -> None:
+    """Write the head into the folder of its network.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If it cannot be written.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     save_file(state, Path(folder) / WEIGHTS)
-    told = {"format": FORMAT, "version": VERSION, **asdict(about)}
-    del told["heads"]  # a record of one head is as it was before there were several
+    record = {"format": FORMAT, "version": VERSION, **asdict(about)}
+    del record["heads"]  # keep the older format for a single head
     if about.heads:
-        told["heads"] = [[name, *numbers] for name, numbers in about.heads.items()]  # in order
-    (Path(folder) / ABOUT).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        record["heads"] = [[name, *numbers] for name, numbers in about.heads.items()]  # in order
+    (Path(folder) / ABOUT).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def find_model(path: str) -> Path:
-    """The folder of the reward model that a run wrote, or that this is itself.
+    """Return the folder of the reward model at ``path``, or of the run there.
 
     Raises:
-        ValueError: there is none, naming the path.
+        ValueError: If there is none; names the path.
     """
     given = Path(path).expanduser()
     for folder in (given / "hf", given):
@@ -132,15 +132,15 @@ def find_model(path: str) -> Path:
     )
 
 
-def read_about(path: str, *, use: str = "reward=model") -> About:
-    """What is recorded of the reward model of a folder; of its weights, whether the files are whole.
+def read_about(path: str, *, use: str = "reward=model") -> RewardModelInfo:
+    """Read the record of a reward model, and check that its weight files are complete.
 
     Args:
-        path: of a run, or of the folder itself.
-        use: one of `USES` that it must be fit for.
+        path: Folder of a run, or the model's own folder.
+        use: The use, one of the values of `USES`, that the model must fit.
 
     Raises:
-        ValueError: there is none of the kind, its record cannot be read, or a file of weights was cut off.
+        ValueError: If there is no model of this kind, its record cannot be read, or a file of weights is truncated.
     """
     file = find_model(path) / ABOUT
     for weights in sorted(file.parent.glob("*.safetensors")):
@@ -153,11 +153,11 @@ def read_about(path: str, *, use: str = "reward=model") -> About:
                 f"path={path}: {weights.name} is damaged ({reason}); train the model again"
             ) from error
     try:
-        told: Any = json.loads(file.read_text(encoding="utf-8"))
-        if told.pop("format") != FORMAT or told.pop("version") != VERSION:
+        record: Any = json.loads(file.read_text(encoding="utf-8"))
+        if record.pop("format") != FORMAT or record.pop("version") != VERSION:
             raise ValueError("it is of another format")
-        heads = {name: (float(mean), float(std)) for name, mean, std in told.pop("heads", ())}
-        about = About(**told, heads=heads)
+        heads = {name: (float(mean), float(std)) for name, mean, std in record.pop("heads", ())}
+        about = RewardModelInfo(**record, heads=heads)
         texts = (about.kind, about.fingerprint, about.tokenizer, about.algo)
         if not all(isinstance(each, str) for each in texts) or about.kind not in USES:
             raise ValueError("a field is of the wrong type")
@@ -178,15 +178,16 @@ def read_about(path: str, *, use: str = "reward=model") -> About:
 
 
 def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -> RewardModel:
-    """The reward model of a folder, frozen.
+    """Load the reward model of a folder, frozen.
 
     Args:
-        path: of a run, or of the folder itself.
-        tokenizer: fingerprint of that of the policy whose ids it is to read; None: it reads those of its own.
-        use: see `read_about`.
+        path: Folder of a run, or the model's own folder.
+        tokenizer: Hash of the policy's tokenizer, whose ids the model will read; None if it reads ids of its own
+            tokenizer.
+        use: See `read_about`.
 
     Raises:
-        ValueError: it cannot be loaded, speaks other ids, or its weights are not those that are recorded.
+        ValueError: If it cannot be loaded, has another tokenizer, or its weights differ from its record.
     """
     folder, about = find_model(path), read_about(path, use=use)
     if tokenizer is not None and about.tokenizer != tokenizer:
@@ -202,9 +203,9 @@ def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -
         raise ValueError(
             f"path={path}: {WEIGHTS} cannot be loaded ({reason}); train the model again"
         ) from error
-    if (found := of_weights(policy.network, head)) != about.fingerprint:
+    if (digest := hash_weights(policy.network, head)) != about.fingerprint:
         raise ValueError(
-            f"path={path} holds weights {found[:12]}, and its record says {about.fingerprint[:12]}: a file was "
+            f"path={path} holds weights {digest[:12]}, and its record says {about.fingerprint[:12]}: a file was "
             "exchanged; train the model again"
         )
     policy.network.requires_grad_(False)

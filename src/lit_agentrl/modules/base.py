@@ -1,4 +1,4 @@
-"""What every trained module shares: its row of metrics, evaluation by played episodes, optimizers, checkpoints."""
+"""The base of all trained modules: metrics, evaluation, optimizers, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.distributed import StrategyHooks
-from lit_agentrl.models.adapters import check_base, with_base, without_base
+from lit_agentrl.models.adapters import add_base, check_base, remove_base
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
@@ -28,24 +28,24 @@ from lit_agentrl.update.updater import Updater
 
 
 class AgentModule(LightningModule):
-    """A policy that an `Updater` trains towards an objective; subclasses say on what.
+    """A policy that an `Updater` trains towards an objective; subclasses define the training data.
 
     Args:
-        policy: network and tokenizer; the network is trained in place.
-        objective: what is trained.
-        update: passes, minibatches, micro-batches, clipping.
-        optim: optimizer and schedule.
-        critic: makes the critic from the policy; None without one.
-        temperature: sampling temperature of what is trained on (log-probs are taken at it).
-        seed: run seed.
-        levels: chance and oracle success of each validated game, for ``val/normalised``.
-        reference: see `Updater`.
-        is_reference_given: see `Updater`.
-        kept: see `Updater`.
-        head: of a reward model, trained with the network below it.
+        policy: Network and tokenizer; the network is trained in place.
+        objective: The training objective.
+        update: Passes, minibatches, micro-batches, clipping.
+        optim: Optimizer and schedule.
+        critic: Builds the critic from the policy; None for no critic.
+        temperature: Sampling temperature of the training data, at which log-probs are computed.
+        seed: Run seed.
+        levels: Chance and oracle success of each validated game, for ``val/normalised``.
+        reference: See `Updater`.
+        is_reference_given: See `Updater`.
+        kept: See `Updater`.
+        head: Head of a reward model, trained with the network below it.
 
     Attributes:
-        row: metrics of the iteration under way, emptied by the iteration log.
+        row: Metrics of the current iteration, emptied by the iteration log.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class AgentModule(LightningModule):
         self.head = head
         self.objective = objective
         self.optim = optim
-        # no module itself, so that a frozen reference is no part of parameters, state_dict and checkpoints
+        # the updater is no module, so a frozen reference is not part of parameters, state_dict and checkpoints
         self.updater = Updater(
             objective, update, policy, critic=self.critic, temperature=temperature, seed=seed,
             reference=reference, is_reference_given=is_reference_given, reference_cache=kept, head=head,
         )  # fmt: skip
-        # but of one that moves
+        # but a moving reference is
         self.reference = self.updater.networks.reference if self.updater.reference.moves else None
         self.levels = levels or {}
         self.row: dict[str, float] = {}
@@ -87,16 +87,18 @@ class AgentModule(LightningModule):
 
     @property
     def version(self) -> int:
-        """Optimizer steps taken: the version of the weights."""
+        """The version of the weights: the number of optimizer steps taken."""
         return self.updater.progress.version
 
     # ------------------------------------------------------------------ set-up
     def setup(self, stage: str) -> None:
-        """Meet the strategy; refuse a precision whose gradients are scaled: they are clipped, and judged, as they are.
+        """Connect to the strategy, and refuse unsupported options.
+
+        Precisions that scale gradients are refused, since gradients are clipped and checked unscaled.
 
         Raises:
-            ValueError: ``trainer.precision=16-mixed``, lanes beside several processes or on a GPU, or slow weights of a
-                critic that is cut up.
+            ValueError: If ``trainer.precision=16-mixed``, if there are lanes with several processes or on a GPU, or
+                slow weights of a sharded critic.
         """
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             raise ValueError(
@@ -112,26 +114,26 @@ class AgentModule(LightningModule):
                 )
         if self._hooks.is_sharded and self.critic is not None and self.critic.slow is not None:
             raise ValueError(
-                "critic.target_rate below 1 keeps a copy of whole weights, and the strategy cuts them up; set it to 1, "
+                "critic.target_rate below 1 keeps a whole copy of the weights, which the strategy shards; set it to 1, "
                 "or use strategy=ddp or single"
             )
 
     def configure_model(self) -> None:
-        """Lets the strategy cut the networks up; Lightning calls it before every fit and evaluation."""
+        """Let the strategy shard the networks; Lightning calls it before every fit and evaluation."""
         self._hooks.shard(self.updater.networks.trained, self.updater.networks.frozen)
 
     def configure_optimizers(self) -> Any:
         if not self.objective.trains:
             return []
         iterations = self.trainer.max_epochs or 1
-        own = _trained(self.network) + ([] if self.head is None else _trained(self.head))
+        own = _list_trainable(self.network) + ([] if self.head is None else _list_trainable(self.head))
         built = [self.optim.build(own, iterations)]
         if self.critic is not None:
-            built.append(self.critic.optim.build(_trained(self.critic), iterations))
+            built.append(self.critic.optim.build(_list_trainable(self.critic), iterations))
         return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]
 
-    def lent(self) -> Loop:
-        """What the trainer lends to an update."""
+    def make_loop(self) -> Loop:
+        """Return the trainer's functions and optimizers that an update needs."""
         optimizers, schedules = self.optimizers(), self.lr_schedulers()
         return Loop(
             device=self.device, backward=self.manual_backward, hooks=self._hooks,
@@ -141,7 +143,7 @@ class AgentModule(LightningModule):
         )  # fmt: skip
 
     def _is_watched(self, trainer: Any) -> bool:
-        """Whether this module, or a callback, looks at each backward."""
+        """Return whether this module, or a callback, has a hook on the backward pass."""
         hooks = ("on_before_backward", "on_after_backward")
         return any(is_overridden(hook, self, LightningModule) for hook in hooks) or any(
             is_overridden(hook, callback, Callback) for callback in trainer.callbacks for hook in hooks
@@ -153,7 +155,7 @@ class AgentModule(LightningModule):
 
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         for episode_task in sorted({outcome.task_name for outcome in batch.outcomes}):
-            # every rank holds the outcomes of all
+            # every rank holds the outcomes of all ranks
             new = EpisodeMetrics(is_shared=False).to(self.device)
             metrics = self.eval_metrics.setdefault(episode_task, new)
             metrics.update([each for each in batch.outcomes if each.task_name == episode_task])
@@ -179,10 +181,10 @@ class AgentModule(LightningModule):
     # ------------------------------------------------------------------ saving
     @property
     def _max_epochs(self) -> int | None:
-        """Iterations of the run; None where the module is used by itself."""
+        """Iterations of the run; None if the module is used without a Trainer."""
         try:
             return self.trainer.max_epochs
-        except RuntimeError:  # Lightning's, of a module without a Trainer
+        except RuntimeError:  # Lightning raises it for a module without a Trainer
             return None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -196,15 +198,15 @@ class AgentModule(LightningModule):
             "max_epochs": self._max_epochs,
         }
         if self.policy.adapters is not None:
-            checkpoint["state_dict"] = without_base(checkpoint["state_dict"], self)
+            checkpoint["state_dict"] = remove_base(checkpoint["state_dict"], self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse checkpoints of other programs before their weights are touched.
+        """Refuse checkpoints of other programs before their weights are read.
 
-        A longer run under a schedule that is laid over the whole run is told: its learning rate jumps.
+        Logs a warning if the run is now longer under a schedule over the whole run, since its learning rate jumps.
 
         Raises:
-            ValueError: the checkpoint was not written by this trainer, or holds adapters of another base.
+            ValueError: If the checkpoint was not written by this trainer, or holds adapters of another base.
         """
         if "policy" not in checkpoint:
             raise ValueError(
@@ -213,12 +215,12 @@ class AgentModule(LightningModule):
         saved = checkpoint["policy"]
         check_base(saved.get("adapters"), self.policy.adapters)
         if self.policy.adapters is not None:
-            checkpoint["state_dict"] = with_base(checkpoint["state_dict"], self)
+            checkpoint["state_dict"] = add_base(checkpoint["state_dict"], self)
         self.updater.reference.load_state_dict(saved.get("reference", {}))
-        # as in an evaluation of a run whose reference moved; a folder of shards has no weights here
+        # for example in an evaluation of a run with a moving reference; a sharded checkpoint has no weights here
         if self.reference is None and "state_dict" in checkpoint:
-            kept = checkpoint["state_dict"].items()
-            checkpoint["state_dict"] = {n: value for n, value in kept if not n.startswith("reference.")}
+            entries = checkpoint["state_dict"].items()
+            checkpoint["state_dict"] = {n: value for n, value in entries if not n.startswith("reference.")}
         before, now = saved.get("max_epochs"), self._max_epochs
         if None not in (before, now) and now != before and self.optim.depends_on_length:
             log.warning(
@@ -234,11 +236,11 @@ class AgentModule(LightningModule):
         """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads.
 
         Args:
-            folder: to write to.
-            network: the policy's network put together again, where this rank holds a share of it alone.
+            folder: Folder to write to.
+            network: The policy's complete network, if this rank holds only a shard of it.
         """
         (self.policy if network is None else replace(self.policy, network=network)).save(folder)
 
 
-def _trained(network: Any) -> list[Any]:
+def _list_trainable(network: Any) -> list[Any]:
     return [parameter for parameter in network.parameters() if parameter.requires_grad]

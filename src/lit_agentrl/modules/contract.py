@@ -1,4 +1,4 @@
-"""What callbacks ask of a module; `base.AgentModule` offers all of it."""
+"""The interface of modules for callbacks; `base.AgentModule` implements all of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class Measured(Protocol):
     """A module with metrics.
 
     Attributes:
-        row: of the iteration under way, by name; the module and callbacks add to it, the iteration log empties it.
-        last_row: as the iteration log last found it.
+        row: Metrics of the current iteration by name; the module and callbacks add to it, the iteration log empties
+            it.
+        last_row: The row that the iteration log last read.
     """
 
     row: dict[str, float]
@@ -30,25 +31,28 @@ class Agent(Measured, Protocol):
     """A module that trains a policy.
 
     Attributes:
-        policy: its network and tokenizer.
+        policy: Network and tokenizer of the policy.
     """
 
     policy: Policy
 
     @property
     def version(self) -> int:
-        """Optimizer steps taken: the version of the policy's weights."""
+        """The version of the policy's weights: the number of optimizer steps taken."""
 
     def export(self, folder: str | Path, network: Any = None) -> None:
-        """Write the policy as a folder that others load; ``network`` is its own, put together again."""
+        """Write the policy as a loadable folder.
+
+        ``network`` is the policy's complete network, if this rank holds only a shard of it.
+        """
 
 
 @runtime_checkable
 class Evaluated(Protocol):
-    """A module whose evaluations are played.
+    """A module whose evaluations play episodes.
 
     Attributes:
-        eval_metrics: of the last evaluation, by game.
+        eval_metrics: Metrics of the last evaluation, by game.
     """
 
     eval_metrics: dict[str, EpisodeMetrics]
@@ -59,17 +63,17 @@ class Trained(Protocol):
     """A module with an updater.
 
     Attributes:
-        updater: what it trains, and the steps behind it.
+        updater: The updater, which knows the trained networks and the steps taken.
     """
 
     updater: Updater
 
 
 def as_trained(module: LightningModule) -> Trained:
-    """The module, as what has an updater.
+    """Return the module as one with an updater.
 
     Raises:
-        ValueError: it has none.
+        ValueError: If it has none.
     """
     if isinstance(module, Trained):
         return module
@@ -77,10 +81,10 @@ def as_trained(module: LightningModule) -> Trained:
 
 
 def as_measured(module: LightningModule) -> Measured:
-    """The module, as what has metrics.
+    """Return the module as one with metrics.
 
     Raises:
-        ValueError: it has none.
+        ValueError: If it has none.
     """
     if isinstance(module, Measured):
         return module
@@ -90,10 +94,10 @@ def as_measured(module: LightningModule) -> Measured:
 
 
 def as_agent(module: LightningModule) -> Agent:
-    """The module, as what trains a policy.
+    """Return the module as one that trains a policy.
 
     Raises:
-        ValueError: it does not.
+        ValueError: If it does not.
     """
     if isinstance(module, Agent):
         return module

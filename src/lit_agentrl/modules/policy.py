@@ -1,4 +1,4 @@
-"""Policy optimisation as a LightningModule: what was played is trained on."""
+"""Policy optimisation on played episodes as a LightningModule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.distributed import max_over_ranks
-from lit_agentrl.models.onednn import quick_linears
+from lit_agentrl.models.onednn import use_onednn_linears
 from lit_agentrl.modules.base import AgentModule
 
 
@@ -26,10 +26,10 @@ class PolicyModule(AgentModule):
         columns = {n: column[:, :width] if n.endswith("_BT") else column for n, column in columns.items()}
         tensors = trajectories.to_dict() | columns
         if batch.recorded is not None:
-            tensors = self._with(batch.recorded, trajectories, columns)
-        with quick_linears(self.updater.networks.iterate_modules()):
+            tensors = self._join_rows(batch.recorded, trajectories, columns)
+        with use_onednn_linears(self.updater.networks.iterate_modules()):
             row = self.updater.update(
-                tensors, self.lent(), iteration=batch.iteration,
+                tensors, self.make_loop(), iteration=batch.iteration,
                 is_filtered=batch.num_kept_groups < batch.num_groups,
             )  # fmt: skip
         if "train/loss" in row:
@@ -37,18 +37,21 @@ class PolicyModule(AgentModule):
             row["time/update"] = time.perf_counter() - started
         self.row |= row
 
-    def _with(
+    def _join_rows(
         self, read: StepBatch, played: TrajectoryBatch, columns: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The rows with those that are read, unless a filter has left nothing of what all ranks have played."""
+        """Return the played rows joined with the recorded ones.
+
+        If a filter has removed all played rows on all ranks, only the (empty) played rows are returned.
+        """
         self.row |= read.given or {}
         has_played = bool(max_over_ranks(torch.tensor(float(played.num_rows), device=self.device)))
         if read.trajectories is None or not has_played:
             return played.to_dict() | columns
-        found = played.append(read.trajectories.to(self.device)).trim().to_dict()
-        wide = found["tokens_BT"].shape
+        rows = played.append(read.trajectories.to(self.device)).trim().to_dict()
+        wide = rows["tokens_BT"].shape
         for name, column in columns.items():
             size = wide if name.endswith("_BT") else (wide[0], *column.shape[1:])
-            found[name] = column.new_zeros(size)
-            found[name][tuple(map(slice, column.shape))] = column
-        return found
+            rows[name] = column.new_zeros(size)
+            rows[name][tuple(map(slice, column.shape))] = column
+        return rows

@@ -1,4 +1,4 @@
-"""A reward model as a LightningModule: a policy's network with a head of one number, judged on pairs held out."""
+"""A reward model as a LightningModule: the policy's network with a score head."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.models.heads import ScoreHead
-from lit_agentrl.models.lora import merged
+from lit_agentrl.models.lora import merge_adapters
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.reward_model import About, of_weights, save_head
+from lit_agentrl.models.reward_model import RewardModelInfo, hash_weights, save_head
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named, outcomes
 from lit_agentrl.rl.binding import bind
@@ -30,14 +30,14 @@ from lit_agentrl.text.token_bytes import hash_tokenizer
 class RewardModule(PolicyModule):
     """Trains the policy's network, below a new head, to score recorded episodes.
 
-    An evaluation compares all pairs that are held out.  To everything that reads evaluations a pair is an episode: a
-    success where the better side has the higher score, its return the margin, its group the prompt.
+    An evaluation compares all held-out pairs.  Code that reads evaluations sees each pair as an episode: a success if
+    the better side has the higher score, with the margin as its return and the prompt as its group.
 
     Args:
-        policy: network and tokenizer; the network is trained in place.
-        objective: one that reads ``score_BT``; see ``rl/preference/reward_losses.py``.
-        seed: run seed; the head's first weights are drawn with it.
-        options: others of `AgentModule`.
+        policy: Network and tokenizer; the network is trained in place.
+        objective: An objective that reads ``score_BT``; see ``rl/preference/reward_losses.py``.
+        seed: Run seed, also of the head's initial weights.
+        options: Other options of `AgentModule`.
     """
 
     score_mean: Tensor
@@ -57,14 +57,14 @@ class RewardModule(PolicyModule):
         self.register_buffer("score_std", torch.ones(shape, dtype=torch.float64))
 
     def setup(self, stage: str) -> None:
-        """As of `AgentModule`.
+        """Set up like `AgentModule`, and refuse sharded strategies.
 
         Raises:
-            ValueError: the strategy cuts networks up.
+            ValueError: If the strategy shards networks.
         """
         super().setup(stage)
         if self._hooks.is_sharded:
-            raise ValueError("strategy=fsdp cannot cut up a reward model; use strategy=ddp or single")
+            raise ValueError("strategy=fsdp cannot shard a reward model; use strategy=ddp or single")
 
     # ------------------------------------------------------------------ evaluation
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -78,21 +78,21 @@ class RewardModule(PolicyModule):
         rows = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim().to_dict()
         rows |= {name: column.to(self.device) for name, column in batch.columns.items()}
         units = bind(trajectory_units, rows)
-        found = self.objective.prepare(rows)
+        prepared = self.objective.prepare(rows)
         is_end_BT = is_end(units, rows["is_action_BT"])
         score_BT = self.updater.networks.compute_head_scores(
-            rows | {"is_scored_BT": found["is_scored_BT"] | is_end_BT}
+            rows | {"is_scored_BT": prepared["is_scored_BT"] | is_end_BT}
         )
         if heads := self.objective.heads:
-            told = {
+            inputs = {
                 f"head_{name}_": of_head(rows | {"score_BTH": score_BT}, k) for k, name in enumerate(heads)
             }
-            columns = [of_head(rows | found, k) for k in range(len(heads))]
+            columns = [of_head(rows | prepared, k) for k in range(len(heads))]
         else:
-            told, columns = {"": rows | {"score_BT": score_BT}}, [found]
+            inputs, columns = {"": rows | {"score_BT": score_BT}}, [prepared]
         tables, means, stds = [], [], []
-        for (prefix, own), made in zip(told.items(), columns, strict=True):
-            verdicts, scores_S, metrics = _judged(own, made, is_end_BT)
+        for (prefix, own), made in zip(inputs.items(), columns, strict=True):
+            verdicts, scores_S, metrics = _judge_head(own, made, is_end_BT)
             self.row |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
             tables.append(verdicts.table_PC)
             means.append(scores_S.mean())
@@ -109,42 +109,42 @@ class RewardModule(PolicyModule):
             self.score_std.copy_(torch.stack(stds).view_as(self.score_std))
 
     def on_validation_epoch_end(self) -> None:
-        """All is in the row already."""
+        """Do nothing: the row is already complete."""
 
     def on_test_epoch_end(self) -> None:
-        """All is in the row already."""
+        """Do nothing: the row is already complete."""
 
     # ------------------------------------------------------------------ saving
     def export(self, folder: str | Path, network: Any = None) -> None:
-        """As of `AgentModule`, with the head and what `models.reward_model.About` records beside it."""
+        """Write the policy, the head and their record; see `AgentModule`."""
         super().export(folder, network)
         assert self.head is not None
         head = copy.deepcopy(self.head).cpu()
         plain = self.policy.network if network is None else network
         if self.policy.adapters is not None:
-            plain = merged(plain)
-        about = About(
+            plain = merge_adapters(plain)
+        about = RewardModelInfo(
             kind=self.objective.score_kind,
-            fingerprint=of_weights(plain, head), tokenizer=hash_tokenizer(self.policy.tokenizer),
+            fingerprint=hash_weights(plain, head), tokenizer=hash_tokenizer(self.policy.tokenizer),
             algo=self.objective.name, **self._scale(),
         )  # fmt: skip
         save_head(folder, head, about)
 
     def _scale(self) -> dict[str, Any]:
-        """Mean and std of the scores, of each head where there are several."""
+        """Return mean and std of the scores, per head if there are several."""
         if not self.objective.heads:
             return {"mean": float(self.score_mean), "std": float(self.score_std)}
         numbers = zip(self.score_mean.tolist(), self.score_std.tolist(), strict=True)
         return {"heads": dict(zip(self.objective.heads, numbers, strict=True))}
 
 
-def _judged(rows: Tensors, made: Tensors, is_end_BT: Tensor) -> tuple[Verdicts, Tensor, dict[str, float]]:
-    """Verdicts, scores and metrics of one head, of all ranks.
+def _judge_head(rows: Tensors, made: Tensors, is_end_BT: Tensor) -> tuple[Verdicts, Tensor, dict[str, float]]:
+    """Compute verdicts, scores and metrics of one head, over all ranks.
 
     Args:
-        rows: columns with ``score_BT``; ``return_B`` is what the head learns.
-        made: by `Objective.prepare`.
-        is_end_BT: the last sampled token of each trajectory.
+        rows: Columns with ``score_BT``; ``return_B`` is the target of the head.
+        made: Columns of `Objective.prepare`.
+        is_end_BT: True at the last sampled token of each trajectory.
     """
     score_BT = rows["score_BT"]
     is_scored_BT = made["is_scored_BT"] | (is_end_BT & ~rows["return_B"].isnan()[:, None])

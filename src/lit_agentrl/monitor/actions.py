@@ -1,4 +1,4 @@
-"""What is done about alarms of the monitor: the base of all actions, and the two that touch no weights."""
+"""Actions that follow an alarm of the monitor: their base, ``Warn`` and ``Stop``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lit_agentrl.checks import require
 
 
 class Action:
-    """What follows an alarm; an own one inherits this and says what differs.  It does the same on all ranks.
+    """Base of what follows an alarm, which is the same on all ranks.
 
     Args:
         rules: whose alarms it follows, by name; null: all.
@@ -34,8 +34,8 @@ class Action:
         for name in self.rules or ():
             require(name in names, "rules", name, f"names of rules of the monitor: {', '.join(names)}")
 
-    def follows(self, alarms: Collection[str]) -> bool:
-        """Whether one of these rules, which came true, concerns it."""
+    def is_concerned(self, alarms: Collection[str]) -> bool:
+        """Return whether it follows one of these rules, which came true."""
         return any(self.rules is None or name in self.rules for name in alarms)
 
     def setup(self, trainer: Trainer, module: LightningModule) -> None:
@@ -46,35 +46,35 @@ class Action:
         """
 
     def start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Training begins, or goes on with what `load_state_dict` was given."""
+        """Prepare for training, which starts or resumes from what `load_state_dict` was given."""
 
     def act(self, trainer: Trainer, module: LightningModule) -> str:
-        """Called before the iteration after an alarm; what was done, in words, or nothing."""
+        """Act before the iteration after an alarm; return what was done, in words."""
         return ""
 
     def note_healthy(self, trainer: Trainer, module: LightningModule) -> None:
-        """Called at the end of an iteration that was validated and after which no rule is beyond its bound."""
+        """Note a validated iteration at whose end no rule is beyond its bound."""
 
     def metrics(self) -> dict[str, float]:
-        """What it adds to the metrics of each iteration."""
+        """Return what it adds to the metrics of each iteration."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain data alone, for checkpoints."""
+        """Return tensors and plain data alone, for checkpoints."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse."""
+        """Restore what `state_dict` returned."""
 
 
 class Warn(Action):
-    """The alarm is told, and that is all."""
+    """Report the alarm and do nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
 
 
 class Stop(Action):
-    """The run ends after the iteration, with the status ``collapsed``."""
+    """End the run after the iteration, with the status ``collapsed``."""
 
     ends = True

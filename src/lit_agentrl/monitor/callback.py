@@ -1,4 +1,4 @@
-"""A collapse seen coming: rules about signals of an iteration, and what is done when one comes true."""
+"""The collapse monitor: rules about the metrics of an iteration, and an action."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lit_agentrl.checks import name_errors
 from lit_agentrl.modules.contract import Agent, Evaluated, as_measured
 from lit_agentrl.monitor.actions import Action, Warn
 from lit_agentrl.monitor.rules import Alarm, Rule
-from lit_agentrl.monitor.signals import Row, of_replies, uniformity
+from lit_agentrl.monitor.signals import Row, compute_uniformity, of_replies
 
 log = logging.getLogger(__name__)
 
 
 class CollapseMonitor(Callback):
-    """Tells when a run loses what it knows, and has an action follow; without one no other number of the run changes.
+    """Warn when a run collapses, and act; without an action no other number changes.
 
-    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.uniformity`), and
+    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.compute_uniformity`), and
     ``collapse/alarms`` in an iteration in which rules came true.  It must be listed before the iteration log, which
     writes them, and before the checkpoints.
 
@@ -51,7 +51,7 @@ class CollapseMonitor(Callback):
         self._start: dict[str, float] = {}  # validation before training
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rules have seen and told."""
+        """Return what the rules have seen, the warnings and the state of the action."""
         seen = {name: rule.state_dict() for name, rule in self.rules.items()}
         return {
             "rules": seen, "warnings": list(self.warnings), "has_stopped": self.has_stopped, "is_due": self._is_due,
@@ -59,7 +59,7 @@ class CollapseMonitor(Callback):
         }  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse, in place; a rule that is new begins with nothing, and after training nothing changes."""
+        """Restore the state; new rules start empty, and after training nothing changes."""
         if self._is_over:  # the best checkpoint is measured, which knows less
             return
         self.warnings += [line for line in state_dict["warnings"] if line not in self.warnings]
@@ -73,12 +73,12 @@ class CollapseMonitor(Callback):
                     self.rules[name].load_state_dict(seen)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have the action refuse a run in which it cannot act."""
+        """Check with the action a run in which it cannot act."""
         with name_errors("callbacks.collapse"):
             self.action.setup(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take in the start.  A run that it has ended stays so, unless it is continued with another action."""
+        """Check the start; a run that was stopped stays so, unless with another action."""
         self.action.start(trainer, pl_module)
         self.has_stopped = self.has_stopped and self.action.ends
         if trainer.current_epoch == 0:
@@ -90,13 +90,13 @@ class CollapseMonitor(Callback):
         self._is_over = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do what follows the alarms of the last iteration."""
+        """Perform the action for alarms of the last iteration."""
         if not self._is_due:
             return
         self._is_due = False
         if done := self.action.act(trainer, pl_module):
             for rule in self.rules.values():
-                rule.calm()
+                rule.reset_streak()
             self._tell(trainer, f"before iteration {trainer.current_epoch + 1}: {done}")
 
     def on_train_batch_end(
@@ -106,7 +106,7 @@ class CollapseMonitor(Callback):
         self._replies = of_replies(batch.own_episodes)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the entropy of each game's validation, which shows the weights after the update; and the start."""
+        """Keep the entropy of each game's validation, and the metrics before training."""
         played = pl_module.eval_metrics.values() if isinstance(pl_module, Evaluated) else ()
         self._evaluated = [metrics.compute().get("entropy") for metrics in played]
         if trainer.state.fn == TrainerFn.VALIDATING:
@@ -116,7 +116,7 @@ class CollapseMonitor(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the iteration: alike on all ranks, which have the same metrics."""
         module = as_measured(pl_module)
-        module.row |= self._replies | self._uniformity(pl_module)
+        module.row |= self._replies | self._compute_uniformity(pl_module)
         self._replies, self._evaluated = {}, []
         row = dict(module.row)
         alarms = self._look(trainer, row, trainer.current_epoch + 1)
@@ -129,11 +129,11 @@ class CollapseMonitor(Callback):
             self.action.note_healthy(trainer, pl_module)
 
     def _look(self, trainer: Trainer, row: Row, iteration: int) -> int:
-        """Have the rules take in an iteration; how many came true, of which the action is told."""
+        """Check the rules with an iteration's metrics; return how many came true."""
         alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
         for alarm in alarms:
-            self._tell(trainer, _told(alarm, self.rules[alarm.rule], iteration))
-        if self.action.follows([alarm.rule for alarm in alarms]):
+            self._tell(trainer, _format_alarm(alarm, self.rules[alarm.rule], iteration))
+        if self.action.is_concerned([alarm.rule for alarm in alarms]):
             self._is_due = not self.action.ends
             if self.action.ends:
                 self.has_stopped = trainer.should_stop = True
@@ -144,22 +144,22 @@ class CollapseMonitor(Callback):
         if trainer.is_global_zero:
             log.warning("warning: %s", line)
 
-    def _uniformity(self, pl_module: LightningModule) -> dict[str, float]:
-        """Of a policy with a network; one behind an API tells no entropies."""
+    def _compute_uniformity(self, pl_module: LightningModule) -> dict[str, float]:
+        """Compute the uniformity of a policy that has a network."""
         network = pl_module.policy.network if isinstance(pl_module, Agent) else None
         if network is None:
             return {}
         played = as_measured(pl_module).row.get("rollout/entropy")
-        return uniformity([played, *self._evaluated], network.config.get_text_config().vocab_size)
+        return compute_uniformity([played, *self._evaluated], network.config.get_text_config().vocab_size)
 
 
-def _told(alarm: Alarm, rule: Rule, iteration: int) -> str:
+def _format_alarm(alarm: Alarm, rule: Rule, iteration: int) -> str:
     side = "below" if rule.above is None else "above"
-    beside = {"one": "", "first": f" of its first {rule.window}", "peak": " of its peak"}
-    beside |= {"first_plus": f" beyond the mean of its first {rule.window}"}
-    beside |= {"median": f" of the median of the {rule.window} before"}
+    relation = {"one": "", "first": f" of its first {rule.window}", "peak": " of its peak"}
+    relation |= {"first_plus": f" beyond the mean of its first {rule.window}"}
+    relation |= {"median": f" of the median of the {rule.window} before"}
     factor = rule.below if rule.above is None else rule.above
-    share = f" ({factor:g}{beside[rule.reference]})" if beside[rule.reference] else ""
+    share = f" ({factor:g}{relation[rule.reference]})" if relation[rule.reference] else ""
     recent = ", ".join(f"{value:.3g}" for value in alarm.recent)
     times = f", {rule.patience} times in a row" if rule.patience > 1 else ""
     return (

@@ -1,4 +1,4 @@
-"""Going back to the last weights that were in order, with a lower learning rate."""
+"""Restore the last healthy weights at an alarm, with a lower learning rate."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Rollback(Action):
             )
 
     def start(self, trainer: Trainer, module: LightningModule) -> None:
-        """The start itself is healthy."""
+        """Save the start, which counts as healthy."""
         if self._healthy is None:
             self._hold(trainer, module, trainer.current_epoch)
 
@@ -69,18 +69,20 @@ class Rollback(Action):
     def _hold(self, trainer: Trainer, module: LightningModule, iteration: int) -> None:
         self._healthy = {
             "iteration": iteration,
-            "weights": {name: _copied(weight.detach()) for name, weight in _changing(module).items()},
-            "optimizers": [_copied(optimizer.state_dict()) for optimizer in trainer.optimizers],
+            "weights": {
+                name: _copy_to_cpu(weight.detach()) for name, weight in _list_changing(module).items()
+            },
+            "optimizers": [_copy_to_cpu(optimizer.state_dict()) for optimizer in trainer.optimizers],
         }
 
     def act(self, trainer: Trainer, module: LightningModule) -> str:
         assert self._healthy is not None, "start() comes first"
         with torch.no_grad():
-            for name, weight in _changing(module).items():
+            for name, weight in _list_changing(module).items():
                 weight.copy_(self._healthy["weights"][name])
         for optimizer, state in zip(trainer.optimizers, self._healthy["optimizers"], strict=True):
             rates = [{key: group[key] for key in ("lr", "initial_lr")} for group in optimizer.param_groups]
-            optimizer.load_state_dict(_copied(state))  # which may take tensors over as they are
+            optimizer.load_state_dict(_copy_to_cpu(state))  # which may take tensors over as they are
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group |= {key: value * self.lr_factor for key, value in rate.items()}
         for config in trainer.lr_scheduler_configs:
@@ -104,8 +106,8 @@ class Rollback(Action):
         self.done, self._healthy = state["done"], state["healthy"]
 
 
-def _changing(module: LightningModule) -> dict[str, Tensor]:
-    """The weights that are trained, and those of a reference that moves."""
+def _list_changing(module: LightningModule) -> dict[str, Tensor]:
+    """Return the trained weights, and those of a reference that moves."""
     return {
         name: weight
         for name, weight in module.named_parameters()
@@ -113,10 +115,10 @@ def _changing(module: LightningModule) -> dict[str, Tensor]:
     }
 
 
-def _copied(tree: Any) -> Any:
-    """The same with tensors of its own, in the memory of the CPU."""
+def _copy_to_cpu(tree: Any) -> Any:
+    """Copy a tree with its tensors to the memory of the CPU."""
     if isinstance(tree, Tensor):
         return tree.to("cpu", copy=True)
     if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in tree.items()}
-    return [_copied(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: _copy_to_cpu(value) for key, value in tree.items()}
+    return [_copy_to_cpu(value) for value in tree] if isinstance(tree, list) else tree

@@ -1,4 +1,4 @@
-"""Rules about a signal: when it has fallen or risen too far, for how long, and beside what."""
+"""Rules about a signal: bound, reference and patience."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Alarm:
 
 
 class Rule:
-    """Comes true when a signal is below, or above, a multiple of a reference, several times in a row.
+    """Alarm when a signal stays beyond a multiple of a reference, several times.
 
     It comes true once; then again only after the signal has been back.
 
@@ -76,7 +76,7 @@ class Rule:
         self._streak = 0
 
     def look(self, name: str, row: Row) -> Alarm | None:
-        """Take in an iteration; the alarm, where the rule comes true with it."""
+        """Check an iteration's metrics; return the alarm if the rule comes true."""
         value = row.get(self.signal) if isinstance(self.signal, str) else self.signal(row)
         if value is None or not math.isfinite(value):
             return None
@@ -95,20 +95,20 @@ class Rule:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last value was within the bound."""
+        """Return whether the last value was within the bound."""
         return self._streak == 0
 
-    def calm(self) -> None:
-        """Forget that values are beyond the bound: what they came from has been taken back."""
+    def reset_streak(self) -> None:
+        """Forget that values are beyond the bound, since their cause was undone."""
         self._streak = 0
 
     def _bound(self) -> float | None:
-        number, reference = (self.below if self.above is None else self.above), self._reference()
+        number, reference = (self.below if self.above is None else self.above), self._compute_reference()
         if reference is None or number is None:
             return None
         return reference + number if self.reference == "first_plus" else reference * number
 
-    def _reference(self) -> float | None:
+    def _compute_reference(self) -> float | None:
         if self.reference == "one":
             return 1.0
         if self.reference == "peak":
@@ -118,7 +118,7 @@ class Rule:
         return median(self._last[-self.window :]) if len(self._last) >= self.window else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has seen, for checkpoints."""
+        """Return what it has seen, for checkpoints."""
         return {
             "first": list(self._first),
             "last": list(self._last),
@@ -127,17 +127,17 @@ class Rule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """Restore what `state_dict` returned."""
         self._first, self._last = list(state["first"]), list(state["last"])
         self._peak, self._streak = state["peak"], state["streak"]
 
 
 def collapse() -> Rule:
-    """What campaigns call a collapse: validation success, the start included, below half of its peak three times."""
+    """Make the rule for a collapse: validation success below half its peak, three times."""
     return Rule("val/success", below=0.5, reference="peak", patience=3)
 
 
-def times(rule: Rule, rows: Sequence[Mapping[str, float | None]]) -> list[int]:
-    """Iterations of a whole run in which a new rule comes true; what was not measured (None) is left out."""
+def find_alarms(rule: Rule, rows: Sequence[Mapping[str, float | None]]) -> list[int]:
+    """Return the iterations in which a new rule comes true; None is skipped."""
     measured = ({name: value for name, value in row.items() if value is not None} for row in rows)
     return [int(row["iteration"]) for row in measured if rule.look("rule", row) is not None]

@@ -1,4 +1,4 @@
-"""What a collapse can be seen by: each signal is a function of an iteration's row of metrics.
+"""Signals of a collapse: functions of the metrics of an iteration.
 
 `of_replies` adds to that row what only the replies themselves tell, under ``collapse/``.
 """
@@ -22,7 +22,7 @@ Row = Mapping[str, float]
 
 
 def reward_gap(row: Row) -> float | None:
-    """Return that training sees (with reward parts) less the share solved; None where nothing was played.
+    """Return reward in training less success rate; None where nothing was played.
 
     It grows where a policy learns what it is paid for instead of what is wanted.
     """
@@ -31,7 +31,7 @@ def reward_gap(row: Row) -> float | None:
 
 
 def both_fallen(row: Row) -> float | None:
-    """Of both sides of the pairs of a loss, the log-prob that has fallen less (nats, < 0); None without pairs.
+    """Return the smaller fall of log-prob (nats) of both sides of pairs; None without.
 
     Where it is low, probability went to replies that nobody compared.
     """
@@ -41,7 +41,7 @@ def both_fallen(row: Row) -> float | None:
 
 
 def learned_gap(row: Row) -> float | None:
-    """The largest gap of a learned or asked reward (`rewards.watching.Watched`); None without one.
+    """Return the largest gap of a learned or asked reward (`rewards.watching.Watched`); None without.
 
     It grows where what pays is hacked.
     """
@@ -50,8 +50,10 @@ def learned_gap(row: Row) -> float | None:
     return max(known, default=None)
 
 
-def uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:
-    """``collapse/uniformity``: the largest of these entropies over that of uniform draws; empty where none is known.
+def compute_uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:
+    """Compute ``collapse/uniformity``: the largest entropy over that of uniform draws.
+
+    Empty where no entropy is known.
 
     Args:
         entropies: nats a token.
@@ -62,7 +64,7 @@ def uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, 
 
 
 def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the replies of an iteration tell, over all ranks; what cannot be told is left out.  A collective.
+    """Measure entropy, diversity and templates of the replies, over all ranks: a collective.
 
     ``collapse/entropy_think`` and ``…_answer``: nats a token.  ``collapse/distinct_within``: distinct share of the
     pairs of tokens of a prompt's group, mean over groups.  ``collapse/similarity_within`` and ``…_across``: share of
@@ -77,7 +79,7 @@ def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
     )
     groups: dict[tuple[int, int], list[list[int]]] = {}
     for episode in played:
-        words = [pair for turn in episode.turns for pair in _pairs(turn.reply_tokens)]
+        words = [pair for turn in episode.turns for pair in _encode_pairs(turn.reply_tokens)]
         groups.setdefault((episode.wave, episode.group), []).append(words)
     sets = [[frozenset(words) for words in group] for group in groups.values()]
     distinct = [
@@ -85,35 +87,35 @@ def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
         for own, group in zip(sets, groups.values(), strict=True)
         if (number := sum(map(len, group)))
     ]
-    within = [_shared(a, b) for group in sets for a, b in zip(group, group[1:], strict=False)]
-    across = [_shared(a[0], b[0]) for a, b in zip(sets, sets[1:], strict=False)]
+    within = [_compute_jaccard(a, b) for group in sets for a, b in zip(group, group[1:], strict=False)]
+    across = [_compute_jaccard(a[0], b[0]) for a, b in zip(sets, sets[1:], strict=False)]
     turns = [turn for episode in played for turn in episode.turns]
     sums = {
-        "entropy_think": _entropies(turns, Segment.THINK), "entropy_answer": _entropies(turns, Segment.ANSWER),
+        "entropy_think": _sum_entropies(turns, Segment.THINK), "entropy_answer": _sum_entropies(turns, Segment.ANSWER),
         "distinct_within": (sum(distinct), len(distinct)), "similarity_within": (sum(within), len(within)),
         "similarity_across": (sum(across), len(across)),
     }  # fmt: skip
     table = sum_over_ranks(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
     found = {f"collapse/{name}": total / n for name, (total, n) in zip(sums, table, strict=True) if n}
     thoughts: Counter[str] = Counter()
-    for counted in gather_objects([Counter(filter(None, map(_thought, turns)))]):
+    for counted in gather_objects([Counter(filter(None, map(_hash_thought, turns)))]):
         thoughts.update(counted)
     if thoughts:
         found["collapse/template_share"] = thoughts.most_common(1)[0][1] / thoughts.total()
     return found
 
 
-def _pairs(tokens: NDArray[np.int64]) -> list[int]:
-    """Neighbouring tokens as one number each."""
+def _encode_pairs(tokens: NDArray[np.int64]) -> list[int]:
+    """Encode each pair of neighbouring tokens as one number."""
     return [int(pair) for pair in (tokens[:-1] << 32) | tokens[1:]]
 
 
-def _shared(a: frozenset[int], b: frozenset[int]) -> float:
+def _compute_jaccard(a: frozenset[int], b: frozenset[int]) -> float:
     return len(a & b) / max(len(a | b), 1)
 
 
-def _entropies(turns: Sequence[Turn], segment: Segment) -> tuple[float, int]:
-    """Sum and number of the tokens of a segment; those of an engine that records none are left out."""
+def _sum_entropies(turns: Sequence[Turn], segment: Segment) -> tuple[float, int]:
+    """Sum and count the known entropies of the tokens of a segment."""
     values = [
         turn.reply_entropies[turn.reply_segments == segment] for turn in turns if len(turn.reply_entropies)
     ]
@@ -122,6 +124,6 @@ def _entropies(turns: Sequence[Turn], segment: Segment) -> tuple[float, int]:
     return float(known.sum()), len(known)
 
 
-def _thought(turn: Turn) -> str:
+def _hash_thought(turn: Turn) -> str:
     tokens = turn.reply_tokens[turn.reply_segments == Segment.THINK]
     return hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest() if len(tokens) else ""

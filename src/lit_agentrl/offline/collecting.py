@@ -22,14 +22,14 @@ from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.data.stepwise import set_step_returns
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.levels import Levels, lookup
+from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate.again import require_shared
 from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuilt
 from lit_agentrl.evaluate.model_evaluation import OpenedModel, described_model, opened_model
 from lit_agentrl.evaluate.playing import Keep, load_weights
 from lit_agentrl.evaluate.scores import record_of
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.offline.collect_options import BEST, check_options
 from lit_agentrl.rollout.best import demonstrations
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -95,7 +95,7 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     if beta := beta_of(run.cfg):  # by which it is another policy than its network
         policy |= {
             "beta": beta,
-            "fingerprint": fingerprint(played_with(run.module.policy.network, run.module.critic)),
+            "fingerprint": hash_parameters(played_with(run.module.policy.network, run.module.critic)),
         }
     return _collect(cfg, _described(cfg, saved, policy), run.games, record)
 
@@ -166,7 +166,7 @@ def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
 def _identity(policy: Any) -> dict[str, Any]:
     """By which a policy, and the ids that it speaks, are known again; None of weights that are not here."""
     return {
-        "fingerprint": None if policy.network is None else fingerprint(policy.network),
+        "fingerprint": None if policy.network is None else hash_parameters(policy.network),
         "tokenizer": hash_tokenizer(policy.tokenizer),
     }
 
@@ -217,7 +217,9 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
             episodes = record(spec)
             folder = folder.add(name, episodes)
             outcomes += [episode.outcome for episode in episodes]
-    levels = {games.tasks[spec.task].name: lookup(games.tasks[spec.task], cfg.split) for spec in games.test}
+    levels = {
+        games.tasks[spec.task].name: find_levels(games.tasks[spec.task], cfg.split) for spec in games.test
+    }
     return Collected(folder, tuple(_line(cfg, name, levels[name], outcomes) for name in levels))
 
 

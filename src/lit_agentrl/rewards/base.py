@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -27,6 +27,8 @@ from lit_agentrl.distributed import gather_rows, gather_texts
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import COSTS, PLAYED, READS_COSTS
+from lit_agentrl.requirements import Fact, Offer, Requirement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -133,6 +135,19 @@ class RewardPart(ABC):
         They are not trained on.
         """
         return ()
+
+    @property
+    def requires(self) -> Collection[Fact | Requirement]:
+        """Facts that other parts of the run must provide."""
+        played = Requirement(PLAYED, reason="it shapes what is played", remedy="reward=none")
+        if type(self).costs is RewardPart.costs:
+            return [played]
+        return [played, Requirement(READS_COSTS, reason="it tells what episodes cost", remedy="reward=none")]
+
+    @property
+    def provides(self) -> Collection[Fact | Offer]:
+        """Facts that hold for the run because of this part."""
+        return [] if type(self).costs is RewardPart.costs else [COSTS]
 
     @property
     def probe(self) -> Probe | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lit_agentrl.checks import require, require_one_of
-from lit_agentrl.envs.tasks.functions import arguments_of, function_name
+from lit_agentrl.envs.tasks.functions import get_function_name, list_arguments
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import Rewards, Shaping, Stage
 
@@ -50,11 +50,11 @@ class Function(Shaping):
         if not self.keep_penalties and not self.replaces:
             raise ValueError("keep_penalties=false has no effect under replaces=false; leave it out")
         require(callable(self.fn), "fn", self.fn, "a function: a _target_ with _partial_: true")
-        self._names = arguments_of(self.fn, "fn")
+        self._names = list_arguments(self.fn, "fn")
         if unknown := [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]:
             raise ValueError(
-                f"fn={function_name(self.fn)} asks for {unknown[0]}; it may ask for {', '.join(GIVEN)}, and constants "
-                "are set next to its _target_"
+                f"fn={get_function_name(self.fn)} asks for {unknown[0]}; it may ask for {', '.join(GIVEN)}, and "
+                "constants are set next to its _target_"
             )
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
 
@@ -90,7 +90,7 @@ class Function(Shaping):
         except (Exception, SystemExit) as error:  # user code may raise anything
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
-                f"fn={function_name(self.fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
+                f"fn={get_function_name(self.fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
                 f"turn {index + 1} ({what}); mend the function"
             ) from error
         return float(value)

@@ -61,11 +61,6 @@ class RewardPipeline:
         """Measurements that parts need before each turn, by part."""
         return {name: part.probe for name, part in self.parts.items() if part.probe is not None}
 
-    @property
-    def gives_costs(self) -> bool:
-        """True if a part computes costs of turns."""
-        return any(type(part).costs is not RewardPart.costs for part in self.parts.values())
-
     def setup(self, context: RewardContext) -> None:
         """Set up all parts; only the first call has an effect."""
         for part in () if self._is_set_up else self.parts.values():

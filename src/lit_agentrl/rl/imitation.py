@@ -1,4 +1,4 @@
-"""Recorded rows beside those that are played: an objective of the played ones, and imitation of the others."""
+"""An objective of sampled rows combined with imitation of recorded rows."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from torch import Tensor
 from lit_agentrl.checks import require_number
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors, Term, token_mean_metric
 
-_RECORDED = 4  # `Source.RECORDED`; this room knows tensors alone
+_RECORDED = 4  # `Source.RECORDED`; rl/ imports no batch types
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imitating(Objective):
-    """``L(played rows) - coef * mean of log p over the sampled tokens of recorded rows``: PPO-ptx, arXiv 2203.02155.
+    """A policy loss with an imitation term on recorded rows: PPO-ptx, arXiv 2203.02155.
 
-    A row is recorded where its ``source_B`` is ``Source.RECORDED``.  To ``of_played`` it is a row that is there only to
-    take part: nothing that it measures, compares or learns sees one.  Gradient flows through ``logp_BT`` of both.
+    ``L(sampled rows) - coef * mean of log p over the tokens of recorded rows``.  A row is recorded if its ``source_B``
+    is ``Source.RECORDED``.  The objective ``of_played`` sees recorded rows without sampled tokens and without returns,
+    so they affect none of its statistics.  Gradient flows through ``logp_BT`` of both kinds of rows.
 
     Attributes:
-        of_played: the objective of the others; a loss by log-probs.
-        coef: of the mean NLL (nats) of recorded tokens, > 0.  A minibatch without one has no such term.
+        of_played: objective of the sampled rows, which reads log-probs.
+        coef: weight of the mean NLL (nats) of recorded tokens, > 0; a minibatch without recorded tokens has no NLL
+            term.
 
     Raises:
-        ValueError: a coefficient that is not positive.
+        ValueError: the coefficient is not positive.
     """
 
     of_played: Objective
     coef: float
 
     def __post_init__(self) -> None:
-        """Checks the coefficient."""
+        """Check the coefficient."""
         require_number("coef", self.coef, "finite and > 0", lambda value: 0 < value < math.inf)
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """That of the objective of played rows."""
+        """Name of the objective of sampled rows."""
         return self.of_played.name
 
     @property
     def unit(self) -> str | None:  # type: ignore[override]
-        """That of the objective of played rows."""
+        """Unit of the objective of sampled rows."""
         return self.of_played.unit
 
     @property
@@ -52,7 +54,7 @@ class Imitating(Objective):
         return self.of_played.requirements
 
     def needs(self, tensor: str) -> bool:
-        """What says which rows are recorded, and what ``of_played`` takes."""
+        """Return True for ``source_B`` and the tensors of ``of_played``."""
         return tensor == "source_B" or self.of_played.needs(tensor)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
@@ -65,25 +67,25 @@ class Imitating(Objective):
         return self.of_played.terms()
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """What ``of_played`` makes of the played rows alone; recorded rows are kept, with zeros in its columns."""
+        """Prepare the sampled rows by ``of_played``; keep recorded rows with zeros in its columns."""
         played_B = ~_is_recorded(tensors)
-        found = self.of_played.prepare({name: tensor[played_B] for name, tensor in tensors.items()})
-        for name, made in found.items():
-            if made.dim():
-                whole = made.new_zeros((len(played_B), *made.shape[1:]))
-                whole[played_B] = made
-                found[name] = whole
-        if "keep_B" in found:
-            found["keep_B"] |= ~played_B
-        return found
+        columns = self.of_played.prepare({name: tensor[played_B] for name, tensor in tensors.items()})
+        for name, column in columns.items():
+            if column.dim():
+                whole = column.new_zeros((len(played_B), *column.shape[1:]))
+                whole[played_B] = column
+                columns[name] = whole
+        if "keep_B" in columns:
+            columns["keep_B"] |= ~played_B
+        return columns
 
     def count(self, tensors: Tensors) -> Tensors:
-        """What ``of_played`` counts, and the recorded tokens."""
+        """Return the counts of ``of_played``, and the number of recorded tokens."""
         number = (tensors["is_action_BT"] & _is_recorded(tensors)[:, None]).sum()
         return self.of_played.count(self.measured(tensors)) | {"num_imitated": number}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """The share of ``of_played``, and that of the mean NLL."""
+        """Return the shares of ``of_played`` and of the mean NLL, and metrics."""
         loss, metrics = self.of_played.loss(self.measured(tensors))
         is_imitated_BT = tensors["is_action_BT"] & _is_recorded(tensors)[:, None]
         nll_BT = torch.where(is_imitated_BT, -tensors["logp_BT"], 0.0)
@@ -94,13 +96,13 @@ class Imitating(Objective):
         return self.of_played.value_loss(self.measured(tensors))
 
     def measured(self, tensors: Tensors) -> Tensors:
-        """The rows with the recorded ones without a sampled token and without a return."""
+        """Return the rows, with recorded ones without sampled tokens and returns."""
         is_recorded_B = _is_recorded(tensors)
-        found = {"return_B": tensors["return_B"].masked_fill(is_recorded_B, math.nan)}
+        masked = {"return_B": tensors["return_B"].masked_fill(is_recorded_B, math.nan)}
         for mask in ("is_action_BT", "is_turn_end_BT"):
             if mask in tensors:
-                found[mask] = tensors[mask] & ~is_recorded_B[:, None]
-        return tensors | found
+                masked[mask] = tensors[mask] & ~is_recorded_B[:, None]
+        return tensors | masked
 
 
 def _is_recorded(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -6,17 +6,20 @@ from `Objective`, override what differs from the defaults, and name the class in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from lit_agentrl.requirements import Fact, Requirement
+from lit_agentrl.rl.facts import list_provisions, list_requirements
+
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # outputs of a policy that carry gradient
 SCORES = ("score_BT",)  # output of the head of a reward model
-ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.About
+ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
 ALWAYS = (
     "is_action_BT",
     "return_B",
@@ -127,6 +130,16 @@ class Objective(Protocol):
     def requirements(self) -> Requirements:
         """Requirements that are checked when the run starts."""
         return Requirements()
+
+    @property
+    def requires(self) -> Iterable[Fact | Requirement]:
+        """Facts that other parts of the run must provide."""
+        return list_requirements(self)
+
+    @property
+    def provides(self) -> Iterable[Fact]:
+        """Facts that hold for the run because of this objective."""
+        return list_provisions(self)
 
     def needs(self, tensor: str) -> bool:
         """Return True if the objective needs the column.

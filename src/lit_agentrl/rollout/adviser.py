@@ -11,13 +11,11 @@ import torch
 
 from lit_agentrl.checks import name_errors
 from lit_agentrl.engines.base import Engine, MeteredEngine, SamplingParams
-from lit_agentrl.engines.needs import foretell, open_engine, reach
+from lit_agentrl.engines.needs import check_engine_options, check_server, open_engine
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.questions import Question, ask
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.blocks import NoStop
-
-_ASKED = {"trains": False, "trusts_log_probs": False}  # of the engine
 
 
 class Adviser:
@@ -42,8 +40,8 @@ class Adviser:
         device: torch.device,
     ) -> None:
         self._params, self._make = SamplingParams(**params), engine
-        foretell(engine, _ASKED)
-        reach(engine)
+        check_engine_options(engine)
+        check_server(engine)
         with name_errors("model"):
             policy = load_remote() if model is None else model()
             self._chat = ChatRenderer(policy.tokenizer, shows_replies=False)
@@ -84,7 +82,7 @@ class Adviser:
     def _opened(self) -> Engine:
         if self._engine is None:
             self._engine = open_engine(
-                self._make, asked=_ASKED, network=self._network, stop=NoStop(),
+                self._make, network=self._network, stop=NoStop(),
                 end_of_turn_ids=self._chat.end_of_turn_ids, max_context_tokens=self._params.max_context_tokens,
                 forward_context=nullcontext,
             )  # fmt: skip

@@ -16,6 +16,7 @@ from lit_agentrl.batch import LEFT_OUT, StepBatch
 from lit_agentrl.checks import blame
 from lit_agentrl.distributed import gather_rows, get_rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
+from lit_agentrl.facts import MORE_GROUPS
 from lit_agentrl.report.iteration import rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -27,7 +28,7 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, SoFar, Structure, Trial
+from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure, Trial
 from lit_agentrl.rollout.workers.base import Played, counted, used_by_all
 
 # takes a step away from episodes, and within its context plays with the weights after it
@@ -183,7 +184,7 @@ class Collector:
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """What this rank plays next; None where no rank plays anything."""
-        if want_more and MORE_GROUPS not in self.structure.gives:
+        if want_more and MORE_GROUPS not in self.structure.provides:
             raise ValueError(
                 f"filter asks for more groups, and {type(self.structure).__name__} plays none: set "
                 "algo/structure=refill"

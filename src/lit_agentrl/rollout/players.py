@@ -14,7 +14,7 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import StrategyHooks, get_world_size
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout import interrupt
 from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
 from lit_agentrl.rollout.questions import Asked, Question
@@ -103,7 +103,7 @@ class Players:
 
     def _weights(self) -> dict[str, Tensor]:
         """Gathered completely, before anything is sent."""
-        return named_weights(self._hooks.whole_copy(self._network))
+        return get_named_weights(self._hooks.whole_copy(self._network))
 
     def play(self, wave: Wave, version: int) -> Played:
         """Episodes of an evaluation; ``version`` is that of the network's weights."""

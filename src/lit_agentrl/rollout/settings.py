@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.facts import GROUP_SIZE, IN_ORDER
+from lit_agentrl.requirements import Fact, Offer
 
 MOST = 1_000_000  # episodes that are planned at a time, as objects in memory
 
@@ -64,6 +66,12 @@ class RolloutSettings:
         if self.instances is not None:
             require_whole("instances", self.instances, 1, MOST)
         require(isinstance(self.overlap, bool), "overlap", self.overlap, "true or false")
+
+    @property
+    def provides(self) -> list[Fact | Offer]:
+        """The size of a group, and the order of playing and training."""
+        size = Offer(GROUP_SIZE, self.members, f"rollout.members={self.members}")
+        return [size, Offer(IN_ORDER, float(not self.overlap), f"rollout.overlap={self.overlap}".lower())]
 
     @property
     def params(self) -> SamplingParams:

@@ -23,7 +23,7 @@ from lit_agentrl.engines.base import (
     TurnResult,
 )
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.policy import copy_weights, plain_parameters
+from lit_agentrl.models.policy import copy_weights, get_plain_parameters
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 
 _TEXT = (
@@ -93,7 +93,7 @@ class WeightSync:
             return self._engine.load(None, version)
         started = time.perf_counter()
         is_sender = get_rank() == 0 or not self._engine.capabilities.is_server
-        self._engine.load(plain_parameters(self._network) if is_sender else None, version)
+        self._engine.load(get_plain_parameters(self._network) if is_sender else None, version)
         self._barrier("weights sent")
         self._seconds = time.perf_counter() - started
         self._version = version

@@ -134,7 +134,7 @@ def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
 
 
 def prepare(cfg: DictConfig, command: str, checked: list[Checked]) -> tuple[ranks.Job, Parts | None]:
-    """Check the config that Hydra composed, and share its job with all processes of the run.
+    """Check the config that Hydra composed, and share its job with all processes.
 
     Args:
         cfg: of the run; completed in place.
@@ -157,7 +157,7 @@ def prepare(cfg: DictConfig, command: str, checked: list[Checked]) -> tuple[rank
 
 
 def share_job(cfg: DictConfig, folders: Sequence[str], command: str, *, is_resume: bool) -> ranks.Job:
-    """Describe the run as a job, and send that to the other processes of the run."""
+    """Describe the run as a job, and send it to the other processes."""
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
     job = ranks.describe(folders, cfg, command, is_resume=is_resume)
@@ -189,7 +189,7 @@ def is_help(flags: Sequence[str]) -> bool:
 
 
 def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], None]:
-    """Wrap a function of a run's config so that Hydra calls it as the command line asks."""
+    """Wrap a function of a config so that Hydra calls it for each run."""
     groups.register_roots()
     app: Callable[[], None] = hydra.main(
         version_base="1.3", config_path=str(CONFIG_DIR), config_name="train"
@@ -207,7 +207,7 @@ def write_help(flags: Sequence[str]) -> list[str]:
 
 
 def list_hydra_files() -> set[str | None]:
-    """Return the names of what Hydra writes to a run folder: its config folder and its log."""
+    """Return the names of Hydra's config folder and log in a run folder."""
     of_hydra = HydraConfig.get()
     return {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
 
@@ -235,7 +235,7 @@ def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator
 
 @contextmanager
 def clear_hydra() -> Iterator[None]:
-    """Clear Hydra's global state for one call of the Python API; restore a notebook's own afterwards."""
+    """Clear Hydra's global state meanwhile, and restore a notebook's own afterwards."""
     theirs = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

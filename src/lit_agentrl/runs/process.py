@@ -79,7 +79,7 @@ _SPINS = 1000  # some tens of microseconds; most small operations are done by th
 
 
 class Load:
-    """Measure how busy other programs keep this machine, and fit the threads of torch to it once.
+    """Measure the load of other programs, and fit torch's threads to it once.
 
     A thread that shares its core with another program is what all others wait for, after each of thousands of small
     operations.  Programs of low priority (nice) do not count, since they give way.
@@ -132,7 +132,7 @@ def measure_seconds() -> tuple[float, float]:
 
 
 def shorten_spin() -> None:
-    """Let a thread that waits for the others of an operation sleep soon.
+    """Shorten how long threads of OpenMP spin before they sleep.
 
     To be called before torch is imported.  By default it spins for milliseconds.  Where another program takes a core,
     the thread that is waited for then has none while the others spin, after each of thousands of small operations.  A
@@ -143,7 +143,7 @@ def shorten_spin() -> None:
 
 
 def restore_threads(before: int) -> str | None:
-    """Compute with as many threads as the run did before: the last bits depend on it.
+    """Restore the number of threads of the run, on which the last bits depend.
 
     Returns:
         A line for the user where a variable of the user's, or of a launcher, says another number, which then holds.

@@ -1,4 +1,4 @@
-"""The processes of one run: one composes the job, the others are told it and compose nothing themselves.
+"""Share one job among the processes of a run: the first one composes it.
 
 So all agree on every option and on the run folder, whose name is the time at which the first began.  Where neither
 torchrun nor srun starts the processes, the one that composes starts them and takes no part itself.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
 WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
-TOLD_S = 5.0  # after which it is said for whom
+PRINT_S = 5.0  # after which a waiting process prints for whom it waits
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every process of a run does.
+    """The job that every process of a run does.
 
     Attributes:
         config: the composed config, interpolations resolved, as YAML; empty where the first process failed.
@@ -54,24 +54,24 @@ class Job:
 
 
 def is_telling() -> bool:
-    """Whether this process speaks to the user, instead of leaving that to the one that started it."""
-    return is_first() and handed() is None
+    """Return whether this process prints, and not the one that started it."""
+    return is_first() and read_handed_job() is None
 
 
 def is_further() -> bool:
     """Return whether another process composes the run, and this one receives its job."""
-    return handed() is not None or not is_first()
+    return read_handed_job() is not None or not is_first()
 
 
 def number() -> int:
-    """Of this process among those of the run."""
+    """Return the rank of this process in the run."""
     from lightning.pytorch.utilities import rank_zero_only
 
     return int(getattr(rank_zero_only, "rank", 0))
 
 
-def processes_launched() -> tuple[int, int] | None:
-    """Processes of each machine and number of machines, where torchrun or srun started them; else None."""
+def count_launched() -> tuple[int, int] | None:
+    """Return processes per machine and machines that torchrun or srun started; else None."""
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" in environ:
         local, world = int(environ["LOCAL_WORLD_SIZE"]), int(environ["WORLD_SIZE"])
@@ -83,12 +83,12 @@ def processes_launched() -> tuple[int, int] | None:
 
 
 def fit_to_launcher(cfg: DictConfig) -> None:
-    """Let ``trainer.devices`` and ``trainer.num_nodes`` be what torchrun or srun started, if they are not set.
+    """Set ``trainer.devices`` and ``trainer.num_nodes`` to what torchrun or srun started, unless set.
 
     Raises:
         UserError: they are set, to something else.
     """
-    launched = processes_launched()
+    launched = count_launched()
     if launched is None:
         return
     from lit_agentrl.build.strategy import processes_of
@@ -109,7 +109,7 @@ def require_one_process(reason: str) -> None:
     Raises:
         UserError: they did.
     """
-    launched = processes_launched()
+    launched = count_launched()
     if launched is not None and launched != (1, 1):
         count = launched[0] * launched[1]
         raise UserError(
@@ -119,7 +119,7 @@ def require_one_process(reason: str) -> None:
 
 
 def share(job: Job, num_nodes: int) -> None:
-    """Called by the first process: the job for all others.
+    """Share the job with all other processes; the first one calls it.
 
     Args:
         job: with an empty config, the others end.
@@ -129,7 +129,7 @@ def share(job: Job, num_nodes: int) -> None:
     Raises:
         UserError: several machines and no address at which they can meet, or others that do not come.
     """
-    launched = processes_launched()
+    launched = count_launched()
     if launched is None and num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise UserError(
             f"trainer.num_nodes={num_nodes} needs MASTER_ADDR, MASTER_PORT and NODE_RANK in the environment of "
@@ -142,23 +142,23 @@ def share(job: Job, num_nodes: int) -> None:
         store = _store(is_first=True)
         store.set("job", text)
         try:
-            with _awaiting(f"the {others} other processes of the run"):
+            with _report_waiting(f"the {others} other processes of the run"):
                 store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
         except RuntimeError as error:
             absent = others - store.add("readers", 0)
             raise UserError(
                 f"{absent} of the {others} other processes did not come for the job within {WAIT_S:g} seconds: "
-                f"{_remedy()}"
+                f"{_name_remedy()}"
             ) from error
 
 
 def are_started(cfg: DictConfig) -> bool:
-    """Whether this process is one of the run's, instead of having to start them.
+    """Return whether this process trains, instead of starting those that do.
 
     Raises:
         ValueError: an option of the strategy makes no sense, which is told before several are started, and once.
     """
-    if "LOCAL_RANK" in os.environ or processes_launched() is not None:
+    if "LOCAL_RANK" in os.environ or count_launched() is not None:
         return True
     from lit_agentrl.build.strategy import is_parallel, strategy_of
 
@@ -166,7 +166,7 @@ def are_started(cfg: DictConfig) -> bool:
 
 
 def start(cfg: DictConfig) -> None:
-    """Start this machine's processes of the job that was shared or received, and wait for their end.
+    """Start this machine's processes of the job, and wait for their end.
 
     Raises:
         RankFailed: with the first cause.
@@ -177,11 +177,11 @@ def start(cfg: DictConfig) -> None:
     from lit_agentrl.strategies import launching
 
     processes, num_nodes = processes_of(cfg)
-    launching.launch(_further_process(), job=os.environ[JOB], num_nodes=num_nodes, processes=processes)
+    launching.launch(_build_command(), job=os.environ[JOB], num_nodes=num_nodes, processes=processes)
 
 
-def _further_process() -> list[str]:
-    """What starts one, with the same arguments and the same modules in reach.
+def _build_command() -> list[str]:
+    """Return the command of a further process, with the same arguments and modules.
 
     Not the program that runs here, which may be a notebook, or may do more than to train.
     """
@@ -189,8 +189,8 @@ def _further_process() -> list[str]:
     return [sys.executable, "-c", code, *sys.argv[1:]]
 
 
-def handed() -> Job | None:
-    """The job for which another process started this one by `start`; None if none did."""
+def read_handed_job() -> Job | None:
+    """Return the job for which `start` in another process started this one; else None."""
     text = os.environ.get(JOB)
     launched_as = os.environ.get("TORCHELASTIC_RUN_ID")
     if text is None or launched_as is None:
@@ -201,7 +201,7 @@ def handed() -> Job | None:
 
 
 def release(*, is_awaited: bool) -> None:
-    """Called by every process at its end: the others wait no longer for a job that will not come.
+    """Release processes that wait for a job, at the end of this process.
 
     Nothing of the job stays in the environment, from which a later run of the same process, or one that it
     starts, would take it.
@@ -216,12 +216,12 @@ def release(*, is_awaited: bool) -> None:
 
 
 @contextmanager
-def _awaiting(whom: str) -> Iterator[None]:
-    """Say for whom this process waits, and how long, where they do not come at once."""
+def _report_waiting(whom: str) -> Iterator[None]:
+    """Print for whom this process waits, after some seconds."""
     environ = os.environ
     where = f"{environ.get('MASTER_ADDR', '127.0.0.1')}:{environ.get('MASTER_PORT', 'no port')}"
-    told = f"waiting for {whom} at {where} (MASTER_ADDR, MASTER_PORT), for {WAIT_S:g} seconds at most …"
-    timer = Timer(TOLD_S, print, (told,), {"flush": True})
+    message = f"waiting for {whom} at {where} (MASTER_ADDR, MASTER_PORT), for {WAIT_S:g} seconds at most …"
+    timer = Timer(PRINT_S, print, (message,), {"flush": True})
     timer.daemon = True
     timer.start()
     try:
@@ -230,9 +230,9 @@ def _awaiting(whom: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _remedy() -> str:
-    """For processes that do not come."""
-    launched = processes_launched()
+def _name_remedy() -> str:
+    """Name the remedy for processes that do not come."""
+    launched = count_launched()
     if launched is None:
         return (
             "start one process on each machine, with equal MASTER_ADDR and MASTER_PORT and its own NODE_RANK"
@@ -246,17 +246,17 @@ def _remedy() -> str:
 
 
 def receive() -> Job | None:
-    """Called by every other process that `start` did not start: the job; None where the first could not compose it.
+    """Receive the job from the first process; None where that could not compose it.
 
     Raises:
         UserError: the first one does not come.
     """
     try:
-        with _awaiting("the first process of the run"):
+        with _report_waiting("the first process of the run"):
             store = _store(is_first=False)
             text = store.get("job").decode()
     except RuntimeError as error:
-        raise UserError(f"the first process of the run gave no job: {_remedy()}") from error
+        raise UserError(f"the first process of the run gave no job: {_name_remedy()}") from error
     store.set(f"read{store.add('readers', 1)}", "1")
     os.environ[JOB] = text  # for the processes that this one starts on its machine
     job = Job(**json.loads(text))
@@ -264,7 +264,7 @@ def receive() -> Job | None:
 
 
 def _store(*, is_first: bool) -> Store:
-    """Where the first process leaves the job: beside the process group's own meeting point, before that opens.
+    """Open the store for the job, next to the process group's, which opens later.
 
     Raises:
         UserError: SLURM does not say where.
@@ -293,5 +293,5 @@ def _store(*, is_first: bool) -> Store:
 
 
 def describe(folders: Sequence[str], cfg: DictConfig, command: str, *, is_resume: bool) -> Job:
-    """The job of a composed config."""
+    """Return the job of a composed config."""
     return Job(OmegaConf.to_yaml(cfg, resolve=True), list(folders), command, is_resume)

@@ -113,7 +113,7 @@ Status = Literal["completed", "stopped", "collapsed", "failed"]
 
 
 class Measured(Protocol):
-    """What is evaluated, such as games."""
+    """An object that is evaluated, such as games."""
 
     def levels(self, split: str) -> dict[str, Levels]:
         """Chance and oracle of each on a split, by name."""
@@ -163,8 +163,8 @@ class RunRecord:
                 n = level.episodes
                 self._games[name, split] = {
                     "name": name, "split": split, "start": None, "best": None, "last": None,
-                    "chance": _level_score(level.chance_success, n),
-                    "oracle": _level_score(level.oracle_success, n),
+                    "chance": _estimate_level(level.chance_success, n),
+                    "oracle": _estimate_level(level.oracle_success, n),
                 }  # fmt: skip
 
     def restore(self) -> None:
@@ -197,14 +197,14 @@ class RunRecord:
                 )
 
     def copy(self, source: Stage, target: Stage) -> None:
-        """The same weights were measured already."""
+        """Copy the scores of one stage to another with the same weights."""
         for (name, split), game in self._games.items():
             game[target] = game[source]
             if (name, split, source) in self._solved:
                 self._solved[name, split, target] = self._solved[name, split, source]
 
     def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
-        """The summary as it is now, also written."""
+        """Write the summary as it is now, and return it."""
         fields = {
             "version": reports.VERSION,
             "status": status,
@@ -212,7 +212,7 @@ class RunRecord:
             "warnings": [*self._at_start, *chain.from_iterable(self._warnings)],
             **self._fixed,
             "games": list(self._games.values()),
-            "monitored": _monitored(self._best),
+            "monitored": _describe_best(self._best),
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),
@@ -226,7 +226,7 @@ class RunRecord:
         return summary
 
 
-def _monitored(best: BestCheckpoint | None) -> reports.Monitored | None:
+def _describe_best(best: BestCheckpoint | None) -> reports.Monitored | None:
     if best is None or best.best_iteration is None or not math.isfinite(best.best_score or 0.0):
         return None
     assert best.best_score is not None
@@ -235,8 +235,8 @@ def _monitored(best: BestCheckpoint | None) -> reports.Monitored | None:
 
 
 @contextmanager
-def ending_told(folder: Path, *, is_writing: bool) -> Iterator[None]:
-    """Around other processes of a run, which may die before they have written how it ended: the summary says it.
+def record_ending(folder: Path, *, is_writing: bool) -> Iterator[None]:
+    """Record how other processes end, which may die before they write the summary.
 
     A summary that they have not touched, of an earlier launch, stays; so does one that another process has come to own.
     """
@@ -292,7 +292,7 @@ def require_not_lost(folder: Path, every: int) -> None:
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What distinguishes runs, flat: parts by their ``name``, else by their function, then their constants.
+    """Flatten the options that distinguish runs: parts by name or function, then their constants.
 
     >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
     {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
@@ -314,7 +314,7 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _level_score(share: float | None, n: int) -> reports.Score | None:
+def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     if share is None:
         return None
     interval = reports.estimate(wilson_interval(round(share * n), n))
@@ -322,13 +322,13 @@ def _level_score(share: float | None, n: int) -> reports.Score | None:
 
 
 def peak_memory_bytes() -> int:
-    """Largest resident size of this process so far."""
+    """Return the largest resident size of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def git_revision() -> str | None:
-    """Commit of the source tree that this package runs from, if it is one."""
+    """Return the commit of the source tree that this package runs from."""
     here, printed = Path(__file__), ""
     # asked of a file first: an installed package may lie inside of a repository that is somebody else's
     for question in (["ls-files", "--error-unmatch", here.name], ["rev-parse", "HEAD"]):

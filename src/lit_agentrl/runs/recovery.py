@@ -1,4 +1,4 @@
-"""The last good checkpoint of a run whose numbers are no longer finite: kept, and named."""
+"""Name the last good checkpoint of a run whose numbers became infinite or NaN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_agentrl.strategies.checkpoint_io import (
 
 
 def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is_writing: bool) -> None:
-    """Adds to an error's line which checkpoint is the last one of use.
+    """Add the last good checkpoint to the line of an error.
 
     Where ``last.ckpt`` holds the weights at fault already, its predecessor takes its place.
 
@@ -28,7 +28,7 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
     """
     checkpoints = folder / "checkpoints"
     last, before, best = checkpoints / "last.ckpt", checkpoints / "last.ckpt.prev", checkpoints / "best.ckpt"
-    found = {path: _progress(path) for path in (last, before, best)}
+    found = {path: _read_progress(path) for path in (last, before, best)}
     good = {
         path: seen["iterations"] for path, seen in found.items() if seen and seen["version"] < cause.version
     }
@@ -45,8 +45,8 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
         error.args = (f"{first_line(error)}; {note}", *error.args[1:])
 
 
-def _progress(path: Path) -> dict[str, Any] | None:
-    """Iterations and optimizer steps of a checkpoint; None where there is none that can be read."""
+def _read_progress(path: Path) -> dict[str, Any] | None:
+    """Read iterations and optimizer steps of a checkpoint; None if it is unreadable."""
     if not path.exists():
         return None
     try:

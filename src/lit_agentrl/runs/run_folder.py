@@ -1,4 +1,4 @@
-"""Guard the folder of a run or sweep: new when it starts, and written by one process."""
+"""Guard the folder of a run: new when it starts, written by one process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
 
 
 def unlock_folder(folder: str | Path) -> None:
-    """Let another process own the folder, if this one does."""
+    """Unlock the folder, if this process owns it."""
     folder = Path(os.path.realpath(folder))
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
@@ -136,7 +136,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether the open file is at ``path`` still: its last owner may have removed it."""
+    """Return whether the open file is still at ``path``, and not removed."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
@@ -162,7 +162,7 @@ _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
 
 @contextmanager
 def claim_new(option: str, folder: Path) -> Iterator[None]:
-    """Create and lock the folder of a new run or sweep; remove it afterwards if it is empty.
+    """Create and lock a new folder; remove it afterwards if it is empty.
 
     Raises:
         UserError: the folder holds something, is another's, or cannot be made.
@@ -182,7 +182,7 @@ def claim_new(option: str, folder: Path) -> Iterator[None]:
 
 
 def require_new(option: str, folder: Path) -> None:
-    """Refuse a folder that holds anything, lies within another's, or cannot be made; nothing is written.
+    """Refuse a folder that holds anything, lies within another's, or cannot be made.
 
     Args:
         option: by which it was chosen, for messages.
@@ -194,9 +194,9 @@ def require_new(option: str, folder: Path) -> None:
     try:
         above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     except OSError as error:
-        told = f"{str(folder)[:40]}…" if len(str(folder)) > 40 else folder
+        shortened = f"{str(folder)[:40]}…" if len(str(folder)) > 40 else folder
         raise UserError(
-            f"{option}={told} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
+            f"{option}={shortened} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
         ) from error
     if not above.is_dir() or not os.access(above, os.W_OK):
         reason = "is not writable" if above.is_dir() else "is not a folder"
@@ -214,13 +214,13 @@ def require_new(option: str, folder: Path) -> None:
 
 
 def _is_unused(folder: Path) -> bool:
-    """Whether nothing is lost with what the folder holds: nothing, or what a run killed at its very start left."""
+    """Return whether the folder is empty, or a run killed at its start left it."""
     names = {path.name for path in folder.iterdir()} - {LOCK}
     return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_OF_CONFIG).exists())
 
 
 def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
-    """Refuse a sweep of which two runs would write to one folder, or one to a folder that holds something.
+    """Refuse a sweep whose runs share a folder, or use one that holds something.
 
     Args:
         jobs: the composed config of each run, with Hydra's own node.
@@ -249,7 +249,7 @@ def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
 
 
 def require_within(cfg: DictConfig) -> None:
-    """Refuse callbacks and loggers that would write outside of the run folder, over what lies there.
+    """Refuse callbacks and loggers that would write outside of the run folder.
 
     Checkpoints have their place in it, where ``resume=`` and ``evaluate.py`` look for them.
 
@@ -279,7 +279,7 @@ def require_within(cfg: DictConfig) -> None:
 
 
 def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
-    """Refuse the folder of a run that is about to begin if more is there than Hydra has written.
+    """Refuse a new run's folder that holds more than Hydra has written.
 
     Args:
         folder: the run folder.
@@ -294,8 +294,8 @@ def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
         )
 
 
-def require_not_begun(folder: Path) -> None:
-    """Refuse a new run that somebody else has continued while nobody owned its folder, as its processes were started.
+def require_not_started(folder: Path) -> None:
+    """Refuse a new run that another process resumed while its processes were started.
 
     Raises:
         FolderInUse: somebody has.
@@ -308,7 +308,7 @@ def require_not_begun(folder: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse to continue a run in a folder that could not take what it will write; nothing is changed.
+    """Refuse to resume a run in a folder that is not writable; nothing is changed.
 
     Raises:
         UserError: a part of it is not writable, or of another kind than a run leaves.
@@ -326,7 +326,7 @@ def require_writable(folder: Path) -> None:
 
 
 def discard_unused(folder: Path, printed: str | None = None) -> None:
-    """Take back the folder of a run that failed before it wrote anything of its own but to the file ``printed``."""
+    """Remove the folder of a run that failed before it wrote anything but ``printed``."""
     if find_owner(folder) is None and {path.name for path in folder.iterdir()} - {LOCK, printed} == {_CONFIG}:
         shutil.rmtree(folder / _CONFIG)
         if printed is not None:

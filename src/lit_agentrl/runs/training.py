@@ -1,4 +1,4 @@
-"""Train the run of a config: `train` is the whole way from its options to its summary."""
+"""Train the run of a config: `train` leads from its options to its summary."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import task_loader
 from lit_agentrl.config.overrides import program
 from lit_agentrl.config.saved import trust_note
+from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import process, ranks, record, run_folder
@@ -37,7 +38,7 @@ KILLED = "killed before the end"  # the summary's error from the start on, in ca
 
 
 def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> reports.Summary | None:
-    """Train or resume a run in its folder, in this process or in those that it starts.
+    """Train or resume a run in its folder, here or in processes that it starts.
 
     Args:
         cfg: the composed config, resolved.
@@ -80,7 +81,7 @@ def start_processes(cfg: DictConfig) -> None:
     """Start the processes of the run on this machine, and wait for their end."""
     screen.announce("starting the processes of the run")
     run_folder.unlock_folder(cfg.run_dir)  # to the first of those that are started
-    with record.ending_told(Path(cfg.run_dir), is_writing=ranks.is_first()):
+    with record.record_ending(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)
 
 
@@ -94,14 +95,14 @@ def own_run_folder(cfg: DictConfig, *, is_resume: bool) -> Iterator[None]:
     """
     with run_folder.lock_folder(cfg.run_dir) if ranks.is_first() else nullcontext():
         if ranks.is_first() and not is_resume:
-            run_folder.require_not_begun(Path(cfg.run_dir))
+            run_folder.require_not_started(Path(cfg.run_dir))
         run_folder.require_within(cfg)
         yield
 
 
 def fit_threads() -> str | None:
     """Leave busy cores to other programs; return a warning if torch gets fewer threads."""
-    is_alone = ranks.processes_launched() in (None, (1, 1))
+    is_alone = ranks.count_launched() in (None, (1, 1))
     return process.LOAD.fit_threads() if is_alone else None
 
 
@@ -120,7 +121,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
 
 
 def find_checkpoint(run: Run) -> str | None:
-    """Return the path of ``last.ckpt``; None for a run that was stopped before its first checkpoint."""
+    """Return the path of ``last.ckpt``; None for a run stopped before its first checkpoint."""
     last = run.folder / "checkpoints" / "last.ckpt"
     return str(last) if checkpoint_exists(last) else None
 
@@ -130,7 +131,9 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     warnings = (
-        bounds_that_never_act(run.module, is_ahead=rollout.overlap or run.structure.is_off_policy),
+        bounds_that_never_act(
+            run.module, is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
+        ),
         never_repeated(run.structure, run.games, rollout.get("instances")),
         processes_without_prompts(rollout.prompts, processes),
         *(run.recorded.notes if run.recorded else ()),
@@ -158,7 +161,7 @@ def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.Run
 
 
 def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None, *, is_resume: bool) -> None:
-    """Restore the totals and scores of an earlier launch, and cut the logs back to its checkpoint.
+    """Restore totals and scores from the checkpoint, and cut the logs back to it.
 
     Raises:
         ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are gone.
@@ -204,7 +207,7 @@ def print_notes(cfg: DictConfig, correction_note: str, warnings: Sequence[str]) 
 
 @contextmanager
 def record_failure(run: Run, tracker: record.RunRecord) -> Iterator[None]:
-    """Write an interrupt or an error into the summary, and close the strategy in any case.
+    """Write an interrupt or error into the summary, and always close the strategy.
 
     Raises:
         KeyboardInterrupt: the run was interrupted, also where Lightning made an exit of it.
@@ -226,7 +229,7 @@ def record_failure(run: Run, tracker: record.RunRecord) -> Iterator[None]:
 
 
 def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -> None:
-    """Evaluate the untrained policy on val (row 0 of the metrics) and test; a resumed run has done so."""
+    """Evaluate the untrained policy on val (row 0 of the metrics) and test."""
     if checkpoint is not None:
         summary = tracker.finish("stopped", error=KILLED)
         screen.announce(f"going on after iteration {summary['iterations']}")
@@ -286,7 +289,7 @@ def measure_end(run: Run, tracker: record.RunRecord) -> None:
 def measure(
     run: Run, tracker: record.RunRecord, stage: record.Stage, iteration: int, checkpoint: str | None = None
 ) -> None:
-    """Evaluate the weights of a checkpoint, or those at hand, on val and test, and record the scores."""
+    """Evaluate a checkpoint, or the current weights, on val and test; record the scores."""
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
     if not is_measured:

@@ -17,6 +17,8 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_one_of
 from lit_agentrl.distributed import StrategyHooks
+from lit_agentrl.facts import HELD_REFERENCE, NO_ADAPTERS, STILL_REFERENCE
+from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.multiprocess import Multiprocess
 
@@ -99,13 +101,23 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         if isinstance(self.checkpoint_io, ShardedIO):
             self.checkpoint_io.mesh = self.device_mesh["data_parallel"]
 
+    @property
+    def requires(self) -> list[Fact | Requirement]:
+        """A model without adapters, and what stands still to put away."""
+        whole = Requirement(NO_ADAPTERS, reason="it does not shard adapters yet", remedy="strategy=ddp")
+        if not self._offload_frozen:
+            return [whole]
+        by, off = "strategy.offload_frozen=true", "strategy.offload_frozen=false"
+        still = [Requirement(fact, by=by, remedy=off) for fact in (STILL_REFERENCE, HELD_REFERENCE)]
+        return [whole, *still]
+
     def shard(self, trained: Sequence[nn.Module], frozen: Sequence[nn.Module]) -> None:
         """Cut these networks up, in place, the first time they are seen; the module calls it in ``configure_model``.
 
         Raises:
             ValueError: an option of this strategy has no effect in this run, or a trained network has adapters.
         """
-        # also refused by `entry.strategy.check_strategy`, before there are processes
+        # also refused by `requires`, before there are processes
         if any(not parameter.requires_grad for network in trained for parameter in network.parameters()):
             raise ValueError(
                 "strategy=fsdp does not shard adapters (model/lora) yet; use strategy=ddp, or model/lora=none"

@@ -121,10 +121,10 @@ class MarkerGuard:
             end = spans[k][0] if k < len(ids) else len(text)
             stretch = text[begin:end]
             if any(stand_in in stretch for stand_in in contents):
-                found = self._encode_as_text(stretch, contents)
-                tokens += found.tokens
-                starts += [begin + start for start in found.starts]
-                broken += found.broken
+                encoded = self._encode_as_text(stretch, contents)
+                tokens += encoded.tokens
+                starts += [begin + start for start in encoded.starts]
+                broken += encoded.broken
                 first = k
             tokens += ids[first : k + 1]
             starts += [start for start, _ in spans[first : k + 1]]
@@ -150,8 +150,8 @@ class MarkerGuard:
             pairs = [(self._break_up_tools(key), self._break_up_tools(value)) for key, value in part.items()]
             return {key[0]: value[0] for key, value in pairs}, sum(key[1] + value[1] for key, value in pairs)
         if isinstance(part, list):
-            found = [self._break_up_tools(each) for each in part]
-            return [each for each, _ in found], sum(times for _, times in found)
+            entries = [self._break_up_tools(each) for each in part]
+            return [entry for entry, _ in entries], sum(times for _, times in entries)
         return part, 0
 
     def _has_marker(self, content: str) -> bool:

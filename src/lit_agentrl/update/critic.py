@@ -16,10 +16,10 @@ from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.models.heads import StateValues, TokensAndState, TokenValues, ValueHead, ValuesAndCosts
-from lit_agentrl.models.logprobs import hidden_before
+from lit_agentrl.models.logprobs import read_hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.pretrained import held_back, load_network
+from lit_agentrl.models.pretrained import hold_back_logs, load_network
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.credit.value_loss import ValueLoss, explained_variance
 from lit_agentrl.rl.masked import masked_sum
@@ -83,7 +83,7 @@ class Critic(nn.Module):
         if beta and not isinstance(self.reads, TokensAndState):
             raise ValueError(f"beta={beta:g} reweighs by Q of all tokens beside V; set critic=implicit")
         self.beta = beta
-        self.head = nn.Linear(hidden, self.reads.width(vocabulary))
+        self.head = nn.Linear(hidden, self.reads.get_width(vocabulary))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.make_toy().to_dict())
@@ -127,7 +127,7 @@ class Critic(nn.Module):
         """
         if self.trunk is not None or hidden_AD is None:
             network = policy if self.trunk is None else self.trunk
-            hidden_AD = hidden_before(
+            hidden_AD = read_hidden_before(
                 network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, packing=packing
             )
         out_AC = self.head(hidden_AD.to(self.head.weight.dtype))
@@ -171,7 +171,7 @@ def played_with(network: Any, critic: Critic | None) -> Any:
         return network
     assert isinstance(critic.reads, TokensAndState) and critic.trunk is not None
     return Reweighted(
-        network, trunk=critic.trunk, head=critic.head, tokens=critic.reads.tokens, beta=critic.beta
+        network, trunk=critic.trunk, head=critic.head, tokens=critic.reads.select_tokens, beta=critic.beta
     )
 
 
@@ -231,7 +231,7 @@ def separate(
         trunk: Any = _copied_trunk(policy)
     else:
         try:
-            with held_back():
+            with hold_back_logs():
                 trunk = load_network(AutoModel, model, policy.network.dtype)
         except ValueError as error:
             raise ValueError(f"model={model} could not be loaded ({error})") from error

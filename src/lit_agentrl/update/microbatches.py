@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.distributed import max_over_ranks
-from lit_agentrl.models.onednn import padding_for
+from lit_agentrl.models.onednn import compute_padding
 from lit_agentrl.models.packing import Packing
 
 Form = Literal["padded", "packed", "shared"]
@@ -65,7 +65,7 @@ def split_by_tokens(
 def pad_width(longest: int, available: int) -> int:
     """Return the width of a micro-batch: a multiple of `WIDTH_STEP` plus the last token.
 
-    >>> pad_width(20, 100), pad_width(33, 100), padded_width(34, 40)
+    >>> pad_width(20, 100), pad_width(33, 100), pad_width(34, 40)
     (33, 33, 40)
     """
     return min(available, 1 - (1 - longest) // WIDTH_STEP * WIDTH_STEP)
@@ -184,7 +184,7 @@ def split_micro_batches(
         parts = [*split_shared(tensors["tokens_BT"], lengths_B, tokens_per_microbatch, unit_B)]
     elif form == "packed":
         rows_of = split_packed(lengths_B, tokens_per_microbatch, unit_B)
-        parts = [(rows, Packing.apart(lengths_B[rows].tolist())) for rows in rows_of]
+        parts = [(rows, Packing.from_lengths(lengths_B[rows].tolist())) for rows in rows_of]
     else:
         rows_of = split_by_tokens(lengths_B, tokens_per_microbatch, unit_B=unit_B)
         parts = [(rows, None) for rows in rows_of]
@@ -196,7 +196,7 @@ def split_micro_batches(
         computed = len(rows) * width
         if packing is not None:
             needed = packing.num_tokens
-            computed = needed + (padding_for(needed) if is_cpu else 0)
+            computed = needed + (compute_padding(needed) if is_cpu else 0)
         first = 1 if unit_B is None else int((unit_B[rows] == unit_B[rows[0]]).sum())
         batches.append(MicroBatch(rows, width, packing, real, needed, computed, first))
     return batches
@@ -272,7 +272,7 @@ def run_micro_batches(
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
         out_BT[index, : part.width] = scored
     nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
-    packing = None if form == "padded" else Packing.apart([2])
+    packing = None if form == "padded" else Packing.from_lengths([2])
     for _ in range(most - len(parts)):  # another rank has more
         scored = score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing)
         if scored.dim() > out_BT.dim():

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.models.lora import adapter_layers
+from lit_agentrl.models.lora import find_adapter_layers
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.update.reference import Reference, make_frozen
 
@@ -40,7 +40,7 @@ class Moving(Reference):
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
         """Return a copy of the policy's network."""
-        if adapter_layers(policy.network):
+        if find_adapter_layers(policy.network):
             raise ValueError(
                 "reference=moving holds whole weights that move, and under model/lora the reference is the policy's "
                 "own base; use reference=start, or model/lora=none"

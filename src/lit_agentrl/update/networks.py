@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import score_tokens
-from lit_agentrl.models.lora import adapters_off, level_in_use, levels_of
+from lit_agentrl.models.lora import disable_adapters, get_levels, use_level
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.models.routing import Pass, Routers
@@ -73,11 +73,11 @@ class Networks:
         self._settings = settings
         self._temperature = temperature
         self.routing = routing
-        if levels_of(policy) and critic is not None and critic.is_shared:
+        if get_levels(policy) and critic is not None and critic.is_shared:
             raise ValueError(
                 "critic=shared needs one set of hidden states, and two adapters have two: set critic=separate"
             )
-        if levels_of(policy) and settings.checkpoint_activations:
+        if get_levels(policy) and settings.checkpoint_activations:
             raise ValueError(
                 "checkpoint_activations=true recomputes layers under the wrong one of two adapters: leave it false, "
                 "or use model/lora=default"
@@ -148,7 +148,7 @@ class Networks:
 
         The routers of another network choose freely.
         """
-        if network is None and (levels := levels_of(self.policy)):
+        if network is None and (levels := get_levels(self.policy)):
             return sum(  # type: ignore[return-value]
                 self._score(part, None) for part in self._split_levels(tensors, levels)
             )
@@ -158,7 +158,7 @@ class Networks:
         """Yield the rows with the tokens of one level, whose adapter is active meanwhile."""
         for is_plan, name in enumerate(levels):
             is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == bool(is_plan))
-            with level_in_use(self.policy, name):
+            with use_level(self.policy, name):
                 yield {**tensors, "is_action_BT": is_own_BT}
 
     def _score(self, tensors: Tensors, network: Any | None) -> Tensor:
@@ -188,7 +188,7 @@ class Networks:
     def compute_reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:
         """Compute log-probs (nats) of the rows under the reference."""
         assert self.reference is not None
-        with hooks.in_use(self.reference, tensors["tokens_BT"].device), adapters_off(self.reference):
+        with hooks.in_use(self.reference, tensors["tokens_BT"].device), disable_adapters(self.reference):
             return self.compute_logp(tensors, self.reference)
 
     def describe_computation(self, device: torch.device) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class Networks:
             if self.head is not None:
                 rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
                 return Scores({self.head.column: self.head(self.policy, **rows, packing=packing)})
-            if not (levels := levels_of(self.policy)):
+            if not (levels := get_levels(self.policy)):
                 return self._score_policy(part, packing, entropy_grad)
             # a level without tokens is not computed: its adapter gets no gradient and does not change
             idle_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)

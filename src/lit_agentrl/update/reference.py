@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from lit_agentrl.models.lora import adapter_layers
+from lit_agentrl.facts import READS_REFERENCE, STILL_REFERENCE
+from lit_agentrl.models.lora import find_adapter_layers
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.requirements import Fact, Requirement
 
 
 class Reference:
@@ -22,6 +24,16 @@ class Reference:
 
     is_start: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+
+    @property
+    def requires(self) -> list[Requirement]:
+        """Something that reads it, where it is another than the start."""
+        return [] if self.is_start else [Requirement(READS_REFERENCE, remedy="reference=start")]
+
+    @property
+    def provides(self) -> list[Fact]:
+        """That it stands still, unless it moves."""
+        return [] if self.moves else [STILL_REFERENCE]
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
         """Make the network at the start of a run; called once, before the rollouts.
@@ -65,13 +77,13 @@ class Start(Reference):
 def make_frozen(network: Any, dtype: str | None) -> Any:
     """Return a frozen copy of a network, in the precision ``dtype`` or its own.
 
-    A network with adapters is returned itself, without extra memory: with `adapters_off` it is the base, which equals
+    A network with adapters is returned itself, without extra memory: with `disable_adapters` it is the base, which equals
     the initial policy.
 
     Raises:
         ValueError: another precision is requested for a base that the policy shares.
     """
-    if adapter_layers(network):
+    if find_adapter_layers(network):
         if dtype is not None:
             raise ValueError(
                 f"algo.kl.reference_dtype={dtype} is not possible under model/lora, whose reference is the policy's "

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.models.logprobs import hidden_before, recomputed, score_tokens
+from lit_agentrl.models.logprobs import read_hidden_before, recompute_layers, score_tokens
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.routing import NO_EXPERT, Routers
 from lit_agentrl.update.critic import Critic
@@ -121,7 +121,7 @@ def choose_experts(
 
     def choose(packing: Packing | None, **rows: Tensor) -> Tensor:
         with routers.routed(rows["tokens_BT"], packing) as seen:
-            hidden_before(network, **rows, packing=packing)
+            read_hidden_before(network, **rows, packing=packing)
         experts_BK: Tensor = seen.experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
@@ -140,7 +140,7 @@ def route_rows(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dic
     if routers is None or "experts_BK" not in rows:
         yield plain
         return
-    with routers.routed(rows["tokens_BT"], rows["packing"], rows["experts_BK"]):
+    with routers.trace(rows["tokens_BT"], rows["packing"], rows["experts_BK"]):
         yield plain
 
 
@@ -150,5 +150,5 @@ def save_memory(is_on: bool, *networks: nn.Module | None) -> Iterator[None]:
     with ExitStack() as stack:
         for network in networks if is_on else ():
             if network is not None:
-                stack.enter_context(recomputed(network))
+                stack.enter_context(recompute_layers(network))
         yield

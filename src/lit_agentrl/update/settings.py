@@ -13,6 +13,8 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from lit_agentrl.checks import format_value, require, require_number, require_positive, require_whole
+from lit_agentrl.facts import NO_IMITATION, STEPS, TRAINS_POLICY
+from lit_agentrl.requirements import Offer, Requirement
 from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
@@ -75,6 +77,25 @@ class UpdateSettings:
         require(is_rule, "stop._target_", type(self.stop).__name__, "a KLStop")
         is_rule = self.gradients is None or isinstance(self.gradients, SpreadBuckets)
         require(is_rule, "gradients._target_", type(self.gradients).__name__, "a SpreadBuckets")
+
+    @property
+    def requires(self) -> list[Requirement]:
+        """What its limit and its measurement go by."""
+        found = []
+        if self.stop is not None:
+            by, off = f"update.stop.bound={self.stop.bound}", "update/stop=none"
+            found.append(Requirement(TRAINS_POLICY, by=by, reason="it goes by log-probs", remedy=off))
+            found.append(Requirement(STEPS, 2, by=by, reason="the first is always taken", remedy=off))
+        if self.gradients is not None:
+            reason, off = "it measures what advantages teach", "update/gradients=none"
+            found.append(Requirement(NO_IMITATION, by="update.gradients", reason=reason, remedy=off))
+        return found
+
+    @property
+    def provides(self) -> list[Offer]:
+        """Optimizer steps of an iteration."""
+        steps = f"update.epochs={self.epochs} and update.minibatches={self.minibatches}"
+        return [Offer(STEPS, self.epochs * self.minibatches, steps)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,10 +148,10 @@ class Stepper:
         loss = torch.zeros((), device=part["tokens_BT"].device)
         if self._networks.routing.loss:
             is_counted_B = part["is_action_BT"].any(1)
-            balance = torch.where(is_counted_B, routed.balance(part["is_real_BT"]), 0.0).sum()
+            balance = torch.where(is_counted_B, routed.compute_balance(part["is_real_BT"]), 0.0).sum()
             loss = self._networks.routing.loss * balance / part["num_balanced"].clamp(min=1)
             metrics["router_loss"] = torch.stack([balance.detach(), is_counted_B.sum().to(balance)])
-        if routed.told is not None:
+        if routed.given is not None:
             flips = [pair for pair in routed.flips if pair is not None]
             metrics["routing_flips"] = torch.stack(flips).sum(0).float()
         return loss, metrics

@@ -8,7 +8,7 @@ from typing import Any
 
 from lit_agentrl.checks import name_errors
 from lit_agentrl.models.frozen import find_network, load_frozen
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import DTYPES, Policy
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.reference import Reference
@@ -41,7 +41,7 @@ class Teacher(Reference):
                 vocabulary=policy.network.config.get_text_config().vocab_size,
                 dtype=policy.network.dtype if dtype is None else DTYPES[dtype],
             )
-        self._fingerprint = fingerprint(network)
+        self._fingerprint = hash_parameters(network)
         return network
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from lit_agentrl.batch import LEFT_OUT
 from lit_agentrl.checks import name_errors
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
-from lit_agentrl.models.logprobs import at_least_float32
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.logprobs import ensure_float32
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
@@ -84,7 +84,9 @@ class Updater:
         read = self.reference.make(policy, objective.requirements.reference_dtype) if has_reference else None
         self._cache = reference_cache
         if reference_cache is not None and read is not None:
-            self._weights = fingerprint(read) if policy.adapters is None else policy.adapters["fingerprint"]
+            self._weights = (
+                hash_parameters(read) if policy.adapters is None else policy.adapters["fingerprint"]
+            )
         with name_errors("update"):  # key of these settings
             self.networks = Networks(
                 policy.network, critic=critic, reference=read, settings=settings, temperature=temperature,
@@ -135,7 +137,7 @@ class Updater:
     def _fill_cache(self, cache: ReferenceCache, loop: Loop) -> None:
         """Score all rows with the reference, then free it."""
         reference: Any = self.networks.reference
-        precision = at_least_float32(torch.empty(0, dtype=reference.dtype)).dtype
+        precision = ensure_float32(torch.empty(0, dtype=reference.dtype)).dtype
         about = {"weights": self._weights, "is_sharded": loop.hooks.is_sharded}
         cache.fill(
             partial(self.networks.compute_reference_logp, hooks=loop.hooks),

@@ -1,1 +1,1 @@
-"""The engine that plays with the trainer's own network."""
+"""The engine that generates with the trainer's own network."""

@@ -1,9 +1,8 @@
-"""Attention of packed tokens over the slots of a :class:`~lit_agentrl.engines.native.cache.SlotCache`.
+"""Attention of packed tokens over the slots of a `SlotCache`.
 
 The engine reads the tokens of many episodes as one row without padding.  Everything but attention is
-independent per token, so only attention needs to know which token belongs to which slot; it is told by a
-:class:`Reading`.  The function is registered with transformers, so any model that takes its attention from
-``ALL_ATTENTION_FUNCTIONS`` can be served.
+independent per token, so only attention needs the slot of each token; a :class:`Reading` gives it.  The function is
+registered with transformers, so any model that takes its attention from ``ALL_ATTENTION_FUNCTIONS`` can be served.
 """
 
 from __future__ import annotations
@@ -21,18 +20,21 @@ NAME = "lit_agentrl_slots"
 
 
 class UnusualAttentionError(ValueError):
-    """The model asks of attention what slots cannot give."""
+    """Error of a model whose attention needs a feature that slots do not support."""
 
 
 @dataclass
 class Visible:
-    """Which positions each query sees; the additive form is made once and shared by all layers."""
+    """The positions that each query sees.
+
+    The additive mask is built once and shared by all layers.
+    """
 
     sees: Tensor  # bool
     _additive: Tensor | None = None
 
-    def additive(self, like: Tensor) -> Tensor:
-        """0 where seen and -inf elsewhere."""
+    def as_additive(self, like: Tensor) -> Tensor:
+        """Return the additive mask: 0 for visible positions, -inf elsewhere."""
         if self._additive is None or self._additive.dtype != like.dtype:
             zeros = torch.zeros(self.sees.shape, dtype=like.dtype, device=like.device)
             self._additive = zeros.masked_fill_(~self.sees, float("-inf"))
@@ -41,20 +43,23 @@ class Visible:
 
 @dataclass
 class Chunk:
-    """The tokens before the last one of P episodes of like lengths, padded to M for attention alone."""
+    """All but the last tokens of P episodes of similar lengths.
+
+    They are padded to M in attention only.
+    """
 
     slots_P: Tensor | slice
-    index_PM: Tensor  # packed token of each query, any at padding
-    real_C: Tensor  # the queries of index_PM, flattened, that are no padding; their tokens are contiguous
-    start: int  # packed index of the first of them
-    length: int  # positions that any of them sees
+    index_PM: Tensor  # packed token of each query; arbitrary at padding
+    real_C: Tensor  # flat indices into index_PM of the queries without padding; their tokens are contiguous
+    start: int  # packed index of the first of these tokens
+    length: int  # largest number of positions that a query sees
     sees_PML: Tensor  # bool
 
     def __post_init__(self) -> None:
         self._by_groups: dict[int, Visible] = {}
 
-    def visible(self, groups: int) -> Visible:
-        """For queries whose ``groups`` heads to a key/value head are laid out behind each other."""
+    def get_visible(self, groups: int) -> Visible:
+        """Return the mask for ``groups`` query heads per key/value head, stacked along the queries."""
         if groups not in self._by_groups:
             self._by_groups[groups] = Visible(self.sees_PML.repeat(1, groups, 1).unsqueeze(1))
         return self._by_groups[groups]
@@ -62,22 +67,22 @@ class Chunk:
 
 @dataclass
 class Reading:
-    """One forward over packed tokens.
+    """The layout of one forward over packed tokens.
 
     The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
-    by ascending slot; only the latter need logits.
+    by ascending slot; only the last tokens need logits.
 
     Args:
-        slot_N, position_N: where each packed token's key and value go.
-        num_last: episodes that read.
-        num_rows: slots from the front that hold live episodes.
-        filled: positions that any last token sees.
-        last_sees_R: for each live slot, which positions its last token sees (R, 1, 1, filled).
-        last_R: which of the ``num_last`` queries each live slot takes; None if all of them read.
-        rows_of_last: inverse of ``last_R``.
-        chunks: the tokens before the last.
-        num_padding: tokens before all others that belong to no episode.
-        copies: (source slot, target slots, length), to be done in order after the writes of a layer.
+        slot_N, position_N: Target slot and position of each packed token's key and value.
+        num_last: Number of episodes that read.
+        num_rows: Number of leading slots that hold live episodes.
+        filled: Largest number of positions that a last token sees.
+        last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, filled).
+        last_R: For each live slot, its index among the ``num_last`` queries; None if all of them read.
+        rows_of_last: Inverse of ``last_R``.
+        chunks: The tokens before the last ones.
+        num_padding: Number of leading tokens that belong to no episode.
+        copies: (source slot, target slots, length), executed in order after the writes of a layer.
     """
 
     slot_N: Tensor
@@ -95,8 +100,12 @@ class Reading:
     def __post_init__(self) -> None:
         self._places: dict[tuple[int, int], Tensor] = {}
 
-    def places(self, kv_heads: int, length: int) -> Tensor:
-        """Rows (kv heads x N), head by head, of a store (slots, kv heads, length, dim) seen as a matrix of dim."""
+    def compute_places(self, kv_heads: int, length: int) -> Tensor:
+        """Return the matrix rows (kv heads x N) to which keys or values are written.
+
+        Rows are ordered head by head; the store (slots, kv heads, length, dim) is seen as a matrix with rows of size
+        dim.
+        """
         if (kv_heads, length) not in self._places:
             first_N = self.slot_N * (kv_heads * length) + self.position_N
             heads = torch.arange(kv_heads, device=first_N.device) * length
@@ -104,7 +113,7 @@ class Reading:
         return self._places[kv_heads, length]
 
 
-def slot_attention(
+def attend_slots(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -114,33 +123,37 @@ def slot_attention(
     scaling: float | None = None,
     reading: Reading | None = None,
     sliding_window: int | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of queries (1, heads, N, dim) over whole slot buffers (slots, kv heads, length, dim).
+    """Compute attention over slot buffers.
+
+    Queries are (1, heads, N, dim), keys and values (slots, kv heads, length, dim).
 
     Returns:
         (1, N, heads, dim), and no weights.
 
     Raises:
-        UnusualAttentionError: the model wants a mask, cap, bias or window that is not served.
+        UnusualAttentionError: If the model needs an unsupported mask, cap, bias or window.
     """
     if reading is None or attention_mask is not None:
-        raise UnusualAttentionError("its attention hands on no arguments, or brings a mask of its own")
+        raise UnusualAttentionError("its attention passes no arguments on, or uses a mask of its own")
     if sliding_window is not None and sliding_window < reading.filled:
         raise UnusualAttentionError(f"its attention looks back over {sliding_window} tokens only")
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
-        if others.get(name) is not None:
+        if options.get(name) is not None:
             raise UnusualAttentionError(f"its attention uses {name}")
     if query.device.type != "cpu":
-        return _over_slots(query, key, value, reading, scaling)[None], None
-    # the store is float32 where the network computes in half precision
+        return _attend_packed(query, key, value, reading, scaling)[None], None
+    # the store is float32 if the network computes in half precision
     with torch.autocast("cpu", enabled=False):
-        out_NHD = _over_slots(query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
+        out_NHD = _attend_packed(query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
     return out_NHD.to(query.dtype)[None], None
 
 
-def _over_slots(query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
-    """(N, heads, dim)."""
+def _attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None
+) -> Tensor:
+    """Compute attention of all packed tokens, (N, heads, dim)."""
     heads, kv_heads = query.shape[1], key.shape[1]
     groups = heads // kv_heads
     query_NHD = query[0].transpose(0, 1)
@@ -158,7 +171,7 @@ def _over_slots(query: Tensor, key: Tensor, value: Tensor, reading: Reading, sca
             queries.permute(0, 2, 3, 1, 4).reshape(rows_P, kv_heads, groups * tokens_M, -1),
             key[chunk.slots_P, :, seen],
             value[chunk.slots_P, :, seen],
-            attn_mask=chunk.visible(groups).additive(query),
+            attn_mask=chunk.get_visible(groups).as_additive(query),
             scale=scaling,
         )
         out = out.view(rows_P, kv_heads, groups, tokens_M, -1).permute(0, 3, 1, 2, 4)
@@ -168,16 +181,16 @@ def _over_slots(query: Tensor, key: Tensor, value: Tensor, reading: Reading, sca
 
 
 def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
-    """Attention (num_last, heads, dim) of the last token of each reading episode."""
+    """Compute attention (num_last, heads, dim) of each reading episode's last token."""
     heads, kv_heads = last.shape[1], key.shape[1]
     if reading.last_R is not None:
         last = last[reading.last_R]
-    # heads of one group are queries of one head
+    # the query heads of a group become queries of one key/value head
     last = last.reshape(reading.num_rows, kv_heads, heads // kv_heads, -1)
     keys = key[: reading.num_rows, :, : reading.filled]
     values = value[: reading.num_rows, :, : reading.filled]
     attend = _attend_by_products if last.device.type == "cpu" else _attend
-    out = attend(last, keys, values, reading.last_sees_R.additive(last), scaling)
+    out = attend(last, keys, values, reading.last_sees_R.as_additive(last), scaling)
     out = out.reshape(reading.num_rows, heads, -1)
     return out if reading.rows_of_last is None else out[reading.rows_of_last]
 
@@ -189,9 +202,10 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: fl
 def _attend_by_products(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """The same for the few queries of a last token, for which the fused kernel takes 1.4 times as long on CPUs.
+    """Compute `_attend` by matrix products.
 
-    Views of the store (rows, kv heads, length, dim) stay views when rows and heads become one dimension.
+    For the few queries of last tokens the fused kernel takes 1.4 times as long on CPUs.  Views of the store
+    (rows, kv heads, length, dim) stay views when rows and heads become one dimension.
     """
     rows, kv_heads, groups, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
@@ -200,4 +214,4 @@ def _attend_by_products(
     return torch.bmm(scores.softmax(-1), value.flatten(0, 1)).view(rows, kv_heads, groups, -1)
 
 
-AttentionInterface.register(NAME, slot_attention)
+AttentionInterface.register(NAME, attend_slots)

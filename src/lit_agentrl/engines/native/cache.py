@@ -14,10 +14,10 @@ from lit_agentrl.engines.native.attention import Reading
 class SlotCache(Cache):
     """Key/value buffers of shape (slots, kv heads, length, dim) per layer, written token by token.
 
-    A forward says by a :class:`Reading` where its packed tokens go; :meth:`update` writes them, copies what
-    episodes take over from others, and hands attention the buffers themselves, which it reads as views.
+    A :class:`Reading` gives the targets of the packed tokens of a forward.  :meth:`update` writes them, executes the
+    copies between slots, and returns the whole buffers, which attention reads as views.
 
-    On CPUs half precision is kept as float32, which loses nothing: attention is quicker in it.
+    On CPUs half precision is stored as float32 without loss, since attention is faster in it.
     """
 
     def __init__(self, num_slots: int, max_length: int) -> None:
@@ -34,16 +34,16 @@ class SlotCache(Cache):
         reading = self.reading
         assert reading is not None, "a reading is set before the forward"
         while len(self._buffers) <= layer_idx:
-            self._buffers.append((self._new(key_states), self._new(value_states)))
+            self._buffers.append((self._make_buffer(key_states), self._make_buffer(value_states)))
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
-            places = reading.places(states.shape[1], self.max_length)
+            places = reading.compute_places(states.shape[1], self.max_length)
             buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1).to(buffer.dtype))
             for source, targets, length in reading.copies:
                 buffer[targets, :, :length] = buffer[source, :, :length]
         return self._buffers[layer_idx]
 
-    def _new(self, states: Tensor) -> Tensor:
-        # one slot more, which takes what padding writes
+    def _make_buffer(self, states: Tensor) -> Tensor:
+        # an extra slot takes the writes of padding
         shape = (self.num_slots + 1, states.shape[1], self.max_length, states.shape[3])
         is_half = states.dtype in (torch.float16, torch.bfloat16)
         dtype = torch.float32 if is_half and states.device.type == "cpu" else states.dtype
@@ -57,14 +57,15 @@ class SlotCache(Cache):
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions are passed explicitly; models that ask anyway get the filled length."""
+        """Return the filled length, for models that ask although positions are passed explicitly."""
         return self.reading.filled if self.reading is not None else 0
 
 
-class Beside(Cache):
-    """The places of a second network in the slots of a :class:`SlotCache`: its layers come behind the first ``layers``.
+class SecondNetworkCache(Cache):
+    """The state of a second network in the slots of a `SlotCache`.
 
-    The first network has read before it, so that all moves and copies of slots are of both.
+    Its layers follow the first ``layers``.  The first network reads before it, so that moves and copies of slots
+    apply to both.
     """
 
     def __init__(self, slots: SlotCache, layers: int) -> None:
@@ -74,7 +75,7 @@ class Beside(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """As of the slots."""
+        """Store states in the layers after those of the first network."""
         return self._slots.update(key_states, value_states, self._layers + layer_idx)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

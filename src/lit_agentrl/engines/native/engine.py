@@ -1,4 +1,4 @@
-"""The native engine: the trainer's own network, key/value state kept across turns, no weight copy."""
+"""The native engine: decodes with the trainer's own network and caches state across turns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
-from lit_agentrl.engines.native.prefixes import common_prefixes
+from lit_agentrl.engines.native.prefixes import find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopRule, StopTable
-from lit_agentrl.engines.native.support import why_not
+from lit_agentrl.engines.native.support import find_obstacle
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
@@ -32,28 +32,28 @@ _log = logging.getLogger(__name__)
 
 
 class NativeEngine:
-    """Continuous decoding over a fixed number of slots on a logical clock.
+    """Continuous batched decoding over a fixed number of slots.
 
-    One :meth:`poll` admits waiting episodes in order of submission and then runs forwards, each of which
-    reads whatever is unread (the new prefix of an episode that has just been answered, the token drawn last
-    of the others) and draws one token for every episode, until some reply is complete.  The schedule is a
-    function of the requests alone, so equal requests give equal bits.
+    One :meth:`poll` admits waiting episodes in order of submission and then runs forwards until some reply is
+    complete. Each forward reads all unread tokens (the new prefix of an episode whose request just arrived, the last
+    drawn token of the others) and draws one token for every episode.  The schedule depends on the requests alone, so
+    equal requests give bit-equal results.
 
     Args:
-        network: causal LM of transformers, shared with the trainer.
-        stop: completes a reply at the answer's end tag.
-        end_of_turn_ids: token ids that also complete a reply.
-        num_slots: episodes decoded together; memory is slots x context.
-        max_context_tokens: length of a slot.
-        forward_context: the strategy's precision context.
-        reader: gives the logits; None: the network alone.
+        network: A causal LM of transformers, shared with the trainer.
+        stop: Completes a reply, for example at the closing answer tag.
+        end_of_turn_ids: Token ids that also complete a reply.
+        num_slots: Number of episodes decoded together; memory is slots x context.
+        max_context_tokens: Length of a slot.
+        forward_context: The strategy's precision context.
+        reader: Computes the logits; None uses the network alone.
 
-    A network whose state slots cannot hold is served by :class:`ReencodingEngine` behind the same methods,
-    which the log says once.
+    If slots cannot hold the network's state, :class:`ReencodingEngine` serves it behind the same methods, and the log
+    says so once.
 
     Raises:
-        ValueError: the network has fewer positions than ``max_context_tokens``, or slots cannot hold it and it is
-            `Reweighted`, or read beside an opponent's.
+        ValueError: If the network has fewer positions than ``max_context_tokens``, or if slots cannot hold its state
+            and it is `Reweighted` or read together with an opponent.
     """
 
     capabilities = Capabilities(exact_log_probs=True, fork=True, opponent=True)
@@ -69,7 +69,7 @@ class NativeEngine:
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
         reader: Reader | None = None,
     ) -> None:
-        if network is None:  # of a model behind an API
+        if network is None:  # a model behind an API
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
@@ -82,7 +82,7 @@ class NativeEngine:
         self._context = forward_context
         self._inference: Reader = Inference(network, NAME) if reader is None else reader
         self._slower: ReencodingEngine | None = None
-        if reason := why_not(network, max_context_tokens, forward_context):
+        if reason := find_obstacle(network, max_context_tokens, forward_context):
             if reader is not None:
                 raise ValueError(
                     f"slots cannot hold the state of the model ({reason}), and an opponent needs them"
@@ -96,7 +96,7 @@ class NativeEngine:
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
                 max_context_tokens=max_context_tokens, forward_context=forward_context,
             )  # fmt: skip
-        self._cache = self._inference.cache(num_slots, max_context_tokens)
+        self._cache = self._inference.make_cache(num_slots, max_context_tokens)
         self._rows = Rows(num_slots, max_context_tokens)
         self._waiting: deque[TurnRequest] = deque()
         self._refused: list[TurnResult] = []
@@ -104,8 +104,8 @@ class NativeEngine:
         self._num_steps = 0
 
     @classmethod
-    def foretold(cls, *, num_slots: int = 128, **_: Any) -> Capabilities:
-        """See `Foretelling`."""
+    def check_options(cls, *, num_slots: int = 128, **_: Any) -> Capabilities:
+        """Check the options; see `CheckedEngine`."""
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
         return cls.capabilities
 
@@ -134,7 +134,7 @@ class NativeEngine:
             self._start(slot, request)
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        """See :class:`Engine`; ``timeout`` is not needed here, since work is done in the calling thread."""
+        """See :class:`Engine`; ``timeout`` is ignored, since the calling thread does the work."""
         if self._slower:
             return self._slower.poll()
         while self._waiting and self._rows.num_live < self._rows.num_slots:
@@ -161,9 +161,9 @@ class NativeEngine:
         assert source is not None
         if rows.num_live >= rows.num_slots:
             raise ValueError("fork needs a free slot; raise engine.num_slots")
-        slot, known = rows.open(child), min(at, int(rows.known_S[source]))
+        slot, known = rows.open(child), min(at, int(rows.cached_S[source]))
         rows.tokens_SL[slot, :at] = rows.tokens_SL[source, :at]
-        rows.known_S[slot], rows.total_S[slot] = known, at
+        rows.cached_S[slot], rows.total_S[slot] = known, at
         self._cache.move(source, slot, known)
 
     def close(self, episode: int) -> None:
@@ -175,7 +175,7 @@ class NativeEngine:
             self._waiting = deque(r for r in self._waiting if r.episode != episode)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        """See :class:`Engine`; weights are copied into the network in place."""
+        """Copy the weights into the network in place; see :class:`Engine`."""
         if weights is not None:
             copy_weights(weights, self._network)
         if self._slower:
@@ -186,7 +186,7 @@ class NativeEngine:
         self._refused.clear()
 
     def stop(self) -> None:
-        """Nothing: it holds memory alone."""
+        """Release nothing, since the engine holds only memory."""
 
     def _start(self, slot: int, request: TurnRequest) -> None:
         if not self._rows.start(slot, request):
@@ -195,13 +195,13 @@ class NativeEngine:
 
     # ------------------------------------------------------------------ one forward
     def _step(self) -> list[TurnResult]:
-        """Read what is unread, draw one token for each writing episode; the replies that this completed."""
+        """Read unread tokens, draw one token per active episode; return the completed replies."""
         rows = self._rows
         slots_A = np.flatnonzero(rows.is_writing_S)
-        logits_AV = self._logits(slots_A)
+        logits_AV = self._read_logits(slots_A)
         kind_A = rows.params_S[slots_A]
-        token_A, logp_A, entropy_A = draw_rows(logits_AV, rows.uniforms(slots_A), kind_A, rows.params)
-        at_A = rows.known_S[slots_A] = rows.total_S[slots_A]
+        token_A, logp_A, entropy_A = draw_rows(logits_AV, rows.draw_uniforms(slots_A), kind_A, rows.params)
+        at_A = rows.cached_S[slots_A] = rows.total_S[slots_A]
         rows.tokens_SL[slots_A, at_A] = token_A
         rows.logp_SL[slots_A, at_A] = logp_A
         rows.entropy_SL[slots_A, at_A] = entropy_A
@@ -214,16 +214,16 @@ class NativeEngine:
             rows.finish(int(slots_A[i]), stopped=bool(stopped_A[i]), version=self._version) for i in done_A
         ]
 
-    def _logits(self, slots_A: npt.NDArray[np.int64]) -> Tensor:
-        """Next-token logits (A, V) of these slots after reading all that is unread."""
+    def _read_logits(self, slots_A: npt.NDArray[np.int64]) -> Tensor:
+        """Return next-token logits (A, V) of these slots after reading all unread tokens."""
         rows = self._rows
-        new = [s for s in slots_A.tolist() if not rows.known_S[s]]
+        new = [s for s in slots_A.tolist() if not rows.cached_S[s]]
         copies = []
         if new:
             starting = {s: rows.tokens_SL[s, : rows.total_S[s]] for s in new}
-            live = np.flatnonzero(rows.is_live_S & (rows.known_S > 0)).tolist()
-            copies = common_prefixes(starting, {s: rows.tokens_SL[s, : rows.known_S[s]] for s in live})
+            live = np.flatnonzero(rows.is_live_S & (rows.cached_S > 0)).tolist()
+            copies = find_common_prefixes(starting, {s: rows.tokens_SL[s, : rows.cached_S[s]] for s in live})
             for copy in copies:
                 targets = list(copy.targets)
-                rows.known_S[targets] = rows.shared_S[targets] = copy.length
+                rows.cached_S[targets] = rows.shared_S[targets] = copy.length
         return self._inference.read(self._cache, pack_unread(rows, slots_A, copies, self._network.device))

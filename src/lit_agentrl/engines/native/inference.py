@@ -1,4 +1,4 @@
-"""A network as an engine runs it: in eval mode, with attention over slots and quick matrix products."""
+"""Run a network for inference: eval mode, attention over slots, fast linear layers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SlotCache
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.models.onednn import quick_linears
+from lit_agentrl.models.onednn import use_onednn_linears
 
 
 class Reader(Protocol):
-    """What gives the next-token logits of an engine's slots; called, it is the context of its reads."""
+    """Computes the next-token logits of an engine's slots.
+
+    Calling it returns the context in which it reads.
+    """
 
     def __call__(self) -> AbstractContextManager[None]: ...
 
-    def cache(self, num_slots: int, max_length: int) -> Any:
-        """The state of so many slots, which can ``move`` from one to another."""
+    def make_cache(self, num_slots: int, max_length: int) -> Any:
+        """Create the state of ``num_slots`` slots.
+
+        The result has a method ``move`` that copies one slot to another.
+        """
 
     def read(self, cache: Any, packed: Packed) -> Tensor:
         """See `Inference.read`."""
 
 
 class Inference:
-    """Runs ``network`` for inference; everything is put back on leaving.
+    """Runs ``network`` for inference, and restores its settings afterwards.
 
     Args:
-        network: may be in training mode, and shared with a trainer of the same thread.
-        attention: name of the attention function to use; None keeps the model's own.
+        network: May be in training mode, and shared with a trainer in the same thread.
+        attention: Name of the attention function to use; None keeps the model's own.
     """
 
     def __init__(self, network: PreTrainedModel, attention: str | None) -> None:
@@ -51,7 +57,7 @@ class Inference:
                 module.__dict__["training"] = False
             for config in self._configs:
                 config._attn_implementation_internal = self._attention
-            with torch.inference_mode(), quick_linears(self._modules):
+            with torch.inference_mode(), use_onednn_linears(self._modules):
                 yield
         finally:
             for config, name in zip(self._configs, names, strict=True):
@@ -59,14 +65,15 @@ class Inference:
             for module in training:
                 module.__dict__["training"] = True
 
-    def cache(self, num_slots: int, max_length: int) -> SlotCache:
+    def make_cache(self, num_slots: int, max_length: int) -> SlotCache:
         """See `Reader`."""
         return SlotCache(num_slots, max_length)
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
-        """Read packed tokens into the slots of ``cache``; the logits (num_last, V) of each slot's last token.
+        """Read packed tokens into the slots of ``cache``, inside the context only.
 
-        Inside the context only.
+        Returns:
+            The logits (num_last, V) of each slot's last token.
         """
         cache.reading = reading = packed.reading
         output = self._network(

@@ -1,4 +1,4 @@
-"""From unread tokens of many slots to one packed forward."""
+"""Pack the unread tokens of many slots into one forward."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 from lit_agentrl.engines.native.attention import Chunk, Reading, Visible
 from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.rows import Rows
-from lit_agentrl.models.onednn import padding_for
+from lit_agentrl.models.onednn import compute_padding
 
-_SLACK = 1.3  # a chunk's padded work over its real work
+_SLACK = 1.3  # maximum ratio of a chunk's padded work to its real work
 
 
 class Packed(NamedTuple):
-    """What goes through the network in one forward."""
+    """The input of one forward."""
 
     token_1N: Tensor
     position_1N: Tensor
@@ -32,20 +32,20 @@ def pack_unread(
     copies: Sequence[Copy],
     device: torch.device,
 ) -> Packed:
-    """The tokens and positions of everything unread in these ascending slots, and how to read it.
+    """Return the unread tokens and positions of these ascending slots, and how to read them.
 
-    Padding stands before everything else; its keys and values go to the slot behind the last.
+    Padding precedes all other tokens; its keys and values go to an extra slot after the last.
     """
     last_A = rows.total_S[slots_A] - 1
-    num_real = int((rows.total_S[slots_A] - rows.known_S[slots_A]).sum())
-    start = num_padding = padding_for(num_real) if device.type == "cpu" else 0
+    num_real = int((rows.total_S[slots_A] - rows.cached_S[slots_A]).sum())
+    start = num_padding = compute_padding(num_real) if device.type == "cpu" else 0
     tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
     slots, chunks = [np.full(num_padding, rows.num_slots)], []
-    for group in _alike(slots_A[last_A > rows.known_S[slots_A]], rows):
-        lengths = [int(rows.total_S[s] - rows.known_S[s] - 1) for s in group]
-        chunks.append(_chunk(group, lengths, rows, start, device))
+    for group in _group_by_length(slots_A[last_A > rows.cached_S[slots_A]], rows):
+        lengths = [int(rows.total_S[s] - rows.cached_S[s] - 1) for s in group]
+        chunks.append(_make_chunk(group, lengths, rows, start, device))
         for slot, length in zip(group, lengths, strict=True):
-            known = int(rows.known_S[slot])
+            known = int(rows.cached_S[slot])
             tokens.append(rows.tokens_SL[slot, known : known + length])
             slots.append(np.full(length, slot))
             positions.append(np.arange(known, known + length))
@@ -61,18 +61,18 @@ def pack_unread(
         num_padding=num_padding,
         copies=[(c.source, torch.tensor(c.targets, device=device), c.length) for c in copies],
         chunks=chunks,
-        **_last(slots_A, last_A, rows.num_live, device),
+        **_describe_last(slots_A, last_A, rows.num_live, device),
     )
     return Packed(token_N.unsqueeze(0), position_N.unsqueeze(0), reading)
 
 
-def _last(
+def _describe_last(
     slots_A: npt.NDArray[np.int64], last_A: npt.NDArray[np.int64], num_rows: int, device: torch.device
 ) -> dict[str, Any]:
-    """The fields of a reading that are about the last token of each slot."""
+    """Return the fields of a `Reading` for the last token of each slot."""
     filled = int(last_A.max()) + 1
-    everyone = len(slots_A) == num_rows
-    last_R = np.zeros(num_rows, dtype=np.int64)  # an idle slot computes something that nobody looks at
+    all_read = len(slots_A) == num_rows
+    last_R = np.zeros(num_rows, dtype=np.int64)  # the result of an idle slot is not used
     last_R[slots_A] = last_A
     query_R = np.zeros(num_rows, dtype=np.int64)
     query_R[slots_A] = np.arange(len(slots_A))
@@ -82,18 +82,18 @@ def _last(
         "num_rows": num_rows,
         "filled": filled,
         "last_sees_R": Visible(sees[:, None, None].to(device)),
-        "last_R": None if everyone else torch.from_numpy(query_R).to(device),
-        "rows_of_last": None if everyone else torch.from_numpy(slots_A).to(device),
+        "last_R": None if all_read else torch.from_numpy(query_R).to(device),
+        "rows_of_last": None if all_read else torch.from_numpy(slots_A).to(device),
     }
 
 
-def _alike(slots: npt.NDArray[np.int64], rows: Rows) -> list[list[int]]:
-    """Slots in groups whose reading pads little when it is padded to the longest of the group."""
+def _group_by_length(slots: npt.NDArray[np.int64], rows: Rows) -> list[list[int]]:
+    """Group slots of similar lengths, so that padding to the longest costs little."""
     groups: list[list[int]] = []
     work = widest = deepest = 0
-    order = sorted(slots.tolist(), key=lambda s: (rows.total_S[s] - rows.known_S[s], rows.total_S[s], s))
+    order = sorted(slots.tolist(), key=lambda s: (rows.total_S[s] - rows.cached_S[s], rows.total_S[s], s))
     for slot in order:
-        width, depth = int(rows.total_S[slot] - rows.known_S[slot] - 1), int(rows.total_S[slot] - 1)
+        width, depth = int(rows.total_S[slot] - rows.cached_S[slot] - 1), int(rows.total_S[slot] - 1)
         size = len(groups[-1]) + 1 if groups else 0
         padded = size * max(widest, width) * max(deepest, depth)
         if groups and padded <= _SLACK * (work + width * depth):
@@ -105,18 +105,18 @@ def _alike(slots: npt.NDArray[np.int64], rows: Rows) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def _chunk(group: list[int], lengths: list[int], rows: Rows, start: int, device: torch.device) -> Chunk:
+def _make_chunk(group: list[int], lengths: list[int], rows: Rows, start: int, device: torch.device) -> Chunk:
     width = max(lengths)
     real_PM = np.arange(width) < np.array(lengths)[:, None]
     index_PM = np.where(real_PM, 0, start)
     index_PM[real_PM] = start + np.arange(sum(lengths))
-    known_P = rows.known_S[group]
+    known_P = rows.cached_S[group]
     length = int((known_P + lengths).max())
     position_PM = np.where(real_PM, known_P[:, None] + np.arange(width), 0)
     sees_PML = np.arange(length) <= position_PM[:, :, None]
-    in_line = group[-1] - group[0] == len(group) - 1
+    is_contiguous = group[-1] - group[0] == len(group) - 1
     return Chunk(
-        slots_P=slice(group[0], group[-1] + 1) if in_line else torch.tensor(group, device=device),
+        slots_P=slice(group[0], group[-1] + 1) if is_contiguous else torch.tensor(group, device=device),
         index_PM=torch.from_numpy(index_PM).to(device),
         real_C=torch.from_numpy(np.flatnonzero(real_PM)).to(device),
         start=start,

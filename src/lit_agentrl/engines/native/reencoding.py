@@ -1,4 +1,4 @@
-"""The slower path of the native engine, for networks whose state slots cannot hold."""
+"""The slower path of the native engine, for networks whose state does not fit slots."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lit_agentrl.seeds import draw_uniforms
 
 
 class ReencodingEngine:
-    """Reads the whole history before every reply, with whatever cache the model keeps by itself.
+    """Reads the whole history before every reply, with the model's own cache if any.
 
     Recurrent and windowed state may depend on padding, so only requests of equal length are read together:
     one :meth:`poll` answers the oldest request and all others of its length.
 
     Args:
-        network: any causal LM of transformers.
-        stops: completes replies.
-        is_end: ``is_end[token]``: the token also completes a reply.
-        num_slots: most requests read together.
-        max_context_tokens: limit on an episode.
-        forward_context: the strategy's precision context.
+        network: Any causal LM of transformers.
+        stops: Completes replies.
+        is_end: Boolean per token id: whether the token also completes a reply.
+        num_slots: Maximum number of requests read together.
+        max_context_tokens: Maximum tokens of an episode.
+        forward_context: The strategy's precision context.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class ReencodingEngine:
         self._waiting.append(request)
 
     def poll(self) -> list[TurnResult]:
-        refused = [r for r in self._waiting if len(self._history[r.episode]) >= self._limit(r)]
+        refused = [r for r in self._waiting if len(self._history[r.episode]) >= self._get_limit(r)]
         if refused:
             self._waiting = [r for r in self._waiting if r not in refused]
             for request in refused:
                 del self._history[request.episode][-len(request.prefix) :]
-            return [self._result(r, finish=FinishReason.CONTEXT) for r in refused]
+            return [self._make_result(r, finish=FinishReason.CONTEXT) for r in refused]
         if not self._waiting:
             return []
         length = len(self._history[self._waiting[0].episode])
-        alike = [r for r in self._waiting if len(self._history[r.episode]) == length][: self.capacity]
-        self._waiting = [r for r in self._waiting if r not in alike]
+        batch = [r for r in self._waiting if len(self._history[r.episode]) == length][: self.capacity]
+        self._waiting = [r for r in self._waiting if r not in batch]
         with self._inference(), self._context():
-            return self._answer(alike)
+            return self._answer(batch)
 
     def fork(self, parent: int, child: int, at: int) -> None:
         length = len(self._history[parent]) if parent in self._history else None
@@ -90,48 +90,48 @@ class ReencodingEngine:
         self._waiting = [r for r in self._waiting if r.episode != episode]
 
     def forget(self, version: int) -> None:
-        """All episodes; later replies carry this version."""
+        """Forget all episodes; later replies carry this version."""
         self._version = version
         self._history.clear()
         self._waiting.clear()
 
-    def _limit(self, request: TurnRequest) -> int:
+    def _get_limit(self, request: TurnRequest) -> int:
         return min(self._max_context, request.params.max_context_tokens)
 
-    def _result(self, request: TurnRequest, **fields: object) -> TurnResult:
+    def _make_result(self, request: TurnRequest, **fields: object) -> TurnResult:
         return TurnResult(request.episode, policy_version=self._version, **fields)  # type: ignore[arg-type]
 
     def _answer(self, requests: Sequence[TurnRequest]) -> list[TurnResult]:
-        """Whole replies to requests of equal length."""
+        """Generate whole replies to requests of equal length."""
         histories = [self._history[r.episode] for r in requests]
         length = len(histories[0])
-        results = [self._result(r, num_prefilled=length) for r in requests]
+        results = [self._make_result(r, num_prefilled=length) for r in requests]
         kinds = list(dict.fromkeys(r.params for r in requests))
         kind_A = np.array([kinds.index(r.params) for r in requests])
         key_A = np.array([r.key for r in requests], dtype=np.uint64)
         state_A = np.zeros(len(requests), dtype=np.int32)
         is_done_A = np.zeros(len(requests), dtype=np.bool_)
-        logits = self._logits(torch.tensor(histories))
+        logits = self._read_logits(torch.tensor(histories))
         token_A = np.zeros(len(requests), dtype=np.int64)
-        written = 0
+        num_written = 0
         while not is_done_A.all():
-            logits_AV = next(logits) if not written else logits.send(torch.from_numpy(token_A))
-            uniform_A = draw_uniforms(key_A, np.full(len(requests), written, dtype=np.uint64))
+            logits_AV = next(logits) if not num_written else logits.send(torch.from_numpy(token_A))
+            uniform_A = draw_uniforms(key_A, np.full(len(requests), num_written, dtype=np.uint64))
             token_A, logp_A, entropy_A = draw_rows(logits_AV, uniform_A, kind_A, kinds)
             state_A, stopped_A = self._stops.advance(state_A, token_A)
             stopped_A |= self._is_end_V[token_A]
-            written += 1
+            num_written += 1
             self.num_steps += 1
-            for i in np.flatnonzero(~is_done_A).tolist():  # rows that are done only keep the others company
+            for i in np.flatnonzero(~is_done_A).tolist():  # finished rows are computed but ignored
                 result, params = results[i], requests[i].params
                 result.tokens.append(int(token_A[i]))
                 result.logps.append(float(logp_A[i]))
                 result.entropies.append(float(entropy_A[i]))
                 if stopped_A[i]:
                     result.finish = FinishReason.STOP
-                elif written >= params.max_reply_tokens:
+                elif num_written >= params.max_reply_tokens:
                     result.finish = FinishReason.LENGTH
-                elif length + written >= self._limit(requests[i]):
+                elif length + num_written >= self._get_limit(requests[i]):
                     result.finish = FinishReason.CONTEXT
                 else:
                     continue
@@ -140,8 +140,8 @@ class ReencodingEngine:
             history.extend(result.tokens)
         return results
 
-    def _logits(self, token_AT: Tensor) -> Generator[Tensor, Tensor, None]:
-        """Next-token logits (A, V); each token sent adds one column."""
+    def _read_logits(self, token_AT: Tensor) -> Generator[Tensor, Tensor, None]:
+        """Yield next-token logits (A, V); each token sent adds one column."""
         device = self._network.device
         base = getattr(self._network, "get_base_model", lambda: self._network)()
         name = next(

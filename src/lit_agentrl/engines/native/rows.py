@@ -1,4 +1,4 @@
-"""The live episodes of an engine as arrays: one row per slot, nothing per token in Python."""
+"""The live episodes of an engine as arrays, one row per slot."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lit_agentrl.seeds import draw_uniforms
 
 
 class Rows:
-    """What is known of the episode in each slot.
+    """The state of the episode in each slot.
 
-    ``tokens_SL[slot, :known]`` are those whose keys and values are cached, up to ``total`` those that are
-    read next.  A reply in the making begins at ``begin``.  Live episodes are the first ``len(slot_of)``
-    slots once :meth:`compact` has run.
+    ``tokens_SL[slot, :cached]`` are the tokens whose keys and values are cached; those up to ``total`` are read next.
+    An unfinished reply begins at ``begin``.  After :meth:`compact`, live episodes occupy the first ``len(slot_of)``
+    slots.
     """
 
     def __init__(self, num_slots: int, max_context_tokens: int) -> None:
@@ -25,14 +25,14 @@ class Rows:
         self.episode_S = np.full(num_slots, -1, dtype=np.int64)
         self.is_live_S = np.zeros(num_slots, dtype=np.bool_)
         self.is_writing_S = np.zeros(num_slots, dtype=np.bool_)
-        self.known_S = np.zeros(num_slots, dtype=np.int64)
+        self.cached_S = np.zeros(num_slots, dtype=np.int64)
         self.total_S = np.zeros(num_slots, dtype=np.int64)
         self.begin_S = np.zeros(num_slots, dtype=np.int64)
-        self.limit_S = np.zeros(num_slots, dtype=np.int64)  # of total
+        self.limit_S = np.zeros(num_slots, dtype=np.int64)  # maximum of total
         self.key_S = np.zeros(num_slots, dtype=np.uint64)
         self.stop_state_S = np.zeros(num_slots, dtype=np.int32)
         self.shared_S = np.zeros(num_slots, dtype=np.int64)
-        self.given_S = np.zeros(num_slots, dtype=np.int64)
+        self.prefix_S = np.zeros(num_slots, dtype=np.int64)
         self.params_S = np.zeros(num_slots, dtype=np.int64)  # index into params
         self.params: list[SamplingParams] = []
         self.tokens_SL = np.zeros((num_slots, max_context_tokens), dtype=np.int64)
@@ -57,7 +57,7 @@ class Rows:
         self.episode_S[slot] = episode
         self.is_live_S[slot] = True
         self.is_writing_S[slot] = False
-        self.known_S[slot] = self.total_S[slot] = 0
+        self.cached_S[slot] = self.total_S[slot] = 0
         return slot
 
     def close(self, episode: int) -> None:
@@ -66,7 +66,11 @@ class Rows:
         self.episode_S[slot] = -1
 
     def compact(self) -> list[tuple[int, int, int]]:
-        """Move live episodes to the front; the moves made, as (source, target, cached tokens)."""
+        """Move live episodes to the front.
+
+        Returns:
+            The moves as (source, target, cached tokens).
+        """
         moves = []
         holes = np.flatnonzero(~self.is_live_S[: self.num_live])
         beyond = self.num_live + np.flatnonzero(self.is_live_S[self.num_live :])
@@ -79,21 +83,25 @@ class Rows:
                 array[target, :total] = array[source, :total]
             self.slot_of[int(self.episode_S[source])] = target
             self.is_live_S[source] = self.is_writing_S[source] = False
-            moves.append((source, target, int(self.known_S[source])))
+            moves.append((source, target, int(self.cached_S[source])))
         return moves
 
     def start(self, slot: int, request: TurnRequest) -> bool:
-        """Queue a request's tokens for reading; False, and nothing is read, if they leave no room to write."""
+        """Queue a request's tokens for reading.
+
+        Returns:
+            False, and nothing is queued, if the tokens leave no space for a reply.
+        """
         params, total = request.params, int(self.total_S[slot])
         end = total + len(request.prefix)
         limit = min(self.max_context, params.max_context_tokens)
         if end >= limit:
-            self.total_S[slot] = self.known_S[slot]
+            self.total_S[slot] = self.cached_S[slot]
             return False
         self.tokens_SL[slot, total:end] = request.prefix
         self.total_S[slot] = self.begin_S[slot] = end
         self.limit_S[slot] = min(limit, end + params.max_reply_tokens)
-        self.given_S[slot], self.shared_S[slot] = len(request.prefix), 0
+        self.prefix_S[slot], self.shared_S[slot] = len(request.prefix), 0
         self.key_S[slot], self.stop_state_S[slot] = request.key, 0
         if params not in self.params:
             self.params.append(params)
@@ -101,13 +109,13 @@ class Rows:
         self.is_writing_S[slot] = True
         return True
 
-    def uniforms(self, slots_A: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """The draw of each row's next token."""
+    def draw_uniforms(self, slots_A: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the uniform draw for each row's next token."""
         counts = self.total_S[slots_A] - self.begin_S[slots_A]
         return draw_uniforms(self.key_S[slots_A], counts.astype(np.uint64))
 
     def finish(self, slot: int, *, stopped: bool, version: int) -> TurnResult:
-        """Cut the reply of a slot out of the arrays."""
+        """Extract the completed reply of a slot."""
         begin, end = int(self.begin_S[slot]), int(self.total_S[slot])
         self.is_writing_S[slot] = False
         params = self.params[self.params_S[slot]]
@@ -125,6 +133,6 @@ class Rows:
             entropies=self.entropy_SL[slot, begin:end].tolist(),
             finish=reason,
             policy_version=version,
-            num_prefilled=int(self.given_S[slot]) - shared,
+            num_prefilled=int(self.prefix_S[slot]) - shared,
             num_shared=shared,
         )

@@ -1,4 +1,4 @@
-"""Drawing one token per row from logits, given the uniform draw of each row."""
+"""Draw one token per row from logits and one uniform number per row."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Draw(NamedTuple):
 
     token_A: Tensor  # int64
     logp_A: Tensor  # float32 nats, full-vocabulary log-softmax at the row's temperature
-    entropy_A: Tensor  # float32 nats, of that full distribution
+    entropy_A: Tensor  # float32 nats, of the same untruncated distribution
 
 
 def draw_tokens(
     logits_AV: Tensor, *, uniform_A: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0
 ) -> Draw:
-    """Inverse-CDF sampling with optional top-k then top-p truncation.
+    """Sample by inverse CDF, with optional top-k and then top-p truncation.
 
-    The recorded log-prob is that of the untruncated distribution at ``temperature`` (at 1 when greedy), so
+    The recorded log-prob is that of the untruncated distribution at ``temperature`` (at 1 if greedy), so
     that training can recompute it; truncated sampling is therefore off-policy by the discarded mass.
 
     Args:
-        logits_AV: any float dtype; computed in float32.
-        uniform_A: float64 in [0, 1).
+        logits_AV: Logits of any float dtype; computed in float32.
+        uniform_A: Uniform draws in [0, 1), float64.
         temperature: 0 takes the most likely token and ignores ``uniform_A``.
-        top_p: mass kept, most likely tokens first; 1 keeps all.
-        top_k: number of tokens kept; 0 keeps all.
+        top_p: Probability mass kept, most likely tokens first; 1 keeps all.
+        top_k: Number of tokens kept; 0 keeps all.
     """
     logits_AV = logits_AV.float()
     log_probs_AV = torch.log_softmax(logits_AV / temperature if temperature > 0 else logits_AV, dim=-1)
@@ -62,7 +62,7 @@ def _draw_truncated(probs_AV: Tensor, uniform_A: Tensor, top_p: float, top_k: in
         keep_AV[:, top_k:] = False
     kept_AV = torch.where(keep_AV, sorted_AV, torch.zeros_like(sorted_AV))
     kept_AV = kept_AV / kept_AV.sum(-1, keepdim=True)
-    before_AV = kept_AV.cumsum(-1) - kept_AV  # mass ahead of a token: the first always stays
+    before_AV = kept_AV.cumsum(-1) - kept_AV  # mass before a token; the first token always stays
     kept_AV = torch.where(before_AV < top_p, kept_AV, torch.zeros_like(kept_AV))
     return order_AV.gather(1, _invert_cdf(kept_AV, uniform_A).unsqueeze(1)).squeeze(1)
 
@@ -73,7 +73,11 @@ def draw_rows(
     kind_A: npt.NDArray[np.int64],
     kinds: Sequence[SamplingParams],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Token, log-prob and entropy of one draw per row, row i by ``kinds[kind_A[i]]``; see :func:`draw_tokens`."""
+    """Draw one token per row, row i with ``kinds[kind_A[i]]``; see :func:`draw_tokens`.
+
+    Returns:
+        Token, log-prob and entropy of each row.
+    """
     device = logits_AV.device
     uniform = torch.from_numpy(uniform_A).to(device)
     drawn_3A = np.empty((3, len(kind_A)), dtype=np.float64)  # holds any token id and any float32
@@ -88,6 +92,6 @@ def draw_rows(
             top_p=params.top_p,
             top_k=params.top_k,
         )
-        # one copy from the device
+        # a single copy from the device
         drawn_3A[:, chosen] = torch.stack([part.double() for part in draw]).cpu().numpy()
     return drawn_3A[0].astype(np.int64), drawn_3A[1].astype(np.float32), drawn_3A[2].astype(np.float32)

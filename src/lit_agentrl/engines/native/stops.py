@@ -1,4 +1,4 @@
-"""Stop rules for many rows at once: what a rule said of (state, token) once is looked up ever after."""
+"""Stop rules for many rows at once, cached in a transition table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MAX_STATES = 4096
 
 
 class StopRule(Protocol):
-    """Tells when a reply is complete; keeps a short string of state per reply, one of few."""
+    """Decides when a reply is complete; the state per reply is a short string."""
 
     def update(self, state: str, token: int) -> tuple[str, bool]: ...
 
 
 class StopTable:
-    """A stop rule as a table of transitions, filled as tokens are met.
+    """A stop rule as a table of transitions, filled as tokens occur.
 
     States are numbered in order of appearance; a reply starts in state 0, the empty string.
     """
@@ -31,10 +31,10 @@ class StopTable:
     def advance(
         self, state_A: npt.NDArray[np.int32], token_A: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """The states after these tokens, and which of them completed a reply.
+        """Return the states after these tokens, and which tokens completed a reply.
 
         Raises:
-            ValueError: the rule has too many states for a table.
+            ValueError: If the rule has too many states for a table.
         """
         value_A = self._next_SV[state_A, token_A]
         for i in np.flatnonzero(value_A < 0):
@@ -42,16 +42,16 @@ class StopTable:
         return value_A >> 1, (value_A & 1).astype(np.bool_)
 
     def _learn(self, state: int, token: int) -> int:
-        following, stopped = self._rule.update(self._states[state], token)
-        if following not in self._code:
+        next_state, stopped = self._rule.update(self._states[state], token)
+        if next_state not in self._code:
             if len(self._states) >= _MAX_STATES:
                 raise ValueError(
                     f"the stop rule {type(self._rule).__name__} has more than {_MAX_STATES} states; let its state "
-                    "hold no more than what may still complete a reply"
+                    "hold only the text that may still complete a reply"
                 )
-            self._code[following] = len(self._states)
-            self._states.append(following)
+            self._code[next_state] = len(self._states)
+            self._states.append(next_state)
             if len(self._states) > len(self._next_SV):
                 self._next_SV = np.concatenate([self._next_SV, np.full_like(self._next_SV, -1)])
-        self._next_SV[state, token] = value = 2 * self._code[following] + stopped
+        self._next_SV[state, token] = value = 2 * self._code[next_state] + stopped
         return value

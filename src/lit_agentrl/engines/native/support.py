@@ -1,4 +1,4 @@
-"""Whether slots can hold the state of a network: by its configuration, and by trying."""
+"""Check whether slots can hold a network's state, by its configuration and by a trial."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.rows import Rows
 
-_LENGTHS = (5, 3)  # tokens of the trial's episodes at first; then two more each
-_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # of logits, relative to the largest
+_LENGTHS = (5, 3)  # initial tokens of the two trial episodes; both then get two more
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # difference of logits, relative to the largest logit
 
 
 def require_positions(network: PreTrainedModel | None, max_context_tokens: int) -> None:
-    """Refuse contexts longer than the model has positions, which nothing can serve; a server knows its own.
+    """Refuse contexts longer than the model's positions; without a network nothing is checked.
 
     Raises:
-        ValueError: they are.
+        ValueError: If ``max_context_tokens`` exceeds the number of positions.
     """
     if network is None:
         return
@@ -36,13 +36,13 @@ def require_positions(network: PreTrainedModel | None, max_context_tokens: int) 
         )
 
 
-def why_not(
+def find_obstacle(
     network: PreTrainedModel, max_context_tokens: int, context: Callable[[], AbstractContextManager[object]]
 ) -> str:
-    """Why slots cannot serve this network exactly, or an empty string.
+    """Return why slots cannot serve this network exactly, or an empty string.
 
     Raises:
-        ValueError: contexts longer than the model has positions, which nothing can serve.
+        ValueError: If contexts are longer than the model's positions.
     """
     require_positions(network, max_context_tokens)
     config = network.config.get_text_config()
@@ -56,15 +56,19 @@ def why_not(
     if unusual := set(getattr(config, "layer_types", None) or plain) - plain:
         return f"it has {', '.join(sorted(unusual))} layers"
     try:
-        gap = _trial(network, context)
-    except Exception as error:  # whatever a model raises when it is driven in a way it does not know
+        gap = _measure_gap(network, context)
+    except Exception as error:  # a model may raise anything when it is called in an unsupported way
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         return f"packed tokens cannot be read ({cause})"
     return "" if gap <= 1 else "packed tokens have other logits than rows"
 
 
-def _trial(network: PreTrainedModel, context: Callable[[], AbstractContextManager[object]]) -> float:
-    """Read two episodes packed and in parts; the gap to reading them whole, over what is tolerated."""
+def _measure_gap(network: PreTrainedModel, context: Callable[[], AbstractContextManager[object]]) -> float:
+    """Read two episodes packed in two parts, and compare with reading them whole.
+
+    Returns:
+        The largest difference of logits divided by the tolerance.
+    """
     rows, cache = Rows(len(_LENGTHS), 16), SlotCache(len(_LENGTHS), 16)
     vocabulary = network.config.get_text_config().vocab_size
     params = SamplingParams(max_reply_tokens=8, max_context_tokens=16)
@@ -78,7 +82,7 @@ def _trial(network: PreTrainedModel, context: Callable[[], AbstractContextManage
                 prefix = [(7 * i + 3 * episode + 11 * part + 1) % vocabulary for i in range(size)]
                 rows.start(slot, TurnRequest(episode, prefix, 0, params))
             logits_AV = inference.read(cache, pack_unread(rows, slots_A, [], network.device))
-            rows.known_S[:] = rows.total_S
+            rows.cached_S[:] = rows.total_S
     worst = 0.0
     with Inference(network, None)(), context():
         for episode, logits_V in enumerate(logits_AV):

@@ -1,1 +1,1 @@
-"""Engines behind a server or another library."""
+"""Engines that use a server or another library."""

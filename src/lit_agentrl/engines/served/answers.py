@@ -1,4 +1,4 @@
-"""What servers answer, read strictly: an answer that is not what was asked for is refused, never mended."""
+"""Strict readers of server answers: an invalid answer is refused, never repaired."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply of a server: tokens with log-probs (nats), or a text and tool calls (JSON); and what is billed."""
+    """One reply of a server, and the tokens it is billed for.
 
-    read: int  # tokens
-    written: int
-    cached: int = 0  # of those read
+    It holds tokens with log-probs (nats), or a text and tool calls (JSON).
+    """
+
+    read: int  # prompt tokens
+    written: int  # reply tokens
+    cached: int = 0  # prompt tokens that were in the server's cache
     finish: str = "stop"
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
@@ -25,16 +28,16 @@ class Answer:
 
 
 def read_tokens(raw: Any, prompt: Sequence[int], limit: int, vocabulary: int) -> Answer:
-    """The reply to a prompt of ids.
+    """Read the reply to a prompt of token ids.
 
     Args:
-        raw: the JSON.
-        prompt: ids that were sent, which the server must give back as those it has read.
-        limit: on the reply, in tokens.
-        vocabulary: ids are below it.
+        raw: The JSON.
+        prompt: The ids that were sent; the server must return them as the ids it has read.
+        limit: Maximum tokens of the reply.
+        vocabulary: Ids must be below it.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: it is no such reply.
+        ValueError, KeyError, TypeError, IndexError: If the JSON is no such reply.
     """
     choice = raw["choices"][0]
     if choice.get("finish_reason") not in ("stop", "length"):
@@ -50,63 +53,61 @@ def read_tokens(raw: Any, prompt: Sequence[int], limit: int, vocabulary: int) ->
         raise ValueError(f"{len(tokens)} ids where 1 to {limit} were asked for")
     if not all(isinstance(t, int) and not isinstance(t, bool) and 0 <= t < vocabulary for t in tokens):
         raise ValueError("ids that are not in the vocabulary")
-    logps = [_log_prob(value) for value in choice["logprobs"]["token_logprobs"]]
+    logps = [_read_log_prob(value) for value in choice["logprobs"]["token_logprobs"]]
     if len(logps) != len(tokens):
         raise ValueError(f"{len(logps)} log-probs of {len(tokens)} ids")
-    read, written, cached = _usage(raw, len(prompt), len(tokens))
+    read, written, cached = _read_usage(raw, len(prompt), len(tokens))
     return Answer(read, written, cached, choice["finish_reason"], tokens, logps)
 
 
 def read_scores(raw: Any, count: int) -> list[float]:
-    """Log-probs of a prompt's tokens but the first, of a server that was asked to echo it.
+    """Read the log-probs of all prompt tokens but the first, from an echoed prompt.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: there are none.
+        ValueError, KeyError, TypeError, IndexError: If there are none.
     """
     values = raw["choices"][0]["logprobs"]["token_logprobs"]
     if len(values) < count:
         raise ValueError(f"{len(values)} log-probs of {count} ids; the server must take echo with logprobs")
-    return [_log_prob(value) for value in values[1:count]]
+    return [_read_log_prob(value) for value in values[1:count]]
 
 
 def read_chat(raw: Any) -> Answer:
-    """The reply to messages.
+    """Read the reply to chat messages.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: it is no such reply.
+        ValueError, KeyError, TypeError, IndexError: If the JSON is no such reply.
     """
     choice = raw["choices"][0]
     message, finish = choice["message"], choice.get("finish_reason")
     text = message.get("content")
     if text is not None and not isinstance(text, str):
         raise ValueError(f"content is a {type(text).__name__}")
-    (text or "").encode()  # which fails at half a character, that no tokenizer and no file takes
+    (text or "").encode()  # raises at a lone surrogate, which no tokenizer or file accepts
     calls = []
     for call in message.get("tool_calls") or ():
         function = call["function"]
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):
-            with suppress(
-                ValueError
-            ):  # the model's fault, which the dialect judges: the call is passed through
+            with suppress(ValueError):  # invalid JSON is the model's error, which the dialect handles
                 arguments = json.loads(arguments)
         calls.append(json.dumps({"name": str(function["name"]), "arguments": arguments}, ensure_ascii=False))
     "".join(calls).encode()
     if text is None and not calls and finish not in ("stop", "length", "content_filter"):
         raise ValueError(f"neither content nor tool_calls, finish_reason={finish}")
-    read, written, cached = _usage(raw, 0, 0)
+    read, written, cached = _read_usage(raw, 0, 0)
     return Answer(read, written, cached, str(finish), text=text or "", calls=calls)
 
 
-def _log_prob(value: Any) -> float:
+def _read_log_prob(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number) or number > 1e-5:
         raise ValueError(f"a log-prob of {number}")
     return number
 
 
-def _usage(raw: Any, read: int, written: int) -> tuple[int, int, int]:
-    """Tokens read, written, and read from a cache, as they are billed; as counted here where nothing is said."""
+def _read_usage(raw: Any, read: int, written: int) -> tuple[int, int, int]:
+    """Return the billed tokens read, written and cached; own counts if none are given."""
     usage = raw.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
     cached = int(details.get("cached_tokens") or 0)

@@ -1,4 +1,4 @@
-"""Asking an HTTP server in JSON, with patience: the only file that imports httpx."""
+"""A client for JSON over HTTP with retries; the only file that imports httpx."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from urllib.parse import urlsplit
 from lit_agentrl.checks import require, require_number, require_whole
 
 T = TypeVar("T")
-_AGAIN = (408, 409, 425, 429, 500, 502, 503, 504, 529)  # statuses of a server that may do better in a moment
-_LONGEST_S = 120.0  # that a server can have us wait, whatever it asks for
-_SHOWN = 160  # characters of what a server said
-_MOST_BYTES = 2**26  # of one answer
-_GREETING_S = 5.0  # for a first sign of a server
+_RETRIED_STATUSES = (408, 409, 425, 429, 500, 502, 503, 504, 529)  # statuses that may go away
+_MAX_WAIT_S = 120.0  # longest wait, whatever the server asks for
+_MAX_SHOWN = 160  # characters of an answer in an error message
+_MAX_BYTES = 2**26  # size limit of one answer
+_PROBE_TIMEOUT_S = 5.0  # timeout of the first contact
 
 
 class ServerError(ValueError):
-    """A server gave no usable answer; the message is one line, and holds no key."""
+    """A server gave no usable answer; the message is one line without any key."""
 
 
-class _Again(Exception):
-    """An answer that is no answer, and how many seconds the server asks to wait (0: it does not say)."""
+class _RetryableError(Exception):
+    """A failure that is worth a retry.
+
+    ``wait_s`` is the time that the server asks to wait; 0 if it does not say.
+    """
 
     def __init__(self, why: str, kind: str, wait_s: float = 0.0) -> None:
         super().__init__(why)
@@ -38,26 +41,26 @@ class _Again(Exception):
 
 
 class Server:
-    """One server.  May be asked from several threads.
+    """A client of one server; safe to use from several threads.
 
-    A request that fails is sent again after a pause that doubles, give or take a half by chance, so that many do not
-    come back together; chance changes when a request is sent, never what it asks.  After ``429`` or ``503`` with
-    ``Retry-After`` all threads wait.
+    A failed request is sent again after a pause that doubles each time and is multiplied by a random factor between
+    0.5 and 1.5, so that many clients do not retry at the same moment; chance changes when a request is sent, never
+    its content. After ``429`` or ``503`` with ``Retry-After`` all threads wait.
 
     Args:
-        url: up to what all paths share, such as ``http://localhost:8000``.
-        key_variable: environment variable that holds the key; None: no key is sent.  The key is read once, kept by the
-            client alone, and taken out of every message.
-        timeout_s: for each answer, all of it.
-        retries: how often a request that failed is sent again.
-        backoff_s: the first pause.
+        url: URL without the common part of all paths, such as ``http://localhost:8000``.
+        key_variable: Environment variable that holds the key; None sends no key.  The key is read once, kept only by
+            the client, and removed from every message.
+        timeout_s: Time limit of each whole answer.
+        retries: How often a failed request is sent again.
+        backoff_s: The first pause.
 
     Attributes:
-        counts: of ``requests`` sent, and of those that were sent again by cause: ``timeout``, ``connection``,
-            ``status_429``, ``malformed`` and so on; ``failed``: requests given up.
+        counts: Number of ``requests`` sent; of retries by cause (``retried_timeout``, ``retried_connection``,
+            ``retried_status_429``, ``retried_malformed``, …); and of requests given up (``failed``).
 
     Raises:
-        ValueError: httpx is missing, or an option makes no sense.
+        ValueError: If httpx is missing, or an option has an invalid value.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Server:
         require(
             parts.scheme in ("http", "https") and bool(parts.hostname),
             "url",
-            url.rpartition("@")[2],  # no password
+            url.rpartition("@")[2],  # without a password
             "http://HOST:PORT or https://HOST:PORT",
         )
         if parts.username or parts.password or parts.query or parts.fragment:
@@ -90,11 +93,12 @@ class Server:
                 )
             if not all("!" <= character <= "~" for character in self._key):
                 raise ValueError(
-                    f"key_variable={key_variable} holds no key: spaces, line breaks or other signs that no header takes"
+                    f"key_variable={key_variable} holds no valid key: a header holds no spaces, line breaks or "
+                    "special characters"
                 )
         import httpx
 
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request otherwise
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it logs every request
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx.Client(
             timeout=timeout_s, headers=headers, limits=httpx.Limits(max_connections=None)
@@ -104,7 +108,7 @@ class Server:
         self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
         self._chance = random.Random()
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._closed = threading.Event()
         self._not_before = 0.0  # on the monotonic clock
         self.counts: Counter[str] = Counter()
 
@@ -114,136 +118,140 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def greet(self) -> None:
-        """Ask once, and briefly, whether there is a server that takes the key; it need not know the question.
+    def probe(self) -> None:
+        """Check once, with a short timeout, that the server answers and accepts the key.
+
+        The server need not know the path that is asked for.
 
         Raises:
-            ServerError: nothing answers, or the key is refused.
+            ServerError: If nothing answers, or the key is refused.
         """
         path = "/v1/models"
         try:
-            answer = self._client.get(self._url + path, timeout=min(_GREETING_S, self._timeout_s))
-        except self._httpx.ReadTimeout:  # it is there, and busy
+            answer = self._client.get(self._url + path, timeout=min(_PROBE_TIMEOUT_S, self._timeout_s))
+        except self._httpx.ReadTimeout:  # the server exists, but is busy
             return
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
             why = str(error) or type(error).__name__
             raise ServerError(
-                self._told(f"nothing answers there ({why}); start the server, or name another")
+                self._make_message(f"nothing answers there ({why}); start the server, or name another")
             ) from None
         if answer.status_code == 401:
             raise ServerError(
-                self._told(
+                self._make_message(
                     f"{path}: status 401, the key is refused; name a variable with another by key_variable"
                 )
             )
 
     def ask(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
-        """What ``read`` makes of the JSON that answers a POST.
+        """Send a POST and return the result of ``read`` on the JSON answer.
 
         Args:
-            path: begins with a slash.
-            body: is sent as JSON.
-            read: raises what reading something else raises, such as `ValueError` or `KeyError`, at an answer that it
-                cannot use, which is then asked for again.
+            path: Path, beginning with a slash.
+            body: Sent as JSON.
+            read: Reads the answer.  It raises an error such as `ValueError` or `KeyError` if it cannot use the
+                answer, which is then requested again.
 
         Raises:
-            ServerError: no usable answer; says how often it was asked.
+            ServerError: If there is no usable answer; names the number of attempts.
         """
-        answer = self._again_and_again(path, body, read)
+        answer = self._send_with_retries(path, body, read)
         assert answer is not None
         return answer
 
-    def _again_and_again(
+    def _send_with_retries(
         self, path: str, body: Mapping[str, Any], read: Callable[[Any], T] | None
     ) -> T | None:
         for attempt in range(self._retries + 1):
             try:
-                return self._once(path, body, read)
-            except _Again as error:
+                return self._send_once(path, body, read)
+            except _RetryableError as error:
                 is_last = attempt == self._retries
                 self._count(f"retried_{error.kind}" if not is_last else "failed")
                 if is_last:
                     times = f", asked {attempt + 1} times" if attempt else ""
-                    raise ServerError(self._told(f"{path}: {error}{times}")) from None
+                    raise ServerError(self._make_message(f"{path}: {error}{times}")) from None
                 pause = self._backoff_s * 2**attempt * (0.5 + self._chance.random())
-                self._pause(min(max(pause, error.wait_s), _LONGEST_S))
+                self._pause(min(max(pause, error.wait_s), _MAX_WAIT_S))
         raise AssertionError
 
     def close(self) -> None:
-        """End all connections, and whoever waits to ask again; nothing is asked any more."""
-        self._ended.set()
+        """Close all connections and end waiting retries; no more requests are sent."""
+        self._closed.set()
         self._client.close()
 
     def _pause(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
+        if self._closed.wait(seconds):
             raise ServerError("the engine was stopped")
 
-    def tell(self, path: str, body: Mapping[str, Any]) -> None:
-        """POST something whose answer says nothing but that it worked.
+    def post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Send a POST whose answer is ignored except for its status.
 
         Raises:
-            ServerError: it did not.
+            ServerError: If it fails.
         """
-        self._again_and_again(path, body, None)
+        self._send_with_retries(path, body, None)
 
-    def _once(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T] | None) -> T | None:
+    def _send_once(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T] | None) -> T | None:
         while (wait_s := self._not_before - time.monotonic()) > 0:
             self._pause(wait_s)
         self._count("requests")
         try:
             with self._client.stream("POST", self._url + path, json=body) as answer:
-                found = self._received(answer)
+                body_bytes = self._read_body(answer)
         except self._httpx.TimeoutException as error:
-            raise _Again(f"no answer in time ({type(error).__name__})", "timeout") from None
-        except self._httpx.RequestError as error:  # also of an answer that cannot be unpacked
-            raise _Again(f"{type(error).__name__}: {error}", "connection") from None
-        # hidden before it is cut: half a key would not be found
-        told = self._hidden(found[: 8 * _SHOWN].decode("utf-8", errors="replace"))[:_SHOWN]
-        if answer.status_code in _AGAIN:
-            wait_s = self._wait(answer.headers.get("Retry-After"))
-            raise _Again(f"status {answer.status_code}: {told}", f"status_{answer.status_code}", wait_s)
+            raise _RetryableError(f"no answer in time ({type(error).__name__})", "timeout") from None
+        except self._httpx.RequestError as error:  # also if an answer cannot be decompressed
+            raise _RetryableError(f"{type(error).__name__}: {error}", "connection") from None
+        # hide the key before cutting the text: half a key would not be found
+        text = self._hide_key(body_bytes[: 8 * _MAX_SHOWN].decode("utf-8", errors="replace"))[:_MAX_SHOWN]
+        if answer.status_code in _RETRIED_STATUSES:
+            wait_s = self._set_wait(answer.headers.get("Retry-After"))
+            raise _RetryableError(
+                f"status {answer.status_code}: {text}", f"status_{answer.status_code}", wait_s
+            )
         if not answer.is_success:
             self._count("failed")
-            raise ServerError(self._told(f"{path}: status {answer.status_code}: {told}"))
+            raise ServerError(self._make_message(f"{path}: status {answer.status_code}: {text}"))
         try:
-            return read(json.loads(found)) if read is not None else None
+            return read(json.loads(body_bytes)) if read is not None else None
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise _Again(f"unusable answer ({type(error).__name__}: {error})", "malformed") from None
+            raise _RetryableError(f"unusable answer ({type(error).__name__}: {error})", "malformed") from None
 
-    def _received(self, answer: Any) -> bytes:
-        """The whole answer: a server may neither send without end nor so slowly that it never ends."""
-        found, until = bytearray(), time.monotonic() + self._timeout_s
+    def _read_body(self, answer: Any) -> bytes:
+        """Read the whole answer, within the limits of size and time."""
+        body_bytes, until = bytearray(), time.monotonic() + self._timeout_s
         for chunk in answer.iter_bytes():
-            found += chunk
-            if len(found) > _MOST_BYTES:
-                raise _Again(f"an answer of more than {_MOST_BYTES >> 20} MiB", "malformed")
+            body_bytes += chunk
+            if len(body_bytes) > _MAX_BYTES:
+                raise _RetryableError(f"an answer of more than {_MAX_BYTES >> 20} MiB", "malformed")
             if time.monotonic() > until:
-                raise _Again("no whole answer in time", "timeout")
-        return bytes(found)
+                raise _RetryableError("no whole answer in time", "timeout")
+        return bytes(body_bytes)
 
-    def _wait(self, retry_after: str | None) -> float:
-        """Have all threads wait as long as the server asks; so many seconds."""
-        wait_s = min(_seconds(retry_after), _LONGEST_S)
+    def _set_wait(self, retry_after: str | None) -> float:
+        """Make all threads wait as long as the server asks; return the seconds."""
+        wait_s = min(_parse_retry_after(retry_after), _MAX_WAIT_S)
         with self._lock:
             self._not_before = max(self._not_before, time.monotonic() + wait_s)
         return wait_s
 
-    def _count(self, what: str) -> None:
+    def _count(self, event: str) -> None:
         with self._lock:
-            self.counts[what] += 1
+            self.counts[event] += 1
 
-    def _told(self, text: str) -> str:
-        """One line without the key, also where the server repeats it."""
-        line = " ".join("".join(c if c.isprintable() else " " for c in self._hidden(text)).split())
+    def _make_message(self, text: str) -> str:
+        """Return one line without the key, even if the server repeats the key."""
+        line = " ".join("".join(c if c.isprintable() else " " for c in self._hide_key(text)).split())
         return f"engine.url={self._url}: {line}"[:400]
 
-    def _hidden(self, text: str) -> str:
-        """Without the key."""
+    def _hide_key(self, text: str) -> str:
+        """Replace the key in a text."""
         return text.replace(self._key, "***") if self._key else text
 
 
-def _seconds(retry_after: str | None) -> float:
-    """Of a ``Retry-After``, a number or a date; 0 where there is none that makes sense."""
+def _parse_retry_after(retry_after: str | None) -> float:
+    """Return the seconds of a ``Retry-After`` number or date; 0 if absent or invalid."""
     if not retry_after:
         return 0.0
     try:

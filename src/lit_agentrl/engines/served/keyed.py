@@ -1,4 +1,4 @@
-"""Keyed draws inside vLLM, as one of its logits processors; imports no vLLM."""
+"""Keyed draws inside vLLM, as a logits processor; imports no vLLM."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.seeds import draw_uniforms
 
-NUMBER = "lit_agentrl_draws"  # under it a request of vLLM's carries its number in `DRAWS`
+NUMBER = "lit_agentrl_draws"  # the extra argument of a vLLM request that holds its key in `DRAWS`
 
 
 @dataclass
 class Draws:
-    """The draws of one reply: their key, and what was drawn so far."""
+    """The draws of one reply: their key, and all drawn tokens so far."""
 
     key: int
     params: SamplingParams
@@ -28,23 +28,25 @@ class Draws:
     entropies: list[float] = field(default_factory=list)
 
     def note(self, position: int, token: int, logp: float, entropy: float) -> None:
-        """A draw for this position of the reply replaces one there: vLLM draws where a prompt is half read, too."""
+        """Record the draw for this position of the reply, replacing later ones.
+
+        vLLM also draws while a prompt is only partly read.
+        """
         self.tokens[position:], self.logps[position:], self.entropies[position:] = [token], [logp], [entropy]
 
 
-DRAWS: dict[
-    int, Draws
-] = {}  # of replies in the making: vLLM makes the processor, and copies what a request carries
+# draws of unfinished replies; global, since vLLM builds the processor and copies the arguments of a request
+DRAWS: dict[int, Draws] = {}
 
 
 class KeyedDraws:
-    """Draws each token by the key of its reply, and leaves vLLM no other to choose.
+    """Draws each token with its reply's key, and leaves vLLM no other token.
 
-    Notes token, log-prob (nats, over the full vocabulary at the temperature, under ``top_p`` and ``top_k`` too) and
-    entropy of each draw, as `draw_tokens` gives them.  The rows of requests without a number are left as they are.
+    Records token, log-prob (nats, over the full vocabulary at the temperature, also under ``top_p`` and ``top_k``)
+    and entropy of each draw, as `draw_tokens` does.  Rows of requests without a number are left unchanged.
 
-    Has the methods of vLLM's ``LogitsProcessor``, which are called with these names.  A row's tokens are a list that
-    vLLM goes on writing to.
+    Implements vLLM's ``LogitsProcessor``, so its method names are fixed.  A row's tokens are a list that vLLM keeps
+    appending to.
     """
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
@@ -52,13 +54,13 @@ class KeyedDraws:
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """All are valid."""
+        """Accept all parameters."""
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow vLLM's rows: those that went, came and moved, in this order."""
+        """Follow vLLM's rows: those removed, added and moved, in this order."""
         if batch_update is None:
             return
         for row in batch_update.removed:
@@ -70,11 +72,11 @@ class KeyedDraws:
             else:
                 self._rows[row] = (DRAWS[number], tokens)
         for source, target, direction in batch_update.moved:
-            moved, met = self._rows.pop(source, None), self._rows.pop(target, None)
-            if moved is not None:
-                self._rows[target] = moved
-            if met is not None and direction.name == "SWAP":
-                self._rows[source] = met
+            moving, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
+            if moving is not None:
+                self._rows[target] = moving
+            if replaced is not None and direction.name == "SWAP":
+                self._rows[source] = replaced
 
     def apply(self, logits: Tensor) -> Tensor:
         """Draw one token of each row with a key; changes ``logits`` (rows, V) in place."""

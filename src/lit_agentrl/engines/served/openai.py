@@ -1,4 +1,4 @@
-"""A server with an API like OpenAI's: by token ids, as vLLM has it, or by chat messages alone."""
+"""An engine behind an OpenAI-like API, by token ids or by chat messages."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ from lit_agentrl.engines.served.settings import ServerSettings
 from lit_agentrl.engines.served.usage import Usage
 from lit_agentrl.episode import FinishReason
 
-_SILENCE_S = 30.0  # after which poll() comes back, though nothing has finished
-_GLANCE_S = 0.05  # the same, where a game may have answered meanwhile
-_SEEDS = 2**63  # servers take seeds of so many bits
+_POLL_TIMEOUT_S = 30.0  # poll() returns after this time even if nothing has finished
+_STEPPED_POLL_TIMEOUT_S = 0.05  # the same if poll() has ``steps``, since a game may have answered
+_SEEDS = 2**63  # servers accept seeds below this
 
 
 @dataclass
-class _Asked:
-    """A request on its way: what the episode then holds, and what came of it."""
+class _PendingRequest:
+    """A request in progress, the episode's tokens after it, and its result."""
 
     request: TurnRequest
     serial: int
     history: list[int]
-    answer: Answer | None = None  # None: there was no room for a reply, or there is an error
+    answer: Answer | None = None  # None if the context is full or there is an error
     error: str = ""
 
 
 class OpenAIEngine:
-    """Asks a server for each reply, several at a time.
+    """Requests each reply from a server, several at a time.
 
-    ``mode=tokens``: ids go in and come out of ``/v1/completions``, with their log-probs; the server must take
-    ``return_token_ids``, as vLLM and SGLang do.  It can be trained with: weights reach it by a folder that both see.
-    ``mode=chat``: messages go to ``/v1/chat/completions`` and a text comes back; for evaluation and judges.
+    ``mode=tokens``: token ids go to ``/v1/completions`` and come back with their log-probs; the server must support
+    ``return_token_ids``, as vLLM and SGLang do.  This mode can train: weights reach the server through a shared
+    folder. ``mode=chat``: messages go to ``/v1/chat/completions`` and a text comes back; for evaluation and judges.
 
-    A request that fails is sent again.  One that stays without a usable answer ends its episode with an error, which is
-    counted and never trained on.
+    A failed request is sent again.  If no usable answer comes, the episode ends with an error, which is counted and
+    never trained on.
 
     Args:
-        network: the trainer's, whose structure is that of the server's; unused in ``mode=chat``.
-        stop: completes a reply; what the server wrote after it is cut off.
-        end_of_turn_ids: token ids that also complete a reply.
-        max_context_tokens: limit on an episode.
-        forward_context: unused: nothing is computed here.
-        url: of the server, without ``/v1``.
+        network: The trainer's network, with the structure of the server's; unused in ``mode=chat``.
+        stop: Completes a reply; tokens that the server wrote after it are cut off.
+        end_of_turn_ids: Token ids that also complete a reply.
+        max_context_tokens: Maximum tokens of an episode.
+        forward_context: Unused, since nothing is computed here.
+        url: URL of the server, without ``/v1``.
         mode: ``tokens`` | ``chat``.
-        model: name by which the server knows it.
-        key_variable: environment variable with the key; None for none.
-        concurrency: requests at a time.
-        timeout_s, retries, backoff_s: see `Server`.
-        stop_texts: at which the server ends a reply, to save what is cut off anyhow.
-        body: further entries of each request; None takes one out.
-        price_in, price_out, price_cached: see `Usage`.
-        weights_folder: where weights are put for the server; needed for training.
-        push: calls after weights were put there, each ``{path: …, json: …}``, with ``{folder}`` and ``{version}`` to be
-            filled in.
-        max_sync_gap: see `GivenEngine`.
+        model: Name of the model on the server.
+        key_variable: Environment variable with the key; None for none.
+        concurrency: Maximum number of simultaneous requests.
+        timeout_s, retries, backoff_s: See `Server`.
+        stop_texts: Texts at which the server ends a reply, to save tokens that would be cut off.
+        body: Further entries of each request; the value None removes an entry.
+        price_in, price_out, price_cached: See `Usage`.
+        weights_folder: Folder through which the server gets weights; needed for training.
+        push: Calls after weights were written, each ``{path: …, json: …}``, with the placeholders ``{folder}`` and
+            ``{version}``.
+        max_sync_gap: See `GivenEngine`.
 
     Raises:
-        ValueError: an option makes no sense, naming it.
+        ValueError: If an option has an invalid value; names the option.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class OpenAIEngine:
         )  # fmt: skip
         if network is None and not settings.is_chat:
             raise ValueError(f"mode={mode} must be chat: tokens needs a network, and model has none")
-        self._server, self.capabilities = settings.server(), settings.capabilities
+        self._server, self.capabilities = settings.make_server(), settings.capabilities
         self._is_chat, self._model, self._body = settings.is_chat, model, dict(body or {})
         self._stop_texts, self._usage = list(stop_texts), Usage(price_in, price_out, price_cached)
         self._pusher = None if weights_folder is None else Pusher(self._server, network, weights_folder, push)
@@ -115,94 +115,98 @@ class OpenAIEngine:
         self._stops, self._end_ids = StopTable(stop, vocabulary), set(end_of_turn_ids)
         self._vocabulary, self._max_context = vocabulary, max_context_tokens
         self._history: dict[int, list[int]] = {}
-        self._asked: dict[int, _Asked] = {}  # by serial number
+        self._pending: dict[int, _PendingRequest] = {}  # by serial number
         self._serial = self._version = 0
-        self._to_ask: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()  # None: no more
-        self._answered: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[_PendingRequest | None] = queue.SimpleQueue()  # None ends a thread
+        self._answered: queue.SimpleQueue[_PendingRequest] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     @classmethod
-    def foretold(cls, **options: Any) -> Capabilities:
-        """See `Foretelling`."""
-        return ServerSettings.among(options).capabilities
+    def check_options(cls, **options: Any) -> Capabilities:
+        """Check the options; see `CheckedEngine`."""
+        return ServerSettings.from_options(options).capabilities
 
     @classmethod
-    def reach(cls, **options: Any) -> None:
-        """See `ServedEngine`."""
-        with ServerSettings.among(options).server() as server:
-            server.greet()
+    def check_server(cls, **options: Any) -> None:
+        """Check that the server answers; see `ServedEngine`."""
+        with ServerSettings.from_options(options).make_server() as server:
+            server.probe()
 
     # ------------------------------------------------------------------ protocol
     @property
     def num_pending(self) -> int:
-        return len(self._asked)
+        return len(self._pending)
 
     def submit(self, request: TurnRequest) -> None:
         history = self._history.setdefault(request.episode, [])
         self._serial += 1
-        asked = _Asked(request, self._serial, [*history, *request.prefix])
-        self._asked[self._serial] = asked
-        if not self._is_chat and len(asked.history) >= self._limit(request):
-            self._answered.put(asked)
+        pending = _PendingRequest(request, self._serial, [*history, *request.prefix])
+        self._pending[self._serial] = pending
+        if not self._is_chat and len(pending.history) >= self._get_limit(request):
+            self._answered.put(pending)
             return
         history += request.prefix
         if len(self._threads) < self.capacity:
             thread = threading.Thread(target=self._work, name="lit_agentrl-openai", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._to_ask.put(asked)
+        self._to_send.put(pending)
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        found: list[TurnResult] = []
-        wait_s = timeout if timeout is not None else _SILENCE_S if steps is None else _GLANCE_S
-        while self._asked and not found:
+        results: list[TurnResult] = []
+        wait_s = (
+            timeout if timeout is not None else _POLL_TIMEOUT_S if steps is None else _STEPPED_POLL_TIMEOUT_S
+        )
+        while self._pending and not results:
             try:
-                asked = self._answered.get(timeout=wait_s)
+                pending = self._answered.get(timeout=wait_s)
             except queue.Empty:
                 return []
-            if self._asked.pop(asked.serial, None) is not None:  # its episode has not been closed
-                found.append(self._taken(asked))
-        return found
+            if self._pending.pop(pending.serial, None) is not None:  # its episode is still open
+                results.append(self._make_result(pending))
+        return results
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        """Start ``child`` from the first ``at`` tokens of ``parent``; the server's prefix cache saves reading them."""
+        """Start ``child`` from the first ``at`` tokens of ``parent``; the server's prefix cache helps."""
         length = len(self._history[parent]) if parent in self._history and not self._is_chat else None
         require_fork(parent, child, at, length=length, is_new=child not in self._history)
         self._history[child] = self._history[parent][:at]
 
     def close(self, episode: int) -> None:
         self._history.pop(episode, None)
-        self._asked = {n: asked for n, asked in self._asked.items() if asked.request.episode != episode}
+        self._pending = {
+            n: pending for n, pending in self._pending.items() if pending.request.episode != episode
+        }
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        """See `Engine`.
+        """Send the weights to the server; see `Engine`.
 
         Raises:
-            ServerError: the server did not take them.
+            ServerError: If the server did not accept them.
         """
         self._history.clear()
-        self._asked.clear()
+        self._pending.clear()
         if weights is not None and self._pusher is not None:
             self._pusher.push(weights, version)
         self._version = version
 
     def score(self, tokens: Sequence[int]) -> list[float]:
-        """See `GivenEngine`."""
-        # logprobs=1, since SGLang takes 0 for none of the prompt
+        """Score tokens; see `GivenEngine`."""
+        # logprobs=1, since SGLang returns none of the prompt with 0
         body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 1.0, "logprobs": 1, "echo": True}
         return self._server.ask(
-            "/v1/completions", self._common(body), lambda raw: read_scores(raw, len(tokens))
+            "/v1/completions", self._build_body(body), lambda raw: read_scores(raw, len(tokens))
         )
 
     def meter(self) -> dict[str, float]:
-        """What has been asked for so far: requests, retries, tokens, cost."""
-        return self._usage.row(self._server.counts)
+        """Return the usage so far: requests, retries, tokens, cost."""
+        return self._usage.build_row(self._server.counts)
 
     def stop(self) -> None:
-        """See `Engine`; requests on their way are given up, and the folder of weights is removed."""
-        self._asked.clear()
+        """Drop pending requests and remove the folder of weights; see `Engine`."""
+        self._pending.clear()
         for _ in self._threads:
-            self._to_ask.put(None)
+            self._to_send.put(None)
         self._threads.clear()
         self._server.close()
         if self._pusher is not None:
@@ -210,25 +214,25 @@ class OpenAIEngine:
 
     # ------------------------------------------------------------------ one reply
     def _work(self) -> None:
-        """Of each thread: ask for one reply after another."""
-        while (asked := self._to_ask.get()) is not None:
-            if asked.serial not in self._asked:  # its episode has been closed meanwhile
+        """Generate replies one after another; runs in each thread."""
+        while (pending := self._to_send.get()) is not None:
+            if pending.serial not in self._pending:  # its episode was closed in the meantime
                 continue
             try:
-                asked.answer = self._answer(asked)
-                self._usage.add(asked.answer)
+                pending.answer = self._answer(pending)
+                self._usage.add(pending.answer)
             except ServerError as error:
-                asked.error = str(error)
-            except Exception as error:  # nothing may end a thread while an episode waits for it
-                asked.error = f"{type(error).__name__}: {error}"
-            self._answered.put(asked)
+                pending.error = str(error)
+            except Exception as error:  # an error must not end the thread while an episode waits for it
+                pending.error = f"{type(error).__name__}: {error}"
+            self._answered.put(pending)
 
-    def _common(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        named = {"model": self._model} if self._model else {}
-        merged = {**named, **body, **self._body}
-        return {name: value for name, value in merged.items() if value is not None}
+    def _build_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        model = {"model": self._model} if self._model else {}
+        entries = {**model, **body, **self._body}
+        return {name: value for name, value in entries.items() if value is not None}
 
-    def _sampling(self, request: TurnRequest) -> dict[str, Any]:
+    def _build_sampling(self, request: TurnRequest) -> dict[str, Any]:
         params = request.params
         body: dict[str, Any] = {
             "temperature": params.temperature, "top_p": params.top_p, "seed": request.key % _SEEDS,
@@ -239,29 +243,32 @@ class OpenAIEngine:
             body["stop"] = self._stop_texts
         return body
 
-    def _answer(self, asked: _Asked) -> Answer:
-        request, body = asked.request, self._sampling(asked.request)
+    def _answer(self, pending: _PendingRequest) -> Answer:
+        request, body = pending.request, self._build_sampling(pending.request)
         if self._is_chat:
             body |= {"messages": list(request.messages), "max_tokens": request.params.max_reply_tokens}
             if request.tools:
                 body["tools"] = list(request.tools)
-            return self._server.ask("/v1/chat/completions", self._common(body), read_chat)
-        limit = min(request.params.max_reply_tokens, self._limit(request) - len(asked.history))
+            return self._server.ask("/v1/chat/completions", self._build_body(body), read_chat)
+        limit = min(request.params.max_reply_tokens, self._get_limit(request) - len(pending.history))
         body |= {
-            "prompt": asked.history, "max_tokens": limit, "logprobs": 0, "return_token_ids": True,
+            "prompt": pending.history, "max_tokens": limit, "logprobs": 0, "return_token_ids": True,
             "stop_token_ids": sorted(self._end_ids), "include_stop_str_in_output": True,
         }  # fmt: skip
         return self._server.ask(
-            "/v1/completions", self._common(body),
-            lambda raw: read_tokens(raw, asked.history, limit, self._vocabulary),
+            "/v1/completions", self._build_body(body),
+            lambda raw: read_tokens(raw, pending.history, limit, self._vocabulary),
         )  # fmt: skip
 
-    def _taken(self, asked: _Asked) -> TurnResult:
-        """A reply as the caller gets it, in the calling thread: what only it may change is changed here."""
-        answer, result = asked.answer, TurnResult(asked.request.episode, policy_version=self._version)
+    def _make_result(self, pending: _PendingRequest) -> TurnResult:
+        """Build the result of a request and update the engine's state.
+
+        Runs in the calling thread, which alone changes this state.
+        """
+        answer, result = pending.answer, TurnResult(pending.request.episode, policy_version=self._version)
         if answer is None:
-            result.finish, result.error = FinishReason.CONTEXT, asked.error
-            if asked.error:
+            result.finish, result.error = FinishReason.CONTEXT, pending.error
+            if pending.error:
                 result.finish = FinishReason.ERROR
             return result
         result.num_prefilled = answer.read - answer.cached
@@ -270,12 +277,15 @@ class OpenAIEngine:
             result.text, result.calls = answer.text, answer.calls
             result.finish = FinishReason.LENGTH if answer.finish == "length" else FinishReason.STOP
             return result
-        self._cut(result, answer, asked.request.params.max_reply_tokens)
-        self._history[asked.request.episode] = [*asked.history, *result.tokens]
+        self._cut_reply(result, answer, pending.request.params.max_reply_tokens)
+        self._history[pending.request.episode] = [*pending.history, *result.tokens]
         return result
 
-    def _cut(self, result: TurnResult, answer: Answer, limit: int) -> None:
-        """The reply up to where it is complete: what the server wrote after it did not influence what came before."""
+    def _cut_reply(self, result: TurnResult, answer: Answer, limit: int) -> None:
+        """Cut the reply where the stop rule completes it.
+
+        Tokens that the server wrote afterwards did not influence those before.
+        """
         state_A, count, is_complete = np.zeros(1, dtype=np.int32), 0, False
         while count < len(answer.tokens) and not is_complete:
             token = answer.tokens[count]
@@ -291,5 +301,5 @@ class OpenAIEngine:
         else:
             result.finish = FinishReason.CONTEXT
 
-    def _limit(self, request: TurnRequest) -> int:
+    def _get_limit(self, request: TurnRequest) -> int:
         return min(self._max_context, request.params.max_context_tokens)

@@ -1,4 +1,4 @@
-"""Weights for a server, by a folder that both see and calls that make it read them."""
+"""Send weights to a server through a shared folder and HTTP calls."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from transformers import PreTrainedModel
 from lit_agentrl.checks import format_value
 from lit_agentrl.engines.served.http import Server
 
-_HELD = "in_use"  # a file that is locked while the process lives which writes beside it
+_LOCK_NAME = "in_use"  # a file that its process locks while it lives
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def check_place(folder: str, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a place for weights that no server could be told of.
+def check_weights_folder(folder: str, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse an unusable folder of weights, or unusable calls.
 
     Args:
-        folder: of weights.
-        calls: that make a server read them.
+        folder: Folder of the weights.
+        calls: Calls that make a server read them.
 
     Raises:
-        ValueError: no such folder, no calls, or one without a path.
+        ValueError: If there is no such folder, there are no calls, or one has no path.
     """
     if not Path(str(folder)).is_dir():
         raise ValueError(f"weights_folder={folder} is not a folder; make one that the server sees as well")
@@ -46,19 +46,19 @@ def check_place(folder: str, calls: Sequence[Mapping[str, Any]]) -> None:
 
 
 class Pusher:
-    """Writes a folder a version, with ``config.json`` and ``model.safetensors``, and tells a server of it.
+    """Writes one folder per version, with ``config.json`` and ``model.safetensors``, and notifies a server.
 
-    Folders lie in one of their own below ``folder``, where nothing else is touched but what processes of this machine
-    have left that were killed.  The last one stays until the next has arrived, or until `close`.
+    The folders lie in a subfolder of ``folder``.  Nothing else in ``folder`` is touched, except the remains of killed
+    processes of this machine.  The last version stays until the next has arrived, or until `close`.
 
     Args:
-        server: is told.
-        network: whose config is written.
-        folder: exists, and is seen by the server under the same name.
-        calls: each ``{path: …, json: …}``, in order.
+        server: The server to notify.
+        network: Its config is written.
+        folder: An existing folder that the server sees under the same name.
+        calls: The calls in order, each ``{path: …, json: …}``.
 
     Raises:
-        ValueError: no such folder, or a call without a path.
+        ValueError: If there is no such folder, or a call without a path.
     """
 
     def __init__(
@@ -70,83 +70,88 @@ class Pusher:
     ) -> None:
         if network is None:
             raise ValueError("weights_folder would be ignored: model has no network; leave it out")
-        check_place(folder, calls)
+        check_weights_folder(folder, calls)
         self._calls = [dict(call) for call in calls]
         self._server, self._config, self._folder = server, network.config, Path(folder).resolve()
         self._home: Path | None = None
-        self._held = -1
+        self._lock = -1
         self._last: Path | None = None
 
     def push(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Write them, and have them read.
+        """Write the weights and make the server read them.
 
         Raises:
-            ServerError: a call failed.
-            OSError: they cannot be written.
+            ServerError: If a call failed.
+            OSError: If they cannot be written.
         """
-        folder = Path(tempfile.mkdtemp(prefix=f"version_{version}_", dir=self._opened()))
+        folder = Path(tempfile.mkdtemp(prefix=f"version_{version}_", dir=self._open_folder()))
         folder.chmod(0o755)
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
         self._config.save_pretrained(folder)
         for call in self._calls:
-            body = _filled(call.get("json") or {}, folder=str(folder), version=str(version))
-            self._server.tell(call["path"], body)
+            body = _fill_template(call.get("json") or {}, folder=str(folder), version=str(version))
+            self._server.post(call["path"], body)
         if self._last is not None:
             shutil.rmtree(self._last, ignore_errors=True)
         self._last = folder
 
     def close(self) -> None:
-        """Remove what was written."""
+        """Remove all written folders."""
         home, self._home, self._last = self._home, None, None
         if home is not None:
             self._remove()
-            os.close(self._held)
-        _remove_left(self._folder)
+            os.close(self._lock)
+        _remove_stale_folders(self._folder)
 
-    def _opened(self) -> Path:
-        """The folder of this process, made when it is first needed."""
+    def _open_folder(self) -> Path:
+        """Return the folder of this process; create it at the first call."""
         if self._home is None:
-            _remove_left(self._folder)
-            made = Path(tempfile.mkdtemp(prefix="new_weights_", dir=self._folder))
-            made.chmod(0o755)  # the server may run as somebody else
-            self._held = os.open(made / _HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with suppress(OSError):  # where files cannot be locked: then nothing is found to be left
-                fcntl.flock(self._held, fcntl.LOCK_EX)
-            self._home = made.rename(
-                made.with_name(made.name.replace("new_weights_", _prefix() or "weights_"))
+            _remove_stale_folders(self._folder)
+            folder = Path(tempfile.mkdtemp(prefix="new_weights_", dir=self._folder))
+            folder.chmod(0o755)  # the server may run as another user
+            self._lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with suppress(OSError):  # file locks may be unsupported; then stale folders are never removed
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._home = folder.rename(
+                folder.with_name(folder.name.replace("new_weights_", _make_prefix() or "weights_"))
             )
-            self._remove = weakref.finalize(self, shutil.rmtree, self._home, True)  # if nobody calls close()
+            self._remove = weakref.finalize(
+                self, shutil.rmtree, self._home, True
+            )  # in case close() is not called
         return self._home
 
 
-def _prefix() -> str:
-    """Of folders of this machine, as it was started: locks need not tell whether a process of another one lives."""
+def _make_prefix() -> str:
+    """Return the prefix of folders made since this machine booted.
+
+    Locks need not show whether a process of another machine lives.
+    """
     with suppress(OSError):
         return f"weights_{_BOOT.read_text(encoding='ascii').strip()[:8]}_"
     return ""
 
 
-def _remove_left(folder: Path) -> None:
-    """Remove what processes of this machine have left below ``folder`` that were killed."""
-    if not _prefix():
+def _remove_stale_folders(folder: Path) -> None:
+    """Remove the folders that killed processes of this machine left in ``folder``."""
+    if not _make_prefix():
         return
-    for home in folder.glob(f"{_prefix()}*"):
+    for home in folder.glob(f"{_make_prefix()}*"):
         with suppress(OSError):
-            held = os.open(home / _HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = os.open(home / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(home, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(lock)
 
 
-def _filled(node: Any, **values: str) -> Any:
-    """JSON with ``{name}`` in its texts replaced."""
+def _fill_template(node: Any, **values: str) -> Any:
+    """Replace ``{name}`` in the texts of a JSON value."""
     if isinstance(node, Mapping):
-        return {str(key): _filled(item, **values) for key, item in node.items()}
+        return {str(key): _fill_template(item, **values) for key, item in node.items()}
     if isinstance(node, str):
         for name, value in values.items():
             node = node.replace(f"{{{name}}}", value)
         return node
-    return [_filled(item, **values) for item in node] if isinstance(node, Sequence) else node
+    return [_fill_template(item, **values) for item in node] if isinstance(node, Sequence) else node

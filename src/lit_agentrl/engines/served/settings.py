@@ -1,4 +1,4 @@
-"""The options of an engine behind a server, checked before there is a network."""
+"""The options of an engine behind a server, checked before the network exists."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.engines.base import Capabilities
 from lit_agentrl.engines.served.http import Server
-from lit_agentrl.engines.served.pushing import check_place
+from lit_agentrl.engines.served.pushing import check_weights_folder
 from lit_agentrl.engines.served.usage import Usage
 
-_MOST_AT_ONCE = 4096  # each request that is under way has a thread
+_MAX_CONCURRENCY = 4096  # each concurrent request has a thread
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """See `OpenAIEngine`, which has these options.
+    """The options of `OpenAIEngine` that concern the server; see there.
 
     Raises:
-        ValueError: one makes no sense, naming it.
+        ValueError: If an option has an invalid value; names the option.
     """
 
     url: str
@@ -42,9 +42,9 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         require_one_of("mode", self.mode, ("tokens", "chat"))
-        require_whole("concurrency", self.concurrency, 1, _MOST_AT_ONCE)
+        require_whole("concurrency", self.concurrency, 1, _MAX_CONCURRENCY)
         require_number("max_sync_gap", self.max_sync_gap, "a number >= 0", lambda value: value >= 0)
-        Usage(self.price_in, self.price_out, self.price_cached)  # which checks them
+        Usage(self.price_in, self.price_out, self.price_cached)  # checks the prices
         require(isinstance(self.model, str), "model", self.model, "a name; write it in quotes")
         require(
             self.body is None or isinstance(self.body, Mapping),
@@ -56,31 +56,31 @@ class ServerSettings:
             "stop_texts", self.stop_texts, 'a list of texts, such as ["</answer>"]',
         )  # fmt: skip
         if self.weights_folder is not None:
-            check_place(self.weights_folder, self.push)
-        with self.server():  # which checks what is its own
+            check_weights_folder(self.weights_folder, self.push)
+        with self.make_server():  # checks the options of the client
             pass
 
     @classmethod
-    def among(cls, options: Mapping[str, Any]) -> ServerSettings:
-        """Of the options of an engine, which may have more of its own."""
+    def from_options(cls, options: Mapping[str, Any]) -> ServerSettings:
+        """Take the settings from an engine's options, which may have more entries."""
         return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
 
     @property
     def is_chat(self) -> bool:
-        """Whether texts go in and come out, and no token ids."""
+        """True if the server exchanges texts, not token ids."""
         return self.mode == "chat"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of the engine with these options."""
+        """The capabilities of an engine with these options."""
         weights: Literal["given", "none"] = "none" if self.is_chat or self.weights_folder is None else "given"
         return Capabilities(
             exact_log_probs=not self.is_chat, fork=not self.is_chat, token_ids=not self.is_chat, entropies=False,
             weights=weights, is_server=True,
         )  # fmt: skip
 
-    def server(self) -> Server:
-        """A client of the server."""
+    def make_server(self) -> Server:
+        """Create a client of the server."""
         return Server(
             self.url,
             key_variable=self.key_variable,

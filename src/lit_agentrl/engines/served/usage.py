@@ -1,4 +1,4 @@
-"""What a server was asked for, counted: requests, tokens, money."""
+"""Usage of a server: requests, tokens, money."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lit_agentrl.engines.served.answers import Answer
 
 
 class Usage:
-    """Counts the tokens of all answers, also of those that come too late to be used: they are billed alike.
+    """Counts the tokens of all answers, also of answers that arrive too late.
 
     Args:
-        price_in, price_out, price_cached: of a million tokens that the server read, wrote, and took from its cache in
-            place of reading them; ``price_cached=None``: as much as reading.
+        price_in, price_out, price_cached: Price per million tokens read, written, and read from the server's cache;
+            ``price_cached=None`` is ``price_in``.
 
     Raises:
-        ValueError: a price is no number >= 0.
+        ValueError: If a price is no number >= 0.
     """
 
     def __init__(self, price_in: float, price_out: float, price_cached: float | None) -> None:
@@ -33,17 +33,17 @@ class Usage:
         self._lock = threading.Lock()
 
     def add(self, answer: Answer) -> None:
-        """Count an answer; from any thread."""
+        """Count an answer; callable from any thread."""
         with self._lock:
             self._tokens["in"] += answer.read
             self._tokens["out"] += answer.written
             self._tokens["cached"] += answer.cached
 
-    def row(self, sent: Mapping[str, int]) -> dict[str, float]:
-        """All counts by name; ``cost`` where there are prices.
+    def build_row(self, sent: Mapping[str, int]) -> dict[str, float]:
+        """Return all counts by name, and ``cost`` if there are prices.
 
         Args:
-            sent: see ``Server.counts``.
+            sent: Counts of requests, see ``Server.counts``.
         """
         retried = {name: count for name, count in sent.items() if name.startswith("retried_")}
         row: dict[str, float] = {"requests": sent.get("requests", 0), "failed": sent.get("failed", 0)}

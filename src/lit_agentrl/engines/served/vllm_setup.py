@@ -1,4 +1,4 @@
-"""Whether vLLM is here and of a release that is known, and what it may change of a process; imports no vLLM."""
+"""Check vLLM's release and set its environment; imports no vLLM."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_KNOWN = ((0, 32), (0, 33))  # from, and before
-_HERE = "VLLM_ENABLE_V1_MULTIPROCESSING"  # weights and draws change hands within the process
-# set where the user has set nothing: nothing is sent to its makers, and its warnings are for those who run servers
-_ANYWHERE = {_HERE: "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-# on a CPU: compiles nothing, which would take minutes, and leaves the threads where they are
-_ON_CPU = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+_SUPPORTED = ((0, 32), (0, 33))  # first supported release, and first unsupported one
+_MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"  # weights and draws are exchanged within the process
+# defaults for unset variables: no usage statistics, and no warnings, which address operators of servers
+_DEFAULT_VARIABLES = {_MULTIPROCESSING: "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+# on a CPU: no compilation, which would take minutes, and no binding of threads
+_CPU_VARIABLES = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def require_vllm() -> str:
-    """The version of vLLM that is installed; its environment variables are set where the user has set none.
+    """Return the installed version of vLLM, and set its unset environment variables.
 
     Raises:
-        ValueError: it is missing, unknown, or set up to run in another process; one line with the remedy.
+        ValueError: If it is missing, unsupported, or set up to run in another process; one line with the remedy.
     """
     if find_spec("vllm") is None:
         raise ValueError(
@@ -48,35 +48,39 @@ def require_vllm() -> str:
             "run `make engine-vllm`, which adds what it looks for"
         ) from error
     number = re.match(r"(\d+)\.(\d+)", version)
-    if number is None or not _KNOWN[0] <= (int(number[1]), int(number[2])) < _KNOWN[1]:
-        low, high = (".".join(map(str, bound)) for bound in _KNOWN)
+    if number is None or not _SUPPORTED[0] <= (int(number[1]), int(number[2])) < _SUPPORTED[1]:
+        low, high = (".".join(map(str, bound)) for bound in _SUPPORTED)
         raise ValueError(
-            f"vLLM {version} is none of the releases that this engine knows (>={low},<{high}); run `make engine-vllm`"
+            f"vLLM {version} is none of the supported releases (>={low},<{high}); run `make engine-vllm`"
         )
-    on_cpu = "cpu" in version  # as vLLM itself tells it
-    for name, value in {**_ANYWHERE, **(_ON_CPU if on_cpu else {})}.items():
+    on_cpu = "cpu" in version  # the test that vLLM itself uses
+    for name, value in {**_DEFAULT_VARIABLES, **(_CPU_VARIABLES if on_cpu else {})}.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # before it does so itself
-    if os.environ[_HERE] != "0":
+    if os.environ[_MULTIPROCESSING] != "0":
         raise ValueError(
-            f"the variable {_HERE}={os.environ[_HERE]} puts vLLM into another process; set it to 0"
+            f"the variable {_MULTIPROCESSING}={os.environ[_MULTIPROCESSING]} puts vLLM into another process; "
+            "set it to 0"
         )
     if on_cpu and os.environ["TORCHDYNAMO_DISABLE"] == "1" and (dynamo := sys.modules.get("torch._dynamo")):
-        dynamo.config.disable = True  # was imported before
+        dynamo.config.disable = True  # it was imported before
     return version
 
 
-def imported(*names: str) -> list[ModuleType]:
-    """These modules, imported in a thread: something in them keeps the frames that import it, and what these hold."""
-    with ThreadPoolExecutor(1) as aside:
-        return list(aside.map(importlib.import_module, names))
+def import_modules(*names: str) -> list[ModuleType]:
+    """Import these modules in a separate thread.
+
+    Some of them keep a reference to the importing frames, and thereby to the objects in these frames.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return list(pool.map(importlib.import_module, names))
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """What vLLM changes of the process while it starts is put back: the random states, and how threads are set.
+def preserve_process_state() -> Iterator[None]:
+    """Restore the process state that vLLM changes at start: random states and thread settings.
 
-    Its warnings are left out, and they are many: they speak to those who develop it, or run it as a server.
+    Its many warnings, which address vLLM developers and operators, are suppressed.
     """
     states, set_num_threads = (random.getstate(), np.random.get_state()), torch.set_num_threads
     devices = range(torch.cuda.device_count())
@@ -91,18 +95,20 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def unpacked(layers: Any) -> Iterator[None]:
-    """Linear layers made inside compute with their weights: on a CPU vLLM packs copies, which a load misses.
+def keep_weights_unpacked(layers: Any) -> Iterator[None]:
+    """Make linear layers built inside compute with their weights.
+
+    On a CPU vLLM packs copies of the weights, which a later load would not change.
 
     Args:
-        layers: the module ``vllm.model_executor.layers.utils``.
+        layers: The module ``vllm.model_executor.layers.utils``.
     """
     packs = layers.dispatch_cpu_unquantized_gemm
 
     def keep(layer: Any, remove_weight: bool) -> None:
         if layer.weight.ndim == 2:
             layer.cpu_linear = nn.functional.linear
-        else:  # of a convolution or of experts, which is no linear layer
+        else:  # weights of a convolution or of experts
             packs(layer, remove_weight)
 
     layers.dispatch_cpu_unquantized_gemm = keep
@@ -112,15 +118,15 @@ def unpacked(layers: Any) -> Iterator[None]:
         layers.dispatch_cpu_unquantized_gemm = packs
 
 
-def load_all(model: Any, weights: Mapping[str, Tensor]) -> None:
-    """Load all parameters of a model of vLLM.
+def load_all_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
+    """Load all parameters of a vLLM model.
 
     Args:
-        model: of a vLLM worker.
-        weights: by the names that transformers has for them.
+        model: The model of a vLLM worker.
+        weights: Weights by their names in transformers.
 
     Raises:
-        ValueError: some have no place, or would stay as they were; names one.
+        ValueError: If some cannot be loaded, or would keep their old values; names one.
     """
     own = dict(model.named_parameters())
     if packed := sorted(name for name, parameter in own.items() if not parameter.numel()):

@@ -1,7 +1,7 @@
-"""What ``vllm serve`` needs to take the weights of a training run (``engine=vllm_serve``).
+"""The extension with which ``vllm serve`` takes weights of a training run (``engine=vllm_serve``).
 
 ``vllm serve … --worker-extension-cls lit_agentrl.engines.served.vllm_worker.Extension`` loads it into each worker
-of the server, before the model is made.
+of the server, before the model is built.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from lit_agentrl.engines.served.vllm_setup import load_all, unpacked
+from lit_agentrl.engines.served.vllm_setup import keep_weights_unpacked, load_all_weights
 
 _FOR_GOOD = ExitStack()
 
 
 class Extension:
-    """Methods that each worker of the server gets; ``/collective_rpc`` calls them by name."""
+    """Methods added to each worker of the server; ``/collective_rpc`` calls them by name."""
 
-    model_runner: Any  # of the worker
+    model_runner: Any  # an attribute of the worker
 
     def load_folder(self, folder: str) -> None:
-        """Take the weights of ``folder/model.safetensors``.
+        """Load the weights in ``folder/model.safetensors``.
 
         Raises:
-            ValueError: not all of the model's weights are there, or some can no longer be loaded.
-            OSError: there is no such file.
+            ValueError: If weights of the model are missing, or some can no longer be loaded.
+            OSError: If there is no such file.
         """
-        load_all(self.model_runner.model, load_file(Path(folder) / "model.safetensors"))
+        load_all_weights(self.model_runner.model, load_file(Path(folder) / "model.safetensors"))
 
 
-# vLLM imports this file before it makes the model, and calls nothing of it by then
+# vLLM imports this file before it builds the model, and calls nothing in it until then
 if importlib.util.find_spec("vllm") is not None:
-    _FOR_GOOD.enter_context(unpacked(importlib.import_module("vllm.model_executor.layers.utils")))
+    _FOR_GOOD.enter_context(
+        keep_weights_unpacked(importlib.import_module("vllm.model_executor.layers.utils"))
+    )

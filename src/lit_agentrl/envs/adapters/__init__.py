@@ -1,1 +1,1 @@
-"""Worlds of other libraries and of other processes, as text games; each optional library is imported in one file."""
+"""Games of other libraries as text games; one file imports each optional library."""

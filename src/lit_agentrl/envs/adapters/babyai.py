@@ -1,4 +1,4 @@
-"""Missions of BabyAI in words: rooms with doors, keys, balls and boxes, of which the player sees what lies ahead."""
+"""Missions of BabyAI in words: rooms with doors, keys, balls and boxes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 import gymnasium
 
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.envs.adapters.base import Replayed, missing
+from lit_agentrl.envs.adapters.base import Replayed, make_missing_error
 from lit_agentrl.envs.base import Outcome
 
 # in the order of minigrid's numbers; its seventh, done, does nothing
 ACTIONS = ("Left", "Right", "Forward", "Pickup", "Drop", "Toggle")
 _FACES = ("east", "south", "west", "north")
-# levels in whose order of goals, hands full or hidden keys the bot of minigrid errs
+# levels at which the bot of minigrid fails: order of goals, hands full, hidden keys
 _NO_BOT = ("Debug", "Carrying", "KeyInBox")
-_ENDLESS = 10**9  # its own limit of steps: limits belong to the task
+_ENDLESS = 10**9  # replaces the game's own limit of steps, since limits belong to the task
 
 
 class BabyAI(Replayed):
-    """One mission an episode, such as ``put the red ball next to the blue box``.
+    """One mission per episode, such as ``put the red ball next to the blue box``.
 
-    The player sees a square of 7 × 7 cells ahead, as far as walls and closed doors allow.  Success pays 1.  Best
-    play is that of the bot of minigrid, which sees no more than the player and explores where it must.  For the few
-    levels that the bot cannot play it is not known.
+    The player sees a square of 7 × 7 cells ahead, as far as walls and closed doors allow.  Success has reward 1.  Best
+    play is that of minigrid's bot, which sees no more than the player and explores where it must.  It is unknown at the
+    few levels that the bot cannot play.
 
     Args:
         id: a level, such as ``BabyAI-GoToLocal-v0``, ``BabyAI-PutNextLocal-v0`` or ``BabyAI-BossLevel-v0``.
-        split: ``train``, ``val`` or ``test``, by all that the rooms hold.
+        split: ``train``, ``val`` or ``test``, decided by the whole content of the rooms.
 
     Raises:
         ValueError: the library is missing, or it has no such level.
@@ -40,7 +40,7 @@ class BabyAI(Replayed):
         super().__init__(split=split)
         self._id = id
         self._game: Any
-        self._ahead: Any  # of the bot: its game, itself, how many actions it has seen, its advice
+        self._ahead: Any  # of the bot: its game, the bot, the number of actions it has seen, its advice
         self._open()
         self._number = 0
 
@@ -62,25 +62,27 @@ class BabyAI(Replayed):
         return list(ACTIONS)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The bot's next action; None: it sees no way to the goal any more."""
+        """Return the bot's next action; None: it sees no way to the goal any more."""
         require_whole("horizon", horizon, 1)
         if not self._is_running or any(word in self._id for word in _NO_BOT):
             return None
-        action = self._asked()
+        action = self._ask_bot()
         return None if action is None else [action]
 
     def _open(self) -> None:
-        self._game, self._ahead = _made(self._id), None
+        self._game, self._ahead = _make_game(self._id), None
 
     def _begin(self, number: int) -> None:
         self._number, self._ahead = number, None
         self._game.reset(seed=number)
 
-    def _content(self) -> str:
+    def _get_content(self) -> str:
         game = self._game
-        told = [self._id, game.mission, _progress(game.instrs), _things(game.carrying)]
-        where = [int(each) for each in (*game.agent_pos, game.agent_dir)]
-        return json.dumps([*told, where, game.width, [_things(cell) for cell in game.grid.grid]])
+        description = [self._id, game.mission, _describe_goal(game.instrs), _describe_object(game.carrying)]
+        position = [int(each) for each in (*game.agent_pos, game.agent_dir)]
+        return json.dumps(
+            [*description, position, game.width, [_describe_object(cell) for cell in game.grid.grid]]
+        )
 
     def _observe(self) -> str:
         game = self._game
@@ -90,7 +92,7 @@ class BabyAI(Replayed):
             f"you face : {_FACES[game.agent_dir]}",
             f"you carry : {'nothing' if carried is None else f'a {carried.color} {carried.type}'}",
             "you see :",
-            *_seen(game),
+            *_list_visible(game),
         ])  # fmt: skip
 
     def _act(self, action: str) -> Outcome:
@@ -98,14 +100,14 @@ class BabyAI(Replayed):
         is_solved = bool(is_over and reward > 0)
         return Outcome({"goal": float(is_solved)}, terminated=bool(is_over), success=is_solved)
 
-    def _asked(self) -> str | None:
-        """Ask a bot that has gone all the way along, in a game of its own."""
+    def _ask_bot(self) -> str | None:
+        """Ask the bot, which follows the episode in a copy of the game."""
         from minigrid.utils.baby_ai_bot import BabyAIBot
 
         done = [each for each in self._done if isinstance(each, str)]
         try:
             if self._ahead is None:
-                game = _made(self._id)
+                game = _make_game(self._id)
                 game.reset(seed=self._number)
                 bot: Any = BabyAIBot(game)  # type: ignore[no-untyped-call]
                 self._ahead = [game, bot, 0, bot.replan(None)]
@@ -114,7 +116,7 @@ class BabyAI(Replayed):
                 game.step(ACTIONS.index(action))
                 advice = bot.replan(game.actions(ACTIONS.index(action)))
             self._ahead[2:] = [len(done), advice]
-        except Exception:  # its assertions, where something that it needs is gone
+        except Exception:  # the bot's assertions fail where something that it needs is gone
             self._ahead = None
             return None
         return ACTIONS[int(advice)] if int(advice) < len(ACTIONS) else None
@@ -123,44 +125,48 @@ class BabyAI(Replayed):
         self._game.close()
 
 
-def _made(id: str) -> Any:
+def _make_game(id: str) -> Any:
     try:
-        import minigrid  # noqa: F401 - which makes its levels known
+        import minigrid  # noqa: F401 - the import registers its levels
         from minigrid.envs.babyai.core import roomgrid_level, verifier
     except ImportError as error:
-        raise missing("minigrid", "babyai", error) from error
+        raise make_missing_error("minigrid", "babyai", error) from error
     if verifier.use_done_actions:
         raise ValueError(
             "BABYAI_DONE_ACTIONS is set, so that no goal counts without the action done; unset it"
         )
-    vars(roomgrid_level)["print"] = _silent  # it writes a line for each room that it draws in vain
+    vars(roomgrid_level)["print"] = _ignore  # it prints a line for each rejected room
     known = isinstance(id, str) and id.startswith("BabyAI-") and id in gymnasium.registry
     require(known, "id", id, "a level of BabyAI, such as BabyAI-GoToLocal-v0")
     return gymnasium.make(id, disable_env_checker=True, max_steps=_ENDLESS).unwrapped
 
 
-def _silent(*_: object) -> None: ...
+def _ignore(*_: object) -> None: ...
 
 
-def _things(thing: Any) -> list[Any] | None:
-    """All of an object, also what a box hides."""
-    if thing is None:
+def _describe_object(item: Any) -> list[Any] | None:
+    """Describe an object completely, with the content of a box."""
+    if item is None:
         return None
-    return [*(int(each) for each in thing.encode()), _things(getattr(thing, "contains", None))]
+    return [*(int(each) for each in item.encode()), _describe_object(getattr(item, "contains", None))]
 
 
-def _progress(goal: Any) -> list[Any]:
-    """A goal with what is done of it."""
+def _describe_goal(goal: Any) -> list[Any]:
+    """Describe a goal and which parts of it are done."""
     parts = [getattr(goal, name, None) for name in ("instr_a", "instr_b")]
     marks = [getattr(goal, name, None) for name in ("a_done", "b_done")]
-    return [type(goal).__name__, *map(str, marks), *(_progress(part) for part in parts if part is not None)]
+    return [
+        type(goal).__name__,
+        *map(str, marks),
+        *(_describe_goal(part) for part in parts if part is not None),
+    ]
 
 
-def _seen(game: Any) -> list[str]:
-    """Lines of what is visible: things from near to far, and the nearest wall to each side."""
+def _list_visible(game: Any) -> list[str]:
+    """Return lines of the visible objects, near to far, and the nearest walls."""
     grid, is_visible = game.gen_obs_grid()
     size = game.agent_view_size
-    things, walls = [], dict[str, int]()
+    objects, walls = [], dict[str, int]()
     for ahead in range(size):
         for side in range(-(size // 2), size // 2 + 1):
             column, row = side + size // 2, size - 1 - ahead
@@ -168,26 +174,30 @@ def _seen(game: Any) -> list[str]:
             if cell is None or not is_visible[column, row] or (ahead, side) == (0, 0):
                 continue
             if cell.type != "wall":
-                things.append((ahead + abs(side), ahead, side, f"{_named(cell)} {_place(ahead, side)}"))
+                objects.append(
+                    (ahead + abs(side), ahead, side, f"{_name_object(cell)} {_format_place(ahead, side)}")
+                )
             elif not ahead or not side:
-                way = "ahead" if ahead else "right" if side > 0 else "left"
-                walls[way] = min(ahead + abs(side), walls.get(way, size))
-    lines = [text for *_, text in sorted(things)]
-    return lines + [f"a wall {_steps(count)} {way}" for way, count in sorted(walls.items())]
+                direction = "ahead" if ahead else "right" if side > 0 else "left"
+                walls[direction] = min(ahead + abs(side), walls.get(direction, size))
+    lines = [text for *_, text in sorted(objects)]
+    return lines + [
+        f"a wall {_format_steps(count)} {direction}" for direction, count in sorted(walls.items())
+    ]
 
 
-def _named(thing: Any) -> str:
-    if thing.type != "door":
-        return f"a {thing.color} {thing.type}"
-    state = "open" if thing.is_open else "locked" if thing.is_locked else "closed"
-    return f"{'an' if state == 'open' else 'a'} {state} {thing.color} door"
+def _name_object(item: Any) -> str:
+    if item.type != "door":
+        return f"a {item.color} {item.type}"
+    state = "open" if item.is_open else "locked" if item.is_locked else "closed"
+    return f"{'an' if state == 'open' else 'a'} {state} {item.color} door"
 
 
-def _place(ahead: int, side: int) -> str:
-    parts = [_steps(ahead) + " ahead"] * bool(ahead)
-    parts += [f"{_steps(abs(side))} {'right' if side > 0 else 'left'}"] * bool(side)
+def _format_place(ahead: int, side: int) -> str:
+    parts = [_format_steps(ahead) + " ahead"] * bool(ahead)
+    parts += [f"{_format_steps(abs(side))} {'right' if side > 0 else 'left'}"] * bool(side)
     return " and ".join(parts)
 
 
-def _steps(count: int) -> str:
+def _format_steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"

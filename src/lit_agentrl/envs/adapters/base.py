@@ -1,4 +1,4 @@
-"""What games of other libraries share: states that are played again, and generators that nobody else draws from."""
+"""Common parts of games of other libraries: states restored by replay, and private random generators."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import numpy as np
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng, stable_hash
 
-_GAME = 61  # purpose key of the numbers that games are begun with
+_GAME = 61  # purpose key of the numbers that games start from
 
 
-def missing(library: str, extra: str, error: ImportError) -> ValueError:
-    """What is told where an optional library is not installed."""
-    what = " ".join(str(error).split())
-    return ValueError(f"this game needs {library} ({what}); pip install 'lit-agentrl[{extra}]'")
+def make_missing_error(library: str, extra: str, error: ImportError) -> ValueError:
+    """Return the error for an optional library that is not installed."""
+    reason = " ".join(str(error).split())
+    return ValueError(f"this game needs {library} ({reason}); pip install 'lit-agentrl[{extra}]'")
 
 
 class Replayed(TextEnv):
-    """A game of a library, whose state is the number that it was begun with and what was done since.
+    """A game of a library, whose state is its initial number and the actions since.
 
-    It is saved, copied and branched by being begun and played again, so the game needs no way of its own to be
-    saved.  It must be a function of its number, its actions and ``_noise``.
+    It is saved, copied and branched by starting it again and replaying the actions, so that the library needs no way to
+    save it.  The game must be a function of its number, its actions and ``_noise``.
 
     Attributes:
-        foreign: attributes that hold objects of the library; they are left out where this is pickled.
+        foreign: attributes that hold objects of the library; they are not pickled.
     """
 
     foreign: ClassVar[tuple[str, ...]] = ("_game",)
@@ -55,38 +55,41 @@ class Replayed(TextEnv):
         self._done.append(int(noise_seed))
 
     def state_key(self) -> int:
-        """Stable 63-bit hash of the game's own content."""
-        return stable_hash(f"{type(self).__name__} {self._content()}")
+        """Return a stable 63-bit hash of the game's own content."""
+        return stable_hash(f"{type(self).__name__} {self._get_content()}")
 
     def _open(self) -> None:
-        """Make the ``foreign`` attributes; what is pickled makes them anew."""
+        """Create the ``foreign`` attributes, also after unpickling."""
         for name in self.foreign:
             setattr(self, name, None)
 
     @abstractmethod
     def _begin(self, number: int) -> None:
-        """Begin the game that a number addresses."""
+        """Start the game that a number addresses."""
 
     @abstractmethod
-    def _content(self) -> str:
-        """All that the future depends on, noise excluded, also what is hidden: equal content, equal game."""
+    def _get_content(self) -> str:
+        """Return everything that the future depends on, noise excluded but hidden parts included.
+
+        Equal content means equal games.
+        """
 
     @abstractmethod
     def _act(self, action: str) -> Outcome:
         """Play a legal action."""
 
     def _draw_instance(self, seed: int) -> str:
-        def begun(number: int) -> str:
+        def start_game(number: int) -> str:
             self._begin(number)
-            return self._content()
+            return self._get_content()
 
         def propose(attempt: int) -> Iterator[int]:
             yield int(keyed_rng(seed, attempt, _GAME).integers(2**31))
 
-        if self.instances == 1:  # which no split can have for itself
-            return begun(next(iter(propose(0))))
-        draw_for_split(propose, begun, split=self.split)
-        return self._content()
+        if self.instances == 1:  # a single instance is shared by all splits
+            return start_game(next(iter(propose(0))))
+        draw_for_split(propose, start_game, split=self.split)
+        return self._get_content()
 
     def _play(self, action: str) -> Outcome:
         self._done.append(action)
@@ -105,8 +108,8 @@ class Replayed(TextEnv):
                 self.rekey(each)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {name: value for name, value in self.__dict__.items() if name not in self.foreign}
-        return {"own": own, "state": json.dumps(self.state_dict()) if self._seeds else None}
+        attributes = {name: value for name, value in self.__dict__.items() if name not in self.foreign}
+        return {"own": attributes, "state": json.dumps(self.state_dict()) if self._seeds else None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state["own"])
@@ -115,16 +118,16 @@ class Replayed(TextEnv):
             self.load_state_dict(json.loads(state["state"]))
 
 
-_LENT = threading.RLock()  # the global generators are lent to one game at a time
+_GLOBAL_GENERATORS = threading.RLock()  # one game at a time uses the global generators
 
 
-class OwnGenerators:
-    """Python's and numpy's global generators, as a game that draws from them has them for itself.
+class PrivateGenerators:
+    """Private copies of Python's and numpy's global generators, for a game that draws from these.
 
-    Within ``lent`` they go on from where this game left them; outside they are as if it had never been.
+    Within ``install`` the global generators continue from where this game left them; afterwards they are as before.
 
     Args:
-        seed: what they begin with.
+        seed: initial seed of both.
     """
 
     def __init__(self, seed: int) -> None:
@@ -132,8 +135,8 @@ class OwnGenerators:
         self._numpy = np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
-        with _LENT:
+    def install(self) -> Iterator[None]:
+        with _GLOBAL_GENERATORS:
             outside = random.getstate(), np.random.get_state()
             random.setstate(self._python)
             np.random.set_state(self._numpy)

@@ -1,4 +1,4 @@
-"""Multi-turn tasks of the Berkeley Function Calling Leaderboard: a user asks several things of eight stateful APIs."""
+"""Multi-turn tasks of the Berkeley Function Calling Leaderboard, with eight stateful APIs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import numpy as np
 
 from lit_agentrl.actions import ToolCall, ToolSpec
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.envs.adapters.base import OwnGenerators, Replayed
-from lit_agentrl.envs.adapters.bfcl_data import are_right, called, made, plain, tools
-from lit_agentrl.envs.adapters.bfcl_data import tasks as tasks_of
+from lit_agentrl.envs.adapters.base import PrivateGenerators, Replayed
+from lit_agentrl.envs.adapters.bfcl_data import (
+    check_calls,
+    create_apis,
+    describe_object,
+    execute_call,
+    list_tools,
+    read_tasks,
+)
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng, stable_hash
 
@@ -28,15 +34,15 @@ _FINISH_TOOL = ToolSpec(
 
 
 class BFCL(Replayed):
-    """One task an episode: the user says one thing after another, and each is done by calls.
+    """One task per episode: the user makes several requests, one after another, answered by calls.
 
-    At `finish_turn` the checks of the leaderboard compare what the calls changed, and what they answered, with the
-    calls that are known to be right.  The first thing that was not done ends the episode; 1 is paid for a whole task.
+    At `finish_turn` the checks of the leaderboard compare the changes and the answers of the calls with those of the
+    correct calls.  The first request that was not fulfilled ends the episode; a complete task has reward 1.
 
     Args:
         tasks: some of `TASKS`.  ``miss_func``: a tool comes later; ``miss_param``: a message lacks something;
             ``long_context``: answers are long.
-        split: ``train``, ``val`` or ``test``, by the number of the task, which its variants share.
+        split: ``train``, ``val`` or ``test``, decided by the number of the task, which its variants share.
 
     Raises:
         ValueError: bfcl-eval is not installed, or an option is out of range.
@@ -48,10 +54,10 @@ class BFCL(Replayed):
         super().__init__(split=split)
         known = not isinstance(tasks, str) and bool(tasks) and {*tasks} <= {*TASKS}
         require(known, "tasks", tasks, f"a list of some of {', '.join(TASKS)}")
-        self._tasks = tuple(task for name in dict.fromkeys(tasks) for task in tasks_of(name))
-        self._begun = 0
-        self._apis: Any  # what the player's calls change
-        self._gold: Any  # what the calls that are right change
+        self._tasks = tuple(task for name in dict.fromkeys(tasks) for task in read_tasks(name))
+        self._index = 0
+        self._apis: Any  # state of the player's calls
+        self._gold: Any  # state of the correct calls
         self._open()
         self.max_solution = max(sum(len(turn) + 1 for turn in task["gold"]) for task in self._tasks)
 
@@ -68,92 +74,96 @@ class BFCL(Replayed):
         return self.rules
 
     def tools(self) -> Sequence[ToolSpec]:
-        return (*tools(self._task["id"], min(self._turn, len(self._task["gold"]) - 1)), _FINISH_TOOL)
+        return (*list_tools(self._task["id"], min(self._turn, len(self._task["gold"]) - 1)), _FINISH_TOOL)
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Any tool, with arguments of the right types made of the words of the task."""
+        """Return a random tool call, with arguments made from words of the task."""
         tool = self.tools()[int(rng.integers(len(self.tools())))]
         words = " ".join(self._task["messages"]).split()
         names = tool.schema["properties"]
         needed = {name: names[name] for name in tool.schema.get("required", ())}
-        return str(ToolCall(tool.name, {name: _guess(kind, words, rng) for name, kind in needed.items()}))
+        return str(
+            ToolCall(tool.name, {name: _draw_value(kind, words, rng) for name, kind in needed.items()})
+        )
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The calls that are known to be right; None once something else was called, or all is over."""
+        """Return the remaining correct calls; None after another call, or at the end."""
         require_whole("horizon", horizon, 1)
         plan = [each for turn in self._task["gold"] for each in (*turn, str(ToolCall(FINISH, {})))]
         done = [json.loads(each) for each in self._done if isinstance(each, str)]
         left = plan[len(done) :]
-        is_on_way = self._is_running and [json.loads(each) for each in plan[: len(done)]] == done
-        return left[:horizon] if is_on_way and left else None
+        is_on_path = self._is_running and [json.loads(each) for each in plan[: len(done)]] == done
+        return left[:horizon] if is_on_path and left else None
 
     @property
     def _task(self) -> Mapping[str, Any]:
-        return self._tasks[self._begun]
+        return self._tasks[self._index]
 
     def _open(self) -> None:
-        self._apis, self._gold, self._told = {}, {}, ""
+        self._apis, self._gold, self._seen = {}, {}, ""
         self._turn, self._answers = 0, [list[str]()]  # answers to calls, by turn
 
     def _begin(self, number: int) -> None:
-        self._begun = number
+        self._index = number
         self._open()
-        self._generators = OwnGenerators(number)
-        with self._generators.lent():
-            self._apis, self._gold = (made(self._task) for _ in range(2))
-        self._told = f"user: {self._task['messages'][0]}"
+        self._generators = PrivateGenerators(number)
+        with self._generators.install():
+            self._apis, self._gold = (create_apis(self._task) for _ in range(2))
+        self._seen = f"user: {self._task['messages'][0]}"
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[int]:
             yield int(keyed_rng(seed, attempt, _DRAW).integers(len(self._tasks)))
 
-        def number(index: int) -> str:
+        def get_number(index: int) -> str:
             return str(self._tasks[index]["id"].rpartition("_")[2])
 
-        self._begin(draw_for_split(propose, number, split=self.split))
+        self._begin(draw_for_split(propose, get_number, split=self.split))
         return str(self._task["id"])
 
-    def _content(self) -> str:
-        told = [self._task["id"], self._turn, self._answers]
-        return json.dumps([told, {name: plain(api, ()) for name, api in sorted(self._apis.items())}])
+    def _get_content(self) -> str:
+        progress = [self._task["id"], self._turn, self._answers]
+        return json.dumps(
+            [progress, {name: describe_object(api, ()) for name, api in sorted(self._apis.items())}]
+        )
 
     def state_key(self) -> int:
-        return stable_hash(self._content())
+        return stable_hash(self._get_content())
 
     def _observe(self) -> str:
-        return self._told
+        return self._seen
 
     def _act(self, action: str) -> Outcome:
         call = json.loads(action)
         if call["name"] != FINISH:
-            with self._generators.lent():
-                self._told = called(self._apis, call)
-            self._answers[-1].append(self._told)
+            with self._generators.install():
+                self._seen = execute_call(self._apis, call)
+            self._answers[-1].append(self._seen)
             return Outcome()
         if not self._is_right():
-            self._told = "The user is not content."
+            self._seen = "The user is not content."
             return Outcome({"task": 0.0}, terminated=True)
         self._turn += 1
         self._answers.append([])
         if self._turn == len(self._task["gold"]):
-            self._told = "The user thanks you."
+            self._seen = "The user thanks you."
             return Outcome({"task": 1.0}, terminated=True, success=True)
-        self._told = f"user: {self._task['messages'][self._turn]}"
+        self._seen = f"user: {self._task['messages'][self._turn]}"
         return Outcome()
 
     def _is_right(self) -> bool:
-        """Whether the leaderboard's own checks accept this turn."""
+        """Return whether the leaderboard's own checks accept this turn."""
         calls = self._task["gold"][self._turn]
-        with self._generators.lent():
-            expected = [called(self._gold, json.loads(call)) for call in calls]
+        with self._generators.install():
+            expected = [execute_call(self._gold, json.loads(call)) for call in calls]
         if not calls:
             return True
-        given = [each for turn in self._answers for each in turn]
-        return bool(self._answers[-1]) and are_right(self._apis, self._gold, given, expected)
+        answers = [each for turn in self._answers for each in turn]
+        return bool(self._answers[-1]) and check_calls(self._apis, self._gold, answers, expected)
 
 
-def _guess(kind: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
-    """A value of a schema."""
+def _draw_value(kind: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
+    """Draw a value of a schema."""
     if "enum" in kind:
         return kind["enum"][int(rng.integers(len(kind["enum"])))]
     match kind.get("type"):
@@ -162,10 +172,12 @@ def _guess(kind: Mapping[str, Any], words: Sequence[str], rng: np.random.Generat
         case "boolean":
             return bool(rng.integers(2))
         case "array":
-            return [_guess(kind.get("items", {}), words, rng)]
+            return [_draw_value(kind.get("items", {}), words, rng)]
         case "object":
             names = kind.get("properties", {})
             return {
-                name: _guess(names[name], words, rng) for name in kind.get("required", ()) if name in names
+                name: _draw_value(names[name], words, rng)
+                for name in kind.get("required", ())
+                if name in names
             }
     return words[int(rng.integers(len(words)))].strip(".,'\"?!") or "?"

@@ -1,4 +1,4 @@
-"""How games of TextArena are won, also by what is hidden: the actions that are left to play."""
+"""Winning play of TextArena's games, which knows what is hidden: the remaining actions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 Best = Callable[[Any], list[str]]
 
 
-def hidden_code(game: Any) -> list[str]:
-    """The code itself."""
+def reveal_code(game: Any) -> list[str]:
+    """Return the code itself."""
     return [f"[{' '.join(map(str, game.state.game_state['secret_code']))}]"]
 
 
-def all_lights_out(game: Any) -> list[str]:
-    """The fewest presses that put all lights out: linear equations over two values."""
+def press_lights(game: Any) -> list[str]:
+    """Return the fewest presses that put all lights out, by linear equations modulo 2."""
     size, grid = game.size, game.state.game_state["grid"]
     cells = list(itertools.product(range(size), range(size)))
     rows = []
@@ -26,13 +26,14 @@ def all_lights_out(game: Any) -> list[str]:
         rows.append(bits | int(grid[row][column]) << len(cells))
     pivots: list[int] = []
     for column in range(len(cells)):
-        found = next((i for i in range(len(pivots), len(rows)) if rows[i] >> column & 1), None)
-        if found is None:
+        pivot = next((i for i in range(len(pivots), len(rows)) if rows[i] >> column & 1), None)
+        if pivot is None:
             continue
-        here = len(pivots)
-        rows[here], rows[found] = rows[found], rows[here]
+        position = len(pivots)
+        rows[position], rows[pivot] = rows[pivot], rows[position]
         rows = [
-            each ^ rows[here] if i != here and each >> column & 1 else each for i, each in enumerate(rows)
+            each ^ rows[position] if i != position and each >> column & 1 else each
+            for i, each in enumerate(rows)
         ]
         pivots.append(column)
     free = [column for column in range(len(cells)) if column not in pivots]
@@ -53,47 +54,47 @@ def all_lights_out(game: Any) -> list[str]:
 WAYS = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
 
 
-def over_ice(game: Any) -> list[str]:
-    """The shortest way that leads into no hole."""
+def find_path(game: Any) -> list[str]:
+    """Return the shortest path without a hole."""
     grid, start = game.state.game_state["grid"], tuple(game.state.game_state["player_pos"])
     ways: dict[tuple[int, ...], list[str]] = {start: []}
     queue = deque([start])
     while queue:
-        here = queue.popleft()
+        position = queue.popleft()
         for action, step in WAYS.items():
-            there = tuple(a + b for a, b in zip(here, step, strict=True))
+            there = tuple(a + b for a, b in zip(position, step, strict=True))
             if there in ways or not all(0 <= each < game.size for each in there):
                 continue
             cell = grid[there[0]][there[1]]
             if cell != "H":
-                ways[there] = [*ways[here], action]
+                ways[there] = [*ways[position], action]
                 queue.append(there)
             if cell == "G":
                 return ways[there]
     return []
 
 
-def all_disks_over(game: Any) -> list[str]:
-    """The fewest moves to C, from wherever the disks are."""
+def move_disks(game: Any) -> list[str]:
+    """Return the fewest moves that bring all disks to C, from any position."""
     place = {disk: name for name, disks in game.state.game_state["towers"].items() for disk in disks}
     moves: list[str] = []
 
-    def bring(disk: int, target: str) -> None:
+    def move_disk(disk: int, target: str) -> None:
         if not disk:
             return
         if place[disk] != target:
             (other,) = set("ABC") - {place[disk], target}
-            bring(disk - 1, other)
+            move_disk(disk - 1, other)
             moves.append(f"[{place[disk]} {target}]")
             place[disk] = target
-        bring(disk - 1, target)
+        move_disk(disk - 1, target)
 
-    bring(game.num_disks, "C")
+    move_disk(game.num_disks, "C")
     return moves
 
 
-def all_cells(game: Any) -> list[str]:
-    """The solution of every empty cell."""
+def fill_cells(game: Any) -> list[str]:
+    """Return the solution of every empty cell."""
     board = game.state.game_state["board"]
     return [
         f"[{row + 1} {column + 1} {game.full_grid[row][column]}]"
@@ -101,8 +102,8 @@ def all_cells(game: Any) -> list[str]:
     ]  # fmt: skip
 
 
-def greatest(game: Any) -> list[str]:
-    """On to the greatest value; nothing once it is gone."""
-    draws, here = game.state.game_state["draws"], game.state.game_state["current_idx"] - 1
-    skips = draws.index(max(draws)) - here
-    return [] if skips < 0 else ["[continue]"] * skips + ["[accept]"] * (skips + here < len(draws))
+def accept_greatest(game: Any) -> list[str]:
+    """Continue to the greatest value and accept it; nothing once it is gone."""
+    draws, position = game.state.game_state["draws"], game.state.game_state["current_idx"] - 1
+    skips = draws.index(max(draws)) - position
+    return [] if skips < 0 else ["[continue]"] * skips + ["[accept]"] * (skips + position < len(draws))

@@ -1,4 +1,4 @@
-"""The games of TextArena that can be played: how to play each at random, and best, where that is known."""
+"""The supported games of TextArena, with random play and, where known, best play."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lit_agentrl.envs.adapters import textarena_chance as chance
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of game.
+class Play:
+    """Random and best play of a game.
 
     Attributes:
-        chance: a random action; of the game and a generator.
-        best: the actions that win from here, also by what is hidden; empty: there are none.
-        instances: 1 where every game begins alike, else None.
+        chance: chooses a random action, given the game and a generator.
+        best: returns the actions that win from here, with knowledge of what is hidden; empty: there are none.
+        instances: 1 where every game starts alike, else None.
     """
 
     chance: chance.Chance
@@ -23,15 +23,15 @@ class Kind:
     instances: int | None = None
 
 
-_KINDS = {
-    "2048": Kind(chance.one_of("[up]", "[down]", "[left]", "[right]")),
-    "FrozenLake": Kind(chance.one_of(*best.WAYS), best.over_ice),
-    "LightsOut": Kind(chance.light, best.all_lights_out),
-    "Mastermind": Kind(chance.code, best.hidden_code),
-    "Minesweeper": Kind(chance.field, instances=1),
-    "Secretary": Kind(chance.one_of("[accept]", "[continue]"), best.greatest),
-    "Sudoku": Kind(chance.cell, best.all_cells),
-    "TowerOfHanoi": Kind(chance.disk, best.all_disks_over, instances=1),
+_PLAYS = {
+    "2048": Play(chance.choose_action("[up]", "[down]", "[left]", "[right]")),
+    "FrozenLake": Play(chance.choose_action(*best.WAYS), best.find_path),
+    "LightsOut": Play(chance.choose_light, best.press_lights),
+    "Mastermind": Play(chance.choose_code, best.reveal_code),
+    "Minesweeper": Play(chance.choose_field, instances=1),
+    "Secretary": Play(chance.choose_action("[accept]", "[continue]"), best.accept_greatest),
+    "Sudoku": Play(chance.choose_cell, best.fill_cells),
+    "TowerOfHanoi": Play(chance.choose_move, best.move_disks, instances=1),
 }
 _VARIANTS = {
     "2048": ("ultra-easy", "mega-easy", "super-easy", "very-easy", "easy", "", "hard", "3x3", "5x5"),
@@ -43,9 +43,9 @@ _VARIANTS = {
     "Sudoku": ("very-easy", "easy", ""),
     "TowerOfHanoi": ("", "medium", "hard", "hardcore", "extreme"),
 }
-# Played by one player, without the network, the same in every process, with points that follow the rules.
+# For one player, without the network, the same in every process, with rewards that follow the rules.
 GAMES = {
-    f"{name}-v0{'-' * bool(variant)}{variant}": _KINDS[name]
+    f"{name}-v0{'-' * bool(variant)}{variant}": _PLAYS[name]
     for name, variants in _VARIANTS.items()
     for variant in variants
 }

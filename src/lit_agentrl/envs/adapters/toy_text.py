@@ -1,4 +1,4 @@
-"""What the toy-text games of gymnasium are in words: names of actions, what is seen, what counts, best play."""
+"""The toy-text games of gymnasium in words: actions, observations, success and best play."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-_TINY = 1e-6  # of two ways that earn the same, the one that reaches the end
+_TINY = 1e-6  # of two plans with the same return, prefer the one that reaches the end
 
 
-class Told(ABC):
-    """How a game of gymnasium is told.
+class GameText(ABC):
+    """Description of a game of gymnasium in text.
 
     Attributes:
-        title: its name for the policy.
+        title: name of the game in the prompt.
         actions: names, in the order of gymnasium's numbers.
         max_solution: most actions of best play; 1 where it is not bounded.
-        instances: 1 where every game begins alike, else None.
+        instances: 1 where every game starts alike, else None.
     """
 
     title: str
@@ -36,31 +36,31 @@ class Told(ABC):
         """Goal, symbols and rewards."""
 
     @abstractmethod
-    def see(self, observation: Any) -> str:
-        """The observation in words."""
+    def describe(self, observation: Any) -> str:
+        """Return the observation in words."""
 
     @abstractmethod
-    def content(self, observation: Any) -> str:
-        """Everything that the future depends on, also what is hidden."""
+    def get_content(self, observation: Any) -> str:
+        """Return everything that the future depends on, hidden parts included."""
 
     def is_solved(self, reward: float) -> bool:
-        """Whether a game that ended with this reward was won."""
+        """Return whether a game that ended with this reward is solved."""
         return reward > 0
 
-    def best(self, horizon: int) -> Sequence[int] | None:
-        """Best play, as far as it is known, with so many actions left."""
+    def plan_best(self, horizon: int) -> Sequence[int] | None:
+        """Return the best play with ``horizon`` actions left; None: unknown."""
         return None
 
 
-class Table(Told):
-    """A game whose transitions gymnasium lists in ``P``: ``{state: {action: [(p, next, reward, ends)]}}``."""
+class Table(GameText):
+    """A game with a table of transitions ``P``: ``{state: {action: [(p, next, reward, ends)]}}``."""
 
-    def content(self, observation: Any) -> str:
+    def get_content(self, observation: Any) -> str:
         return str(int(observation))
 
-    def best(self, horizon: int) -> Sequence[int] | None:
-        """The greatest expected return within the horizon; the plan follows the likeliest outcomes."""
-        values, state, plan = self._values(horizon), int(self.game.s), list[int]()
+    def plan_best(self, horizon: int) -> Sequence[int] | None:
+        """Return the plan of greatest expected return, along the likeliest outcomes."""
+        values, state, plan = self._compute_values(horizon), int(self.game.s), list[int]()
         while len(plan) < horizon:
             plan.append(int(values[horizon - 1 - len(plan)][state].argmax()))
             _, state, _, ends = max(self.game.P[state][plan[-1]], key=lambda outcome: outcome[0])
@@ -75,24 +75,24 @@ class Table(Told):
         chance, after, reward, ends = np.zeros((4, size, width, most))
         for state, row in self.game.P.items():
             for action, outcomes in row.items():
-                for index, (share, follows, points, is_end) in enumerate(outcomes):
+                for index, (share, following, gain, is_end) in enumerate(outcomes):
                     cell = state, action, index
-                    chance[cell], after[cell], ends[cell] = share, follows, is_end
-                    reward[cell] = points + _TINY * (is_end and self.is_solved(points))
+                    chance[cell], after[cell], ends[cell] = share, following, is_end
+                    reward[cell] = gain + _TINY * (is_end and self.is_solved(gain))
         return chance, after.astype(int), reward, ends
 
-    def _values(self, horizon: int) -> list[np.ndarray]:
-        """Values of actions by state with 1, 2, … actions left."""
-        known: list[np.ndarray] = self.__dict__.setdefault("known", [])
+    def _compute_values(self, horizon: int) -> list[np.ndarray]:
+        """Return the action values of all states with 1, 2, … actions left."""
+        values: list[np.ndarray] = self.__dict__.setdefault("known", [])
         chance, after, reward, ends = self._arrays
-        while len(known) < horizon:
-            later = known[-1].max(axis=1) if known else np.zeros(len(after))
-            known.append((chance * (reward + (1 - ends) * later[after])).sum(axis=2))
-        return known
+        while len(values) < horizon:
+            later = values[-1].max(axis=1) if values else np.zeros(len(after))
+            values.append((chance * (reward + (1 - ends) * later[after])).sum(axis=2))
+        return values
 
 
 class Taxi(Table):
-    """Taxi: a passenger waits at one of four places and wants to another."""
+    """Taxi: a passenger waits at one of four places and wants to go to another."""
 
     title, actions = "Taxi", ("South", "North", "East", "West", "Pickup", "Dropoff")
     max_solution = 18
@@ -107,7 +107,7 @@ class Taxi(Table):
             "Rewards: -1 for an action, -10 for picking up or dropping off where that cannot be, 20 at the end."
         )
 
-    def see(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         row, column, passenger, destination = (int(value) for value in self.game.decode(int(observation)))
         board = [[cell.decode() for cell in line] for line in self.game.desc]
         board[row + 1][2 * column + 1] = "T"
@@ -115,15 +115,17 @@ class Taxi(Table):
         lines = ["".join(line) for line in board]
         return "\n".join([*lines, f"passenger : {where}", f"destination : {self.places[destination]}"])
 
-    def content(self, observation: Any) -> str:
+    def get_content(self, observation: Any) -> str:
         return f"{int(observation)} {bool(self.game.fickle_step)}"
 
-    def best(self, horizon: int) -> Sequence[int] | None:
-        return None if self.game.fickle_passenger else super().best(horizon)  # which the table does not tell
+    def plan_best(self, horizon: int) -> Sequence[int] | None:
+        return (
+            None if self.game.fickle_passenger else super().plan_best(horizon)
+        )  # the table has no fickle passengers
 
 
 class CliffWalking(Table):
-    """CliffWalking: along a cliff to the other side."""
+    """CliffWalking: walk along a cliff to the other side."""
 
     title, actions = "CliffWalking", ("Up", "Right", "Down", "Left")
     max_solution, instances = 13, 1
@@ -137,7 +139,7 @@ class CliffWalking(Table):
             "Rewards: -1 for an action, -100 for one onto the cliff."
         )
 
-    def see(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         rows, columns = self.game.shape
         board = [["_"] * columns for _ in range(rows)]
         board[-1][1:] = ["C"] * (columns - 2) + ["G"]
@@ -150,7 +152,7 @@ class CliffWalking(Table):
 
 
 class FrozenLake(Table):
-    """FrozenLake: the map of gymnasium, with its one start."""
+    """FrozenLake: gymnasium's map, with its single start."""
 
     title, actions, instances = "FrozenLake", ("Left", "Down", "Right", "Up"), 1
 
@@ -162,15 +164,15 @@ class FrozenLake(Table):
             "Rewards: 1 at the goal."
         )
 
-    def see(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         board = [[cell.decode() for cell in line] for line in self.game.desc]
         row, column = divmod(int(observation), len(board[0]))
         board[row][column] = "P"
         return "\n".join(" ".join(line) for line in board)
 
 
-class Blackjack(Told):
-    """Blackjack, with cards that are put back; best play knows no more than the player sees."""
+class Blackjack(GameText):
+    """Blackjack with replacement; best play knows only what the player sees."""
 
     title, actions = "Blackjack", ("Stick", "Hit")
 
@@ -182,50 +184,53 @@ class Blackjack(Told):
             f"Actions: {', '.join(self.actions)}.\nRewards: 1 for a win, 0 for a draw, -1 for a loss."
         )
 
-    def see(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         total, dealer, usable = (int(value) for value in observation)
         return f"your sum : {total}\nusable ace : {'yes' if usable else 'no'}\ndealer shows : {dealer}"
 
-    def content(self, observation: Any) -> str:
+    def get_content(self, observation: Any) -> str:
         return f"{[int(card) for card in self.game.player]} {[int(card) for card in self.game.dealer]}"
 
-    def best(self, horizon: int) -> Sequence[int] | None:
+    def plan_best(self, horizon: int) -> Sequence[int] | None:
         cards = [int(card) for card in self.game.player]
         has_ace = 1 in cards
-        hit, stick = _hit(sum(cards), has_ace, int(self.game.dealer[0]), horizon), 0.0
-        stick = _stick(_total(sum(cards), has_ace), int(self.game.dealer[0]))
+        hit, stick = _compute_hit_value(sum(cards), has_ace, int(self.game.dealer[0]), horizon), 0.0
+        stick = _compute_stick_value(_count_total(sum(cards), has_ace), int(self.game.dealer[0]))
         return [int(hit > stick)]
 
 
 CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
 
 
-def _total(hard: int, has_ace: bool) -> int:
+def _count_total(hard: int, has_ace: bool) -> int:
     return hard + 10 if has_ace and hard + 10 <= 21 else hard
 
 
 @functools.cache
-def _dealer(hard: int, has_ace: bool) -> dict[int, float]:
-    """Chances of the dealer's last total; 0: over 21."""
-    total = _total(hard, has_ace)
+def _compute_dealer(hard: int, has_ace: bool) -> dict[int, float]:
+    """Return the probabilities of the dealer's last total; 0: over 21."""
+    total = _count_total(hard, has_ace)
     if total >= 17:
         return {total if total <= 21 else 0: 1.0}
-    found: dict[int, float] = {}
+    chances: dict[int, float] = {}
     for card, share in CARDS.items():
-        for last, chance in _dealer(hard + card, has_ace or card == 1).items():
-            found[last] = found.get(last, 0.0) + share * chance
-    return found
+        for last, chance in _compute_dealer(hard + card, has_ace or card == 1).items():
+            chances[last] = chances.get(last, 0.0) + share * chance
+    return chances
 
 
-def _stick(total: int, shown: int) -> float:
-    """Points to expect of standing on a total."""
-    chances = _dealer(shown, shown == 1).items()
+def _compute_stick_value(total: int, shown: int) -> float:
+    """Return the expected reward of sticking with a total."""
+    chances = _compute_dealer(shown, shown == 1).items()
     return sum(chance * ((total > last) - (total < last)) for last, chance in chances)
 
 
 @functools.cache
-def _hit(hard: int, has_ace: bool, shown: int, left: int) -> float:
-    """Points to expect of one more card, and best play after it; what is not ended in time loses."""
+def _compute_hit_value(hard: int, has_ace: bool, shown: int, left: int) -> float:
+    """Return the expected reward of one more card and best play after it.
+
+    A game that is not finished in time counts as lost.
+    """
     if left <= 1:
         return -1.0
     value = 0.0
@@ -234,11 +239,14 @@ def _hit(hard: int, has_ace: bool, shown: int, left: int) -> float:
         if own > 21:
             value -= share
         else:
-            value += share * max(_stick(_total(own, ace), shown), _hit(own, ace, shown, left - 1))
+            value += share * max(
+                _compute_stick_value(_count_total(own, ace), shown),
+                _compute_hit_value(own, ace, shown, left - 1),
+            )
     return value
 
 
-TOLD: dict[str, type[Told]] = {
+GAME_TEXTS: dict[str, type[GameText]] = {
     "Taxi": Taxi,
     "CliffWalking": CliffWalking,
     "CliffWalkingSlippery": CliffWalking,

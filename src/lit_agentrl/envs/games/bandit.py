@@ -1,4 +1,4 @@
-"""A two-armed bandit whose arms are known by their names alone: one decision per episode."""
+"""A two-armed bandit whose arms are known only by their names: one decision per episode."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _PAIR, _ORDER = 31, 32  # purpose keys
 
 
 class Bandit(TextEnv):
-    """One choice between a low-risk and a high-risk arm, told apart only by what their names suggest.
+    """One choice between a low-risk and a high-risk arm, which differ only in their names.
 
-    The low-risk arm pays ``low_reward`` always; the high-risk arm pays ``high_reward`` with probability
-    ``high_probability``, else 0.  ``success``: the high-risk arm, the better one on average, was chosen.
+    The low-risk arm always pays ``low_reward``; the high-risk arm pays ``high_reward`` with probability
+    ``high_probability``, else 0.  ``success``: the high-risk arm, which is better on average, was chosen.
     An instance is a pair of one safe and one risky name; no pair is in two splits.
 
     Args:
         split: ``train``, ``val`` or ``test``.
-        reverse_meanings: the safe-sounding name is the high-risk arm; the rules say so.
+        reverse_meanings: whether the safe-sounding name is the high-risk arm; the rules say so.
         payoff: ``sampled``, or ``expected`` (the high-risk arm pays its mean every time; less noise).
-        low_reward: points.
-        high_reward: points.
+        low_reward: payoff of the low-risk arm.
+        high_reward: payoff of the high-risk arm when it pays.
         high_probability: in (0, 1].
     """
 
@@ -71,7 +71,7 @@ class Bandit(TextEnv):
 
     @property
     def rules(self) -> str:
-        """Goal, actions and rewards; the arms are named by the observation."""
+        """Goal, actions and rewards; the observation names the arms."""
         hint = "the opposite of what it suggests" if self.reverse_meanings else "what it suggests"
         return (
             "You choose one of two slot machines, once. One is safe: it pays a small amount every time. The "
@@ -83,26 +83,26 @@ class Bandit(TextEnv):
         )
 
     def action_names(self) -> list[str]:
-        """The two arms of this instance, in the order shown."""
+        """Return the two arms of this instance, in the order shown."""
         return list(self._arms)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The high-risk arm; None once the choice is made."""
+        """Return the high-risk arm; None after the choice."""
         require_whole("horizon", horizon, 1)
         return None if self._choice else [name for name in self._arms if self._is_high(name)]
 
     def best_thought(self) -> str:
-        """What each name means here: steady or risky."""
+        """Return what each name stands for here: steady or risky."""
         return " ".join(f"{name} {'risky' if self._is_high(name) else 'steady'}" for name in self._arms)
 
     def _is_high(self, name: str) -> bool:
         return (name in RISKY_NAMES) != self.reverse_meanings
 
     def _draw_instance(self, seed: int) -> str:
-        pair = draw_for_split(lambda attempt: _propose(seed, attempt), _content, split=self.split)
+        pair = draw_for_split(lambda attempt: _propose(seed, attempt), _get_content, split=self.split)
         is_swapped = keyed_rng(seed, 0, _ORDER).random() < 0.5
         self._arms, self._choice = list(pair[::-1] if is_swapped else pair), ""
-        return _content(pair)
+        return _get_content(pair)
 
     def _observe(self) -> str:
         return f"{self._arms[0]} or {self._arms[1]} ?"
@@ -112,10 +112,10 @@ class Bandit(TextEnv):
         if not self._is_high(action):
             return Outcome({"payoff": self.low_reward}, terminated=True)
         if self.payoff == "expected":
-            points = self.high_reward * self.high_probability
+            reward = self.high_reward * self.high_probability
         else:
-            points = self.high_reward if self._noise.random() < self.high_probability else 0.0
-        return Outcome({"payoff": points}, terminated=True, success=True)
+            reward = self.high_reward if self._noise.random() < self.high_probability else 0.0
+        return Outcome({"payoff": reward}, terminated=True, success=True)
 
     def _get_state(self) -> dict[str, Any]:
         return {"arms": list(self._arms), "choice": self._choice}
@@ -129,7 +129,7 @@ def _propose(seed: int, attempt: int) -> Iterable[tuple[str, str]]:
     return [(SAFE_NAMES[rng.integers(len(SAFE_NAMES))], RISKY_NAMES[rng.integers(len(RISKY_NAMES))])]
 
 
-def _content(pair: tuple[str, str]) -> str:
+def _get_content(pair: tuple[str, str]) -> str:
     return f"bandit {pair[0]} {pair[1]}"
 
 

@@ -1,4 +1,4 @@
-"""FrozenLake: walk over slippery ice to the goal without falling into a hole (gymnasium's dynamics)."""
+"""FrozenLake: cross slippery ice to the goal without falling into a hole (gymnasium's dynamics)."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ SYMBOLS = {
     "player on the goal": "√",
 }
 THIN, ON_THIN = "#", "S"  # thin ice, and the player on it
-GOAL_REWARD = 1.0  # points
+GOAL_REWARD = 1.0
 
 _MAP, _THIN = 21, 22  # purpose keys
-_PAIRS_PER_MAP = 10  # starts and goals tried on one map: the rarer splits need several candidates
+_PAIRS_PER_MAP = 10  # starts and goals tried per map: the rarer splits need several candidates
 
 
 class FrozenLake(TextEnv):
     """FrozenLake on generated maps with random start and goal.
 
     A move goes as intended with probability ``success_rate``, else to one of the two sides (equally
-    likely); off the board it stays.  ``goal`` +1 point at the goal, 0 otherwise; holes end the episode.  A move that
-    ends on thin ice costs 1, which is no part of the reward.
+    likely); a move off the board has no effect.  The reward ``goal`` is 1 at the goal, else 0; holes end the episode.
+    A move that ends on thin ice has a cost of 1, which is not part of the reward.
 
     Args:
         split: ``train``, ``val`` or ``test``.
         size: rows and columns.
-        frozen_share: chance of a square to be ice before solvability is checked.
-        success_rate: chance of a move to go as intended; 1/3 is the classic game, 1 has no slips.
-        min_solution: fewest steps from start to goal, slips left out.
-        max_solution: most steps from start to goal, slips left out.
+        frozen_share: probability that a square is ice, before solvability is checked.
+        success_rate: probability that a move goes as intended; 1/3 is the classic game, 1 has no slips.
+        min_solution: fewest steps from start to goal, without slips.
+        max_solution: most steps from start to goal, without slips.
         view: ``grid``, ``coordinates`` or ``both``.
-        thin_share: chance of a square of ice, other than the start, to be thin; 0: there is none, and no cost is told.
+        thin_share: probability that a square of ice, other than the start, is thin; 0: no thin ice and no cost.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class FrozenLake(TextEnv):
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Without thin ice, the game that it was before there was any."""
+        """Return the options; without thin ice, as they were before that option existed."""
         return {name: value for name, value in options.items() if name != "thin_share" or value}
 
     @property
@@ -101,18 +101,18 @@ class FrozenLake(TextEnv):
         )
 
     def action_names(self) -> list[str]:
-        """The four directions."""
+        """Return the four directions."""
         return list(ACTIONS)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Value iteration under the step budget, rolled out as if no move slipped.
+        """Return the best plan of value iteration under the step budget, without slips.
 
-        Maximises the probability of reaching the goal within ``horizon`` actions; of equally good actions
-        the one with fewer expected steps.  When the goal is out of reach in time the plan heads for it all
-        the same.  None once the game is over.
+        It maximises the probability of reaching the goal within ``horizon`` actions, and prefers fewer expected steps
+        among equally good actions.  When the goal cannot be reached in time, the plan still heads for it.  None after
+        the game is over.
         """
         require_whole("horizon", horizon, 1)
-        if self._lake.kind(self._square) != "F":
+        if self._lake.get_kind(self._square) != "F":
             return None
         steps = horizon
         q_values = self._lake.plan_values(steps)
@@ -121,16 +121,16 @@ class FrozenLake(TextEnv):
             q_values = self._lake.plan_values(steps)
         square = self._square
         actions: list[str] = []
-        while len(actions) < horizon and self._lake.kind(square) == "F":
+        while len(actions) < horizon and self._lake.get_kind(square) == "F":
             action = int(q_values[steps - 1 - len(actions)][square].argmax())
             actions.append(ACTIONS[action])
-            # Of the three outcomes the middle one is the intended one.
+            # The middle one of the three outcomes is the intended one.
             _, square, _, _ = self._lake.transitions[square][action][1]
         return actions
 
     def best_thought(self) -> str | None:
-        """Row and column of the player and of the goal, as the embedded policy has learnt to write them."""
-        if self.view != "grid" or self._lake.kind(self._square) != "F":
+        """Return row and column of player and goal, as the embedded policy writes them."""
+        if self.view != "grid" or self._lake.get_kind(self._square) != "F":
             return None
         player, goal = (
             divmod(at, self._lake.size) for at in (self._square, "".join(self._lake.rows).index("G"))
@@ -138,13 +138,15 @@ class FrozenLake(TextEnv):
         return f"P {player[0]} {player[1]} G {goal[0]} {goal[1]}"
 
     def _draw_instance(self, seed: int) -> str:
-        lake, start = draw_for_split(lambda attempt: self._propose(seed, attempt), _content, split=self.split)
+        lake, start = draw_for_split(
+            lambda attempt: self._propose(seed, attempt), _get_content, split=self.split
+        )
         self._lake, self._square = lake, start
         is_thin = keyed_rng(seed, 0, _THIN).random(self.size**2) < self.thin_share
-        self._thin = frozenset(at for at in range(self.size**2) if is_thin[at] and lake.kind(at) == "F") - {
-            start
-        }
-        return _content((lake, start)) + "".join(f" {at}" for at in sorted(self._thin))
+        self._thin = frozenset(
+            at for at in range(self.size**2) if is_thin[at] and lake.get_kind(at) == "F"
+        ) - {start}
+        return _get_content((lake, start)) + "".join(f" {at}" for at in sorted(self._thin))
 
     def _propose(self, seed: int, attempt: int) -> Iterator[tuple[Lake, int]]:
         rng = keyed_rng(seed, attempt, _MAP)
@@ -156,7 +158,7 @@ class FrozenLake(TextEnv):
             with_goal = squares[:goal] + "G" + squares[goal + 1 :]
             starts = range(0, len(squares), self.size)
             lake = Lake(tuple(with_goal[first : first + self.size] for first in starts), self.success_rate)
-            if self.min_solution <= lake.distances(start).get(goal, 0) <= self.max_solution:
+            if self.min_solution <= lake.measure_distances(start).get(goal, 0) <= self.max_solution:
                 yield lake, start
 
     def _observe(self) -> str:
@@ -168,19 +170,19 @@ class FrozenLake(TextEnv):
         squares, size = "".join(self._lake.rows), self._lake.size
         shown = [THIN if at in self._thin else symbols[kind] for at, kind in enumerate(squares)]
         is_thin = self._square in self._thin
-        shown[self._square] = ON_THIN if is_thin else standing[self._lake.kind(self._square)]
+        shown[self._square] = ON_THIN if is_thin else standing[self._lake.get_kind(self._square)]
         rows = [shown[first : first + size] for first in range(0, len(shown), size)]
         goal, holes = ([divmod(at, size) for at, here in enumerate(squares) if here == kind] for kind in "GH")
-        things = {"player": [divmod(self._square, size)], "goal": goal, "holes": holes}
+        entities = {"player": [divmod(self._square, size)], "goal": goal, "holes": holes}
         if self.thin_share:
-            things["thin ice"] = [divmod(at, size) for at in self._thin]
-        return render(self.view, rows, things)
+            entities["thin ice"] = [divmod(at, size) for at in self._thin]
+        return render(self.view, rows, entities)
 
     def _play(self, action: str) -> Outcome:
         outcomes = self._lake.transitions[self._square][ACTIONS.index(action)]
         index = categorical_sample([outcome[0] for outcome in outcomes], self._noise)
         _, self._square, _, is_over = outcomes[index]
-        is_goal = self._lake.kind(self._square) == "G"
+        is_goal = self._lake.get_kind(self._square) == "G"
         cost = float(self._square in self._thin) if self.thin_share else None
         return Outcome({"goal": GOAL_REWARD * is_goal}, terminated=is_over, success=is_goal, cost=cost)
 
@@ -196,7 +198,7 @@ class FrozenLake(TextEnv):
         self._thin = frozenset(map(int, state.get("thin", ())))
 
 
-def _content(instance: tuple[Lake, int]) -> str:
+def _get_content(instance: tuple[Lake, int]) -> str:
     lake, start = instance
     return f"frozen_lake {'/'.join(lake.rows)} {start}"
 

@@ -1,4 +1,4 @@
-"""Maps of the frozen lake: gymnasium's transitions on them, distances, and the best play."""
+"""Maps of the frozen lake: gymnasium's transitions, distances and value iteration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's 0, 1, 2, 3
-# Charged per step inside the planner only: of two equally good plans the shorter one is played.
+# Charged per step inside the planner only, so that the shorter of two equally good plans wins.
 _HASTE = 1e-6
 
 Transitions = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
@@ -25,13 +25,13 @@ class Lake:
 
     @property
     def size(self) -> int:
-        """Rows, and columns."""
+        """Number of rows and of columns."""
         return len(self.rows)
 
     @cached_property
     def transitions(self) -> Transitions:
         """``[square][action]`` -> (probability, next square, reward, ended) of each outcome."""
-        # Gymnasium wants a start on the map; ours is kept apart, so any ice will do.
+        # gymnasium requires a start on the map; ours is stored separately, so any ice will do.
         desc = "/".join(self.rows).replace("F", "S", 1).split("/")
         return FrozenLakeEnv(desc=desc, is_slippery=True, success_rate=self.success_rate).P
 
@@ -42,40 +42,40 @@ class Lake:
         probability, following, reward = np.zeros(shape), np.zeros(shape, dtype=int), np.zeros(shape)
         for square, by_action in self.transitions.items():
             for action, outcomes in by_action.items():
-                for index, (p, target, points, _) in enumerate(outcomes):
+                for index, (p, target, gain, _) in enumerate(outcomes):
                     probability[square, action, index] = p
                     following[square, action, index] = target
-                    reward[square, action, index] = points
+                    reward[square, action, index] = gain
         return probability, following, reward
 
-    def kind(self, square: int) -> str:
-        """``F``, ``H`` or ``G``; squares are numbered row by row."""
+    def get_kind(self, square: int) -> str:
+        """Return ``F``, ``H`` or ``G``; squares are numbered row by row."""
         return self.rows[square // self.size][square % self.size]
 
-    def distances(self, start: int) -> dict[int, int]:
-        """Steps from ``start`` to every square that can be reached over ice, slips left out."""
-        found, queue = {start: 0}, deque([start])
+    def measure_distances(self, start: int) -> dict[int, int]:
+        """Return the steps from ``start`` to every square reachable over ice, without slips."""
+        steps, queue = {start: 0}, deque([start])
         while queue:
             square = queue.popleft()
-            if self.kind(square) == "G":
+            if self.get_kind(square) == "G":
                 continue
             row, column = divmod(square, self.size)
             for r, c in ((row, column - 1), (row + 1, column), (row, column + 1), (row - 1, column)):
                 ahead = r * self.size + c
                 is_inside = 0 <= r < self.size and 0 <= c < self.size
-                if is_inside and self.kind(ahead) != "H" and ahead not in found:
-                    found[ahead] = found[square] + 1
+                if is_inside and self.get_kind(ahead) != "H" and ahead not in steps:
+                    steps[ahead] = steps[square] + 1
                     queue.append(ahead)
-        return found
+        return steps
 
     def plan_values(self, horizon: int) -> list[np.ndarray]:
-        """Finite-horizon value iteration: ``[h]`` holds Q (squares, actions) with ``h + 1`` actions left.
+        """Compute ``[h]``: Q (squares, actions) with ``h + 1`` actions left, by value iteration.
 
-        Q_h(s, a) = sum_s' P(s' | s, a) [r + max_a' Q_{h-1}(s', a')] (Bellman 1957), in points.
+        Q_h(s, a) = sum_s' P(s' | s, a) [r + max_a' Q_{h-1}(s', a')] (Bellman 1957).
         """
         probability, following, reward = self.tables
-        # Gymnasium lets terminal squares loop with reward 0; the haste charge must not run on there.
-        is_open = np.array([self.kind(square) == "F" for square in range(self.size**2)])
+        # Terminal squares loop with reward 0 in gymnasium; the charge per step must not accumulate there.
+        is_open = np.array([self.get_kind(square) == "F" for square in range(self.size**2)])
         value, q_values = np.zeros(self.size**2), []
         for _ in range(horizon):
             q = (probability * (reward + value[following])).sum(-1) - _HASTE

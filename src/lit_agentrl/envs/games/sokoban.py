@@ -1,4 +1,4 @@
-"""Sokoban: push every box onto a target; boxes cannot be pulled, so a wrong push can be final."""
+"""Sokoban: push every box onto a target; boxes cannot be pulled."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import gymnasium
 
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
-from lit_agentrl.envs.games.sokoban_rooms import MOVES, Board, Cell, Room, rooms_of_length, solve
+from lit_agentrl.envs.games.sokoban_rooms import MOVES, Board, Cell, Room, draw_rooms_of_length, solve
 from lit_agentrl.envs.games.views import check_view, render
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 
-# In points.
 STEP_COST = -0.1
 BOX_ON_REWARD = 1.0
 BOX_OFF_REWARD = -1.0
 COMPLETION_REWARD = 10.0
 
 _ROOM, _LENGTH = 11, 12  # purpose keys
-LENGTHS = {"falling": 2, "uniform": 1}  # uniform draws of the length, of which the smallest counts
-_ATTEMPTS_PER_LENGTH = 20  # layouts tried for one solution length before another is drawn
+LENGTHS = {"falling": 2, "uniform": 1}  # number of uniform draws of the length, of which the smallest is used
+_ATTEMPTS_PER_LENGTH = 20  # layouts tried for one solution length before another length is drawn
 
 KINDS = ("wall", "floor", "target", "box on target", "box", "player", "player on target")
 VOCABULARIES: dict[str, dict[str, str]] = {
@@ -31,15 +30,15 @@ VOCABULARIES: dict[str, dict[str, str]] = {
 
 
 class Sokoban(TextEnv):
-    """Sokoban with generated rooms, each solvable, of controlled difficulty.
+    """Sokoban with generated, solvable rooms of controlled difficulty.
 
-    Reward of an action, in points: ``step`` -0.1, ``box_on`` +1 for a box moved onto a target, ``box_off``
-    -1 for one moved off, ``completion`` +10 when all are on.  A blocked move is valid and costs its step.
-    The length of the shortest solution is drawn from ``min_solution`` … ``max_solution`` (as far as there
-    are such rooms: several boxes need more actions), and no box starts on a target.
+    Reward of an action: ``step`` -0.1, ``box_on`` +1 for a box moved onto a target, ``box_off`` -1 for one moved
+    off, ``completion`` +10 when all are on.  A blocked move is valid and costs its step.  The length of the shortest
+    solution is drawn from ``min_solution`` … ``max_solution``, as far as such rooms exist (several boxes need more
+    actions).  No box starts on a target.
 
-    ``info["deadlock"]`` is True when some box stands where no push can bring it to a target, whatever the
-    player does; such an episode may go on.  (With several boxes there are deadlocks it does not see.)
+    ``info["deadlock"]`` is True when a box stands where no push can bring it to a target; such an episode may go on.
+    (With several boxes some deadlocks are not detected.)
 
     Args:
         split: ``train``, ``val`` or ``test``.
@@ -47,11 +46,11 @@ class Sokoban(TextEnv):
         num_boxes: boxes, and as many targets.
         min_solution: fewest actions of a shortest solution.
         max_solution: most actions of a shortest solution.
-        lengths: ``falling``, the smaller of two uniform draws, so that short rooms are the most frequent as in
-            most collections; or ``uniform``.
-        wall_share: at most this share of the inner squares is wall.
+        lengths: ``falling``: the smaller of two uniform draws, so that short rooms are the most frequent, as in most
+            collections; or ``uniform``.
+        wall_share: largest share of the inner squares that is wall.
         view: ``grid``, ``coordinates`` or ``both``.
-        vocab: ``symbols``, or ``letters`` (no symbol in common; for transfer tests).
+        vocab: ``symbols``, or ``letters`` (no symbol in common, for transfer tests).
     """
 
     def __init__(
@@ -95,19 +94,19 @@ class Sokoban(TextEnv):
         )
 
     def action_names(self) -> list[str]:
-        """The four directions."""
+        """Return the four directions."""
         return list(MOVES)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """A shortest solution, cut to ``horizon``; None if the room can no longer be solved."""
+        """Return a shortest solution, cut to ``horizon``; None if there is none any more."""
         require_whole("horizon", horizon, 1)
         actions = solve(self._walls, self._targets, self._boxes, self._player)
         return None if actions is None else actions[:horizon]
 
     def best_thought(self) -> str | None:
-        """Where player, box and target are, from where best play pushes next, and whereto; see ``build_nano.py``.
+        """Return the places of player, box and target, and best play's next push; see ``build_nano.py``.
 
-        None of rooms that the embedded policy has not learnt to write about.
+        None for rooms that the embedded policy has not learnt to write about.
         """
         if self.view != "grid" or self.vocab != "symbols" or len(self._boxes) != 1:
             return None
@@ -122,14 +121,14 @@ class Sokoban(TextEnv):
         return thought
 
     def _draw_instance(self, seed: int) -> str:
-        room = draw_for_split(lambda attempt: self._propose(seed, attempt), _content, split=self.split)
+        room = draw_for_split(lambda attempt: self._propose(seed, attempt), _get_content, split=self.split)
         self._place(room)
-        return _content(room)
+        return _get_content(room)
 
     def _propose(self, seed: int, attempt: int) -> Iterable[Room]:
-        # The length is drawn apart from the room, so that short ones, being easier to find, are not favoured.
+        # The length is drawn separately from the room, so that short ones, which are easier to find, are not favoured.
         length_rng = keyed_rng(seed, attempt // _ATTEMPTS_PER_LENGTH, _LENGTH)
-        return rooms_of_length(
+        return draw_rooms_of_length(
             keyed_rng(seed, attempt, _ROOM),
             size=self.size,
             num_boxes=self.num_boxes,
@@ -143,21 +142,21 @@ class Sokoban(TextEnv):
         self._size, self._walls, self._targets = room.size, room.walls, room.targets
         self._boxes, self._player = set(room.boxes), room.player
         board = Board(room.walls, room.targets)
-        self._live = board.cells(board.live)
+        self._live = board.to_cells(board.live)
 
     def _observe(self) -> str:
         symbols = VOCABULARIES[self.vocab]
         span = range(self._size)
-        rows = [[symbols[self._kind((row, column))] for column in span] for row in span]
-        things = {
+        rows = [[symbols[self._classify((row, column))] for column in span] for row in span]
+        entities = {
             "player": [self._player],
             "boxes": sorted(self._boxes),
             "targets": sorted(self._targets),
             "walls": sorted(self._walls),
         }
-        return render(self.view, rows, things)
+        return render(self.view, rows, entities)
 
-    def _kind(self, cell: Cell) -> str:
+    def _classify(self, cell: Cell) -> str:
         is_target = cell in self._targets
         if cell == self._player:
             return "player on target" if is_target else "player"
@@ -202,7 +201,7 @@ class Sokoban(TextEnv):
         return {"deadlock": not self._live.issuperset(self._boxes)}
 
 
-def _content(room: Room) -> str:
+def _get_content(room: Room) -> str:
     groups = (room.walls, room.targets, room.boxes)
     return f"sokoban {room.size} {[sorted(group) for group in groups]} {room.player}"
 

@@ -1,4 +1,4 @@
-"""Sokoban rooms: exact shortest solutions forwards, and rooms of a chosen length by playing backwards.
+"""Sokoban rooms: exact shortest solutions, and rooms of a chosen solution length by backward search.
 
 A search state is ``(boxes, player)``: a bit mask over the squares and a square.  Squares are numbered
 row by row with one padding column, so that a step off the board never lands on a floor square.
@@ -16,13 +16,13 @@ Cell = tuple[int, int]  # (row, column), counted from the top left
 State = tuple[int, int]
 
 MOVES: dict[str, Cell] = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
-# The backward search of large rooms stops here; layers finished by then are exact all the same.
+# The backward search of large rooms stops here; finished layers are still exact.
 _MAX_STATES = 50_000
 
 
 @dataclass(frozen=True)
 class Room:
-    """One starting position.  Walls include the border."""
+    """A starting position.  Walls include the border."""
 
     size: int
     walls: frozenset[Cell]
@@ -32,15 +32,15 @@ class Room:
 
 
 class Board:
-    """What never moves, in the numbering of the searches."""
+    """The fixed part of a room, in the numbering of the searches."""
 
     def __init__(self, walls: Collection[Cell], targets: Collection[Cell]) -> None:
         height, width = (1 + max(cell[axis] for cell in walls) for axis in (0, 1))
         self.stride = width + 1
-        blocked = {self.square(cell) for cell in walls}
+        blocked = {self.to_square(cell) for cell in walls}
         squares = (row * self.stride + column for row in range(height) for column in range(width))
         self.floor = [square for square in squares if square not in blocked]
-        self.goal = self.mask(targets)
+        self.goal = self.to_mask(targets)
         offsets = {name: row * self.stride + column for name, (row, column) in MOVES.items()}
         is_floor = frozenset(self.floor)
         # From each square: the action, the square it leads to, and the one a pushed box would move to.
@@ -49,31 +49,34 @@ class Board:
             for here in self.floor
         }
 
-    def square(self, cell: Cell) -> int:
-        """Number of a cell."""
+    def to_square(self, cell: Cell) -> int:
+        """Return the number of a cell."""
         return cell[0] * self.stride + cell[1]
 
-    def cell(self, square: int) -> Cell:
-        """Cell of a number."""
+    def to_cell(self, square: int) -> Cell:
+        """Return the cell of a number."""
         return divmod(square, self.stride)
 
-    def mask(self, cells: Iterable[Cell]) -> int:
-        """Bit mask of some cells."""
-        return sum(1 << self.square(cell) for cell in cells)
+    def to_mask(self, cells: Iterable[Cell]) -> int:
+        """Return the bit mask of some cells."""
+        return sum(1 << self.to_square(cell) for cell in cells)
 
-    def cells(self, mask: int) -> frozenset[Cell]:
-        """Cells of a bit mask."""
-        return frozenset(self.cell(square) for square in self.floor if mask >> square & 1)
+    def to_cells(self, mask: int) -> frozenset[Cell]:
+        """Return the cells of a bit mask."""
+        return frozenset(self.to_cell(square) for square in self.floor if mask >> square & 1)
 
     @cached_property
     def live(self) -> int:
-        """Mask of the squares from which a lone box could be pushed to some target, the player anywhere."""
+        """Mask of the squares from which a lone box can be pushed to a target.
+
+        The player may stand anywhere.
+        """
         is_floor = frozenset(self.floor)
         live = {square for square in self.floor if self.goal >> square & 1}
         frontier = list(live)
         while frontier:
             box = frontier.pop()
-            for _, origin, player in self.moves[box]:  # pulled from box to origin by a player beyond it
+            for _, origin, player in self.moves[box]:  # a player beyond the box pulls it to origin
                 if player in is_floor and origin not in live:
                     live.add(origin)
                     frontier.append(origin)
@@ -83,14 +86,14 @@ class Board:
 def solve(
     walls: Collection[Cell], targets: Collection[Cell], boxes: Collection[Cell], player: Cell
 ) -> list[str] | None:
-    """A shortest list of actions that brings every box onto a target; None if there is none.
+    """Return a shortest solution as a list of actions; None if there is none.
 
-    Breadth-first over player and boxes, leaving out squares from which a box can never reach a target.
+    Breadth-first search over player and boxes, without squares from which a box can never reach a target.
     Exact; the time grows with the number of box placements (0.3 ms for one box on 6x6, milliseconds with
     two, up to a second with three on 8x8 and an unsolvable position).
     """
     board = Board(walls, targets)
-    start = (board.mask(boxes), board.square(player))
+    start = (board.to_mask(boxes), board.to_square(player))
     dead = ~board.live
     if start[0] & dead:
         return None
@@ -115,12 +118,12 @@ def solve(
                     continue
                 came_from[following] = (state, name)
                 if not following[0] & not_goal:
-                    return _path(came_from, following)
+                    return _trace_path(came_from, following)
                 frontier.append(following)
     return None
 
 
-def _path(came_from: dict[State, tuple[State, str] | None], last: State) -> list[str]:
+def _trace_path(came_from: dict[State, tuple[State, str] | None], last: State) -> list[str]:
     actions = []
     step = came_from[last]
     while step is not None:
@@ -130,49 +133,49 @@ def _path(came_from: dict[State, tuple[State, str] | None], last: State) -> list
     return actions[::-1]
 
 
-def layers_from_solved(board: Board, depth: int) -> list[list[State]]:
-    """``layers[d]``: the states whose shortest solution has exactly ``d`` actions, for d up to ``depth``.
+def search_from_solved(board: Board, depth: int) -> list[list[State]]:
+    """Return ``layers[d]``: the states whose shortest solution has exactly ``d`` actions, ``d <= depth``.
 
     Plays backwards (walking and pulling) from every solved state with one box on each target.
     """
     solved = [(board.goal, square) for square in board.floor if not board.goal >> square & 1]
     layers, seen = [solved], set(solved)
     while len(layers) <= depth and layers[-1]:
-        found: list[State] = []
+        next_layer: list[State] = []
         for mask, square in layers[-1]:
             for _, origin, _ in board.moves[square]:
                 if mask >> origin & 1:
                     continue
-                ahead = 2 * square - origin  # where the player looked when stepping from origin to square
+                ahead = 2 * square - origin  # the square the player faced when stepping from origin to square
                 states = [(mask, origin)]
                 if ahead >= 0 and mask >> ahead & 1:
                     states.append((mask ^ (1 << ahead) ^ (1 << square), origin))
                 for state in states:
                     if state not in seen:
                         seen.add(state)
-                        found.append(state)
+                        next_layer.append(state)
         if len(seen) > _MAX_STATES:
             break
-        layers.append(found)
+        layers.append(next_layer)
     return layers
 
 
-def rooms_of_length(
+def draw_rooms_of_length(
     rng: np.random.Generator, *, size: int, num_boxes: int, wall_share: float, length: int
 ) -> list[Room]:
-    """Rooms over one random layout whose shortest solution has exactly ``length`` actions, shuffled.
+    """Return rooms of one random layout whose shortest solution has ``length`` actions, shuffled.
 
     No box starts on a target: otherwise rooms of several boxes would mostly have one left to push.
 
     Args:
-        rng: the draws of this layout.
+        rng: generator of this layout.
         size: rows and columns, border included.
         num_boxes: boxes, and as many targets.
-        wall_share: at most this share of the inner squares is wall.
+        wall_share: largest share of the inner squares that is wall.
         length: actions of the shortest solution.
 
     Returns:
-        Possibly nothing: the layout may be disconnected or have no such state.
+        Rooms; empty if the layout is disconnected or has no such state.
     """
     inner = [(row, column) for row in range(1, size - 1) for column in range(1, size - 1)]
     num_walls = int(rng.integers(int(wall_share * len(inner)) + 1))
@@ -184,11 +187,11 @@ def rooms_of_length(
     board = Board(walls, targets)
     if not _is_connected(board):
         return []
-    layers = layers_from_solved(board, length)
-    found = layers[length] if len(layers) > length else []
-    states = [state for state in found if not state[0] & board.goal]
+    layers = search_from_solved(board, length)
+    layer = layers[length] if len(layers) > length else []
+    states = [state for state in layer if not state[0] & board.goal]
     return [
-        Room(size, walls, targets, board.cells(states[index][0]), board.cell(states[index][1]))
+        Room(size, walls, targets, board.to_cells(states[index][0]), board.to_cell(states[index][1]))
         for index in rng.permutation(len(states)).tolist()
     ]
 

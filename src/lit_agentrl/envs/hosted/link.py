@@ -1,4 +1,4 @@
-"""Asking a server in JSON over HTTP, with answers of bounded size in bounded time."""
+"""Requests in JSON over HTTP, with answers of bounded size in bounded time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lit_agentrl.checks import escape_unprintable, require, require_number
-from lit_agentrl.envs.hosted.wire import PROTOCOL, object_in, packed, unpacked
+from lit_agentrl.envs.hosted.wire import PROTOCOL, get_object, parse, serialize
 
-_SHOWN = 300  # characters of a server's own message that are told
+_SHOWN = 300  # characters of a server's own message that errors repeat
 PAUSE_S = 0.2  # between two tries to reach a server
 
 
@@ -23,23 +23,23 @@ class Unreachable(Exception):
 
 
 class Lost(Exception):
-    """The server does not know this episode (any more)."""
+    """The server does not know this episode, or not any more."""
 
 
 class Late(ValueError):
-    """There was no whole answer in time."""
+    """There was no complete answer in time."""
 
 
 class Link:
-    """A connection to one server, kept between requests; used by one thread.
+    """A connection to one server, reused between requests; for one thread.
 
     Args:
         url: such as ``http://127.0.0.1:8100``.
-        timeout_s: for one request and its whole answer.
-        max_mb: of one answer.
+        timeout_s: seconds for one request and its whole answer.
+        max_mb: size of one answer, MiB.
 
     Raises:
-        ValueError: no such url.
+        ValueError: the url is invalid.
     """
 
     def __init__(self, url: str, *, timeout_s: float, max_mb: float) -> None:
@@ -61,75 +61,79 @@ class Link:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to a request: GET without a body, else POST.
+        """Send a request and return its answer: GET without a body, else POST.
 
         Raises:
             Unreachable: nobody listens, or the connection broke.
-            Lost: the server has no such episode.
-            ValueError: it took too long, refused, or answered what makes no sense; one line.
+            Lost: the server does not know the episode.
+            ValueError: the answer took too long, is a refusal or cannot be used; one line.
         """
-        fresh = self._connection is None
+        is_new = self._connection is None
         try:
             status, text = self._exchange(path, body)
         except Unreachable:
-            if fresh:
+            if is_new:
                 raise
-            status, text = self._exchange(path, body)  # a kept connection may have been closed meanwhile
+            status, text = self._exchange(path, body)  # the server may have closed the reused connection
         if len(text) > self._most:
             self.close()
-            raise self._wrong(path, f"answered more than {self._most / 2**20:g} MB (max_mb)")
+            raise self._make_error(path, f"answered more than {self._most / 2**20:g} MB (max_mb)")
         try:
-            answer = unpacked(text)
+            answer = parse(text)
         except ValueError as error:
-            raise self._wrong(path, f"answered with status {status} what {error}") from None
+            raise self._make_error(path, f"answered with status {status} what {error}") from None
         if status == 404 and "session" in answer:
             raise Lost(path)
         if status != 200:
             reason = escape_unprintable(str(answer.get("error", "")))[:_SHOWN]
-            raise self._wrong(path, f"refused with status {status}: {reason}")
+            raise self._make_error(path, f"refused with status {status}: {reason}")
         return answer
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection; the next request opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _wrong(self, path: str, what: str) -> ValueError:
+    def _make_error(self, path: str, what: str) -> ValueError:
         return ValueError(escape_unprintable(f"the game at {self.url} {what} ({path})"))
 
     def _exchange(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
-        made = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        make_connection = (
+            http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        )
         assert self._parts.hostname is not None
         if self._connection is None:
-            self._connection = made(self._parts.hostname, self._port, timeout=self._timeout_s)
+            self._connection = make_connection(self._parts.hostname, self._port, timeout=self._timeout_s)
         connection, is_late = self._connection, threading.Event()
-        watch = threading.Timer(self._timeout_s, _cut, (connection, is_late))  # also of one that drips
-        watch.daemon = True
-        watch.start()
-        where = self._parts.path.rstrip("/") + path
+        timer = threading.Timer(
+            self._timeout_s, _cut, (connection, is_late)
+        )  # also for slow, partial answers
+        timer.daemon = True
+        timer.start()
+        path_there = self._parts.path.rstrip("/") + path
         try:
             if body is None:
-                connection.request("GET", where)
+                connection.request("GET", path_there)
             else:
-                connection.request("POST", where, packed(body), {"Content-Type": "application/json"})
+                connection.request("POST", path_there, serialize(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             text = response.read(self._most + 1)
             if response.will_close:
                 self.close()
-            if is_late.is_set():  # which looks like the end of an answer without a length
+            if is_late.is_set():  # a cut connection looks like the end of an answer without a length
                 raise TimeoutError
             return response.status, text
-        except (OSError, http.client.HTTPException, AttributeError) as error:  # the last: it was cut
+        except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: it was cut
             self.close()
             if is_late.is_set() or isinstance(error, TimeoutError):
                 late = f"the game at {self.url} did not answer within timeout_s={self._timeout_s:g} ({path})"
                 raise Late(late) from None
             if isinstance(error, OSError | http.client.IncompleteRead):
                 raise Unreachable(f"{type(error).__name__}: {error}") from error
-            raise self._wrong(path, f"speaks no HTTP ({type(error).__name__})") from None
+            raise self._make_error(path, f"speaks no HTTP ({type(error).__name__})") from None
         finally:
-            watch.cancel()
+            timer.cancel()
 
 
 def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
@@ -137,28 +141,28 @@ def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> No
     try:
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it has gone by itself
+    except OSError:  # already closed
         return
 
 
 class Recoveries:
-    """Counts the episodes that servers of one kind have lost and that were played again; warns of each.
+    """Counter of lost and replayed episodes, with a warning for each.
 
     Args:
-        log: where the warnings go.
+        log: logger of the warnings.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._numbers = log, itertools.count(1)
 
-    def tell(self, server: str) -> None:
-        """One more, of this server."""
-        so_far = next(self._numbers)
-        self._log.warning("%s had lost an episode, which was played again (%d so far)", server, so_far)
+    def count(self, server: str) -> None:
+        """Count one more lost episode of this server."""
+        count = next(self._numbers)
+        self._log.warning("%s had lost an episode, which was played again (%d so far)", server, count)
 
 
 def check_waits(*, timeout_s: float, patience_s: float, max_mb: float) -> None:
-    """Check how long a server is waited for, and how much of an answer is read.
+    """Check the limits on waiting for a server and on the size of its answers.
 
     Raises:
         ValueError: one of them is out of range.
@@ -168,20 +172,20 @@ def check_waits(*, timeout_s: float, patience_s: float, max_mb: float) -> None:
     require_number("patience_s", patience_s, "a number >= 0", lambda number: number >= 0)
 
 
-def health(link: Link) -> dict[str, Any]:
-    """What a server says of its game.
+def fetch_description(link: Link) -> dict[str, Any]:
+    """Ask a server to describe its game.
 
     Raises:
         ValueError: nobody listens, or it is no server of games.
     """
     try:
-        found = link.ask("/health")
+        description = link.ask("/health")
     except (Unreachable, Lost) as error:
         raise ValueError(
             f"url={link.url} does not answer ({error}); start the game there: lit-agentrl serve-env env=NAME"
         ) from None
-    if found.get("protocol") != PROTOCOL:
+    if description.get("protocol") != PROTOCOL:
         raise ValueError(
-            f"url={link.url} speaks protocol={str(found.get('protocol'))[:20]!r}; this version speaks {PROTOCOL}"
+            f"url={link.url} speaks protocol={str(description.get('protocol'))[:20]!r}; this version speaks {PROTOCOL}"
         )
-    return object_in(found, "game")
+    return get_object(description, "game")

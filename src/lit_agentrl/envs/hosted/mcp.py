@@ -1,4 +1,4 @@
-"""The tools of an MCP server as a world: a session an episode, tasks from a file, results as observations."""
+"""The tools of an MCP server as an environment, with tasks from a file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gymnasium.error import ResetNeeded
 from lit_agentrl.actions import BadCall, ToolCall, ToolSpec, read_call
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.envs.hosted.mcp_session import Gone, Session
-from lit_agentrl.envs.hosted.mcp_tasks import McpTask, alike, read_tasks
+from lit_agentrl.envs.hosted.mcp_tasks import McpTask, match_results, read_tasks
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
-from lit_agentrl.envs.tasks.rows import contents, named_files
+from lit_agentrl.envs.tasks.rows import hash_contents, resolve_files
 from lit_agentrl.envs.world import World
 from lit_agentrl.schemas import compile_search, list_patterns
 
@@ -27,27 +27,27 @@ _LONGEST_SCHEMA = 65_536  # characters
 
 
 class Mcp(World):
-    """One task an episode, played with the tools of a server in a session of its own.
+    """One task per episode, played with a server's tools in its own session.
 
     The policy calls the server's tools, and ends the episode with the tool ``finish``.  The task is solved if the calls
-    of its column ``check`` then give what they should, and the answer is that of its column ``answer``, white space and
-    case aside: 1 point, else 0.
+    of its column ``check`` then return the expected results, and the answer equals that of its column ``answer``, apart
+    from white space and case: reward 1, else 0.
 
-    What the server says is text and nothing else.  One that hangs ends the episode (``TimeoutError``).  One that has
-    ended is started again and the calls so far are made again, once for each call; they must show the same.
+    Messages of the server are used as text only.  If it hangs, the episode ends (``TimeoutError``).  If it has ended,
+    it is started again and the calls so far are repeated, at most once per call; they must show the same.
 
     Args:
         command: program and arguments of a server that speaks over its standard input and output; or
-        url: where a server listens, such as ``http://127.0.0.1:8000/mcp``.
-        path: file of tasks, or one for each split, as of ``env=dataset``; see `mcp_tasks`.
-        tools: names of those that the policy may call; None: all.
+        url: address of a server, such as ``http://127.0.0.1:8000/mcp``.
+        path: file of tasks, or one for each split, as with ``env=dataset``; see `mcp_tasks`.
+        tools: names of the tools that the policy may call; None: all.
         finish: name of the tool that ends the episode.
-        timeout_s: for one call, and for the beginning of a session.
-        max_chars: of a result that are shown.
+        timeout_s: seconds for one call, and for the start of a session.
+        max_chars: characters of a result that are shown.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: an option out of range, a file or row that cannot be used, or the library is missing.
+        ValueError: an option is out of range, a file or row cannot be used, or the library is missing.
     """
 
     def __init__(
@@ -81,24 +81,24 @@ class Mcp(World):
         self.instances = len(self._tasks)
         self.max_solution = max(1 + len(task.solution) for task in self._tasks)
         self._task = self._tasks[0]
-        self._listed = ""  # what the tools below were made of
+        self._listed = ""  # the server's list from which the tools below were made
         self._specs: tuple[ToolSpec, ...] = ()
-        self._done: list[tuple[ToolCall, str]] = []  # calls of this episode, and what they showed
+        self._calls: list[tuple[ToolCall, str]] = []  # calls of this episode, and their results
         self._is_running = False
 
     @classmethod
     def home(cls, options: Mapping[str, Any]) -> Path:
-        return named_files(options["path"])["train"]
+        return resolve_files(options["path"])["train"]
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The content of the files in place of their names."""
-        return {**options, "path": contents(options["path"])}
+        """Return the options with the hash of the files' content in place of their names."""
+        return {**options, "path": hash_contents(options["path"])}
 
     @property
     def rules(self) -> str:
-        told = f"Solve the task with the tools. End it with {self._finish}.\nRewards: 1 for a task that is solved."
-        return f"{told}\n{self._session.instructions}".rstrip()
+        text = f"Solve the task with the tools. End it with {self._finish}.\nRewards: 1 for a task that is solved."
+        return f"{text}\n{self._session.instructions}".rstrip()
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._specs
@@ -107,18 +107,22 @@ class Mcp(World):
         return "tools"
 
     def random_action(self, rng: np.random.Generator) -> str | None:
-        """A call of the solution of any task, its end included; None where no task has one."""
-        calls = [call for task in self._tasks for call in self._gold(task)]
+        """Return a call of a random task's solution; None if no task has one."""
+        calls = [call for task in self._tasks for call in self._list_solution(task)]
         return (
             str(calls[int(rng.integers(len(calls)))]) if any(task.solution for task in self._tasks) else None
         )
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """What is left of the task's own solution; None: it has none, or the episode went another way."""
+        """Return the rest of the solution; None: there is none, or the episode left it."""
         require_whole("horizon", horizon, 1)
-        gold, past = self._gold(self._task), [str(call) for call, _ in self._done]
-        known = bool(self._task.solution) and self._is_running and past == list(map(str, gold[: len(past)]))
-        return [str(call) for call in gold[len(past) :]][:horizon] or None if known else None
+        solution, earlier = self._list_solution(self._task), [str(call) for call, _ in self._calls]
+        is_on_path = (
+            bool(self._task.solution)
+            and self._is_running
+            and earlier == list(map(str, solution[: len(earlier)]))
+        )
+        return [str(call) for call in solution[len(earlier) :]][:horizon] or None if is_on_path else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -130,7 +134,7 @@ class Mcp(World):
         assert seed is not None
         self._is_running = False
         self._task = self._tasks[int(keyed_rng(int(seed), 0, _ROW).integers(len(self._tasks)))]
-        self._done = []
+        self._calls = []
         self._begin()
         self._is_running = True
         return self._task.question, {
@@ -148,9 +152,9 @@ class Mcp(World):
             is_solved = self._is_solved(str(call.arguments["answer"]))
             shown = "The task is solved." if is_solved else "The task is not solved."
             return shown, float(is_solved), True, False, {"success": is_solved}
-        shown, is_valid = self._asked(call)
+        shown, is_valid = self._ask(call)
         if is_valid:
-            self._done.append((call, shown))
+            self._calls.append((call, shown))
         return shown, 0.0, False, False, {"success": False, "action_is_valid": is_valid}
 
     def close(self) -> None:
@@ -158,67 +162,76 @@ class Mcp(World):
         self._is_running = False
         self._session.close()
 
-    def _gold(self, task: McpTask) -> list[ToolCall]:
+    def _list_solution(self, task: McpTask) -> list[ToolCall]:
         return [*task.solution, ToolCall(self._finish, {"answer": task.answer or "done"})]
 
     def _is_solved(self, answer: str) -> bool:
-        found = [alike(self._asked(check.call)[0], check.result) for check in self._task.checks]
-        right = self._task.answer is None or answer.casefold().split() == self._task.answer.casefold().split()
+        matches = [match_results(self._ask(check.call)[0], check.result) for check in self._task.checks]
+        answer_is_right = (
+            self._task.answer is None or answer.casefold().split() == self._task.answer.casefold().split()
+        )
         self._session.close()
-        return right and all(found)
+        return answer_is_right and all(matches)
 
-    def _asked(self, call: ToolCall) -> tuple[str, bool]:
-        """What a call shows, and whether the server took it; a server that has ended is started again."""
+    def _ask(self, call: ToolCall) -> tuple[str, bool]:
+        """Make a call; return its result and whether it was accepted.
+
+        A server that has ended is started again, and the calls so far are repeated.
+        """
         session = self._session
         try:
             return session.call(call)
         except Gone:
             self._begin()
         try:
-            for past, shown in self._done:
-                if session.call(past)[0] != shown:
-                    raise session.wrong(f"ended, and started again shows something else to {past.name}")
-            told = session.wrong("had ended in an episode, whose calls were made again")
-            _log.warning("%s (%d so far)", told, next(_recoveries))
+            for earlier, shown in self._calls:
+                if session.call(earlier)[0] != shown:
+                    raise session.make_error(
+                        f"ended, and started again shows something else to {earlier.name}"
+                    )
+            text = session.make_error("had ended in an episode, whose calls were made again")
+            _log.warning("%s (%d so far)", text, next(_recoveries))
             return session.call(call)
         except Gone:
-            raise session.wrong(f"ended twice at a call of {call.name}") from None
+            raise session.make_error(f"ended twice at a call of {call.name}") from None
 
     def _begin(self) -> None:
-        """A new session, with the task's own calls made."""
+        """Start a new session, and make the setup calls of the task."""
         self._session.open()
         listed = repr([(tool.name, tool.description, tool.input_schema) for tool in self._session.tools])
         if listed != self._listed:
-            self._specs, self._listed = self._told(self._session.tools), listed
+            self._specs, self._listed = self._convert_tools(self._session.tools), listed
         for call in self._task.setup:
             try:
                 shown, is_valid = self._session.call(call)
             except Gone:
-                raise self._session.wrong(f"ended at the setup call {call.name}") from None
+                raise self._session.make_error(f"ended at the setup call {call.name}") from None
             if not is_valid:
                 raise ValueError(
                     f"path={self._task.place}: the server refuses the setup call {call.name} ({shown})"
                 )
 
-    def _told(self, found: Sequence[Any]) -> tuple[ToolSpec, ...]:
-        names = [tool.name for tool in found]
+    def _convert_tools(self, tools: Sequence[Any]) -> tuple[ToolSpec, ...]:
+        names = [tool.name for tool in tools]
         require(self._finish not in names, "finish", self._finish, "a name that no tool of the server has")
-        if strange := sorted((self._allowed or set()) - set(names)):
-            raise self._session.wrong(f"has no tool {strange[0]} (option tools); it has {', '.join(names)}")
-        chosen = [tool for tool in found if self._allowed is None or tool.name in self._allowed]
+        if unknown := sorted((self._allowed or set()) - set(names)):
+            raise self._session.make_error(
+                f"has no tool {unknown[0]} (option tools); it has {', '.join(names)}"
+            )
+        chosen = [tool for tool in tools if self._allowed is None or tool.name in self._allowed]
         end = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
         try:
             specs = [
-                ToolSpec(t.name, self._session.cut(t.description or ""), _checkable(t.input_schema))
+                ToolSpec(t.name, self._session.cut(t.description or ""), _remove_patterns(t.input_schema))
                 for t in chosen
             ]
         except ValueError as error:
-            raise self._session.wrong(f"has a tool that cannot be used: {error}") from error
+            raise self._session.make_error(f"has a tool that cannot be used: {error}") from error
         return *specs, ToolSpec(self._finish, "Ends the task, with its answer where it has one.", end)
 
 
-def _checkable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema without the patterns that cannot be searched for in bounded time; the server checks them itself."""
+def _remove_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove the patterns that cannot be searched in bounded time; the server checks them itself."""
     if len(repr(schema)) > _LONGEST_SCHEMA:
         raise ValueError(f"its schema has more than {_LONGEST_SCHEMA} characters")
     bad = set()
@@ -228,13 +241,13 @@ def _checkable(schema: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError:
             bad.add(pattern)
 
-    def cleaned(part: Any) -> Any:
+    def clean(part: Any) -> Any:
         if isinstance(part, dict):
             return {
-                k: cleaned(v)
+                k: clean(v)
                 for k, v in part.items()
                 if not (k == "pattern" and isinstance(v, str) and v in bad)
             }
-        return [cleaned(each) for each in part] if isinstance(part, list) else part
+        return [clean(each) for each in part] if isinstance(part, list) else part
 
-    return cleaned(schema) if bad else dict(schema)
+    return clean(schema) if bad else dict(schema)

@@ -1,4 +1,4 @@
-"""The HTTP server of a game: requests of bounded size, connections of bounded number, JSON both ways."""
+"""The HTTP server of a game, with bounded requests and connections, speaking JSON."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from lit_agentrl.checks import escape_unprintable
-from lit_agentrl.envs.hosted.asked import Refused
+from lit_agentrl.envs.hosted.session_requests import RequestError
 from lit_agentrl.envs.hosted.sessions import Sessions
-from lit_agentrl.envs.hosted.wire import packed, unpacked
+from lit_agentrl.envs.hosted.wire import parse, serialize
 
 _log = logging.getLogger(__name__)
 
 
 class GameServer(ThreadingHTTPServer):
-    """Listens; a thread for each connection.
+    """HTTP server with one thread per connection.
 
     Args:
         address: host and port; port 0 takes a free one.
-        sessions: what is played.
-        max_bytes: of one request.
-        idle_s: a connection that says nothing for so long is closed.
-        connections: at a time; further ones are closed at once.
+        sessions: the episodes that are played.
+        max_bytes: size of one request.
+        idle_s: seconds after which a silent connection is closed.
+        connections: how many may be open; further ones are closed at once.
 
     Raises:
         OSError: it cannot listen there.
@@ -41,7 +41,7 @@ class GameServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
-        self.sessions.sweep()
+        self.sessions.close_idle()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -73,38 +73,40 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        # a page in a browser cannot send this type elsewhere without being asked
+        # a page in a browser cannot send this type to another site without its permission
         is_json = self.headers.get_content_type() == "application/json"
         if not length.isdecimal() or not is_json or self.headers.get("Transfer-Encoding"):
-            self._refuse(Refused(411, "a request has Content-Length, and Content-Type: application/json"))
+            self._refuse(
+                RequestError(411, "a request has Content-Length, and Content-Type: application/json")
+            )
         elif len(length) > 12 or int(length) > self.server.max_bytes:
-            self._refuse(Refused(413, f"a request may have {self.server.max_bytes} bytes"))
+            self._refuse(RequestError(413, f"a request may have {self.server.max_bytes} bytes"))
         else:
             try:
-                self._reply(unpacked(self.rfile.read(int(length))))
+                self._reply(parse(self.rfile.read(int(length))))
             except ValueError as error:
-                self._refuse(Refused(400, f"the request {error}"))
+                self._refuse(RequestError(400, f"the request {error}"))
 
     def _reply(self, body: Mapping[str, Any] | None) -> None:
         try:
             if body is None:
-                raise Refused(404, "only /health is asked by GET")
+                raise RequestError(404, "only /health is asked by GET")
             self._send(200, self.server.sessions.answer(self.path, body))
-        except Refused as refused:
-            self._send(refused.status, refused.answer)
+        except RequestError as error:
+            self._send(error.status, error.answer)
 
-    def _refuse(self, refused: Refused) -> None:
-        """Of what was not read to its end; the connection is of no use then."""
+    def _refuse(self, error: RequestError) -> None:
+        """Refuse a request that was not read to its end, and close its connection."""
         self.close_connection = True
-        self._send(refused.status, refused.answer)
+        self._send(error.status, error.answer)
 
     def _send(self, status: int, answer: Mapping[str, Any]) -> None:
         try:
-            text = packed(answer)
+            text = serialize(answer)
         except ValueError as error:
             status, text = (
                 500,
-                packed({"error": escape_unprintable(f"the game says what is no JSON ({error})")}),
+                serialize({"error": escape_unprintable(f"the game says what is no JSON ({error})")}),
             )
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

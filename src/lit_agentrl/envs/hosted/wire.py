@@ -1,4 +1,4 @@
-"""What a served game and who plays it say to each other: JSON objects, and what may stand in them."""
+"""Messages between a served game and its players: JSON objects and their parts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lit_agentrl.envs.world import World
 PROTOCOL = 1
 
 
-def packed(value: Mapping[str, Any]) -> bytes:
-    """As it is sent.
+def serialize(value: Mapping[str, Any]) -> bytes:
+    """Serialize a message.
 
     Raises:
-        ValueError: it holds what is no JSON, such as NaN.
+        ValueError: it holds a value that is no JSON, such as NaN.
     """
     try:
         return json.dumps(value, allow_nan=False).encode()
@@ -27,8 +27,8 @@ def packed(value: Mapping[str, Any]) -> bytes:
         raise ValueError(str(error)) from error
 
 
-def unpacked(text: bytes) -> dict[str, Any]:
-    """What was sent.
+def parse(text: bytes) -> dict[str, Any]:
+    """Parse a message.
 
     Raises:
         ValueError: it is no JSON object.
@@ -46,8 +46,8 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def told(env: World) -> dict[str, Any]:
-    """What a game says of its state now."""
+def describe_state(env: World) -> dict[str, Any]:
+    """Describe what a player may know of the game's current state."""
     return {
         "format": env.action_format(),
         "names": env.action_names(),
@@ -58,23 +58,23 @@ def told(env: World) -> dict[str, Any]:
     }
 
 
-def tools_of(given: Any) -> tuple[ToolSpec, ...]:
-    """Tools that a server tells.
+def parse_tools(value: Any) -> tuple[ToolSpec, ...]:
+    """Parse the tools that a server describes.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are no tools.
     """
     try:
-        return tuple(ToolSpec(str(t["name"]), str(t["description"]), dict(t["schema"])) for t in given)
+        return tuple(ToolSpec(str(t["name"]), str(t["description"]), dict(t["schema"])) for t in value)
     except (TypeError, KeyError) as error:
-        raise ValueError(f"tools={str(given)[:80]} are none: name, description and schema each") from error
+        raise ValueError(f"tools={str(value)[:80]} are none: name, description and schema each") from error
 
 
-def rng_of(state: Any) -> np.random.Generator:
-    """The generator in a state that was sent.
+def restore_rng(state: Any) -> np.random.Generator:
+    """Restore a random generator from its state.
 
     Raises:
-        ValueError: it is no state of PCG64, numpy's own choice.
+        ValueError: it is no state of PCG64, numpy's default.
     """
     bits = np.random.PCG64(0)
     try:
@@ -84,33 +84,33 @@ def rng_of(state: Any) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def object_in(answer: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """An object in an answer; empty where there is none.
+def get_object(answer: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return an object of an answer; empty if it is missing.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is no object.
     """
     value = answer.get(key, {})
     require(isinstance(value, dict), key, str(value)[:40], "an object, as the server says it")
     return value  # type: ignore[no-any-return]
 
 
-def list_in(answer: Mapping[str, Any], key: str) -> list[Any]:
-    """A list in an answer; empty where there is none.
+def get_list(answer: Mapping[str, Any], key: str) -> list[Any]:
+    """Return a list of an answer; empty if it is missing.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is no list.
     """
     value = answer.get(key, [])
     require(isinstance(value, list), key, str(value)[:40], "a list, as the server says it")
     return value  # type: ignore[no-any-return]
 
 
-def text_in(answer: Mapping[str, Any], key: str) -> str:
-    """A text in an answer.
+def get_text(answer: Mapping[str, Any], key: str) -> str:
+    """Return a text of an answer.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is no text.
     """
     value = answer.get(key)
     require(isinstance(value, str), key, str(value)[:40], "a text, as the server says it")

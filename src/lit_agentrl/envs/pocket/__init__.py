@@ -1,1 +1,1 @@
-"""PocketWorld: a small phone of apps, and tasks whose effect on it is checked."""
+"""PocketWorld: a small phone of apps, and tasks whose effects are checked."""

@@ -1,4 +1,4 @@
-"""PocketWorld: do what the user asks with the apps of a phone, and change nothing else."""
+"""PocketWorld: do what the user asks with the apps of a phone, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lit_agentrl.actions import ToolCall, ToolSpec
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.pocket.phone import Phone
-from lit_agentrl.envs.pocket.plan import APIS, FINISH, call, judge, written
-from lit_agentrl.envs.pocket.scenarios import Address, addresses, begin
+from lit_agentrl.envs.pocket.plan import APIS, FINISH, call, judge, list_actions
+from lit_agentrl.envs.pocket.scenarios import Address, begin, list_addresses
 
 LEVELS = (0, 1, 2, 3)
 _FINISH = ToolSpec(
@@ -25,16 +25,17 @@ _TOOLS = (*(each.spec for each in APIS.values()), _FINISH)
 
 
 class PocketWorld(TextEnv):
-    """One task an episode: calls of the apps, then ``finish``, which is judged.
+    """One task per episode: calls of the apps, then ``finish``, which is judged.
 
-    What has to change on the phone must have changed, nothing else may have, and an answer that was asked for must be
-    right; then the task is solved and pays 1.  Best play knows the calls that do it.
+    A task is solved, with reward 1, if all required changes were made on the phone, nothing else has changed, and the
+    answer is right where one was asked for.  Best play knows the calls that solve it.
 
     Args:
-        levels: of difficulty; 0: four templates whose scenarios, not they, are held out, 1: one app, 2: two apps,
+        levels: levels of difficulty; 0: four templates of which scenarios are held out, 1: one app, 2: two apps,
             3: three apps or many calls.
-        partial: pay the share of what was to be done, 0 as soon as anything else has changed; False: only 1.
-        split: ``train``, ``val`` or ``test``, by templates above level 0; music and files are needed in ``test`` alone.
+        partial: whether a part of the required changes earns its share, but 0 once anything else has changed.
+        split: ``train``, ``val`` or ``test``, decided by the template above level 0; only ``test`` needs music and
+            files.
 
     Raises:
         ValueError: an option is out of range.
@@ -48,10 +49,10 @@ class PocketWorld(TextEnv):
         require(known, "levels", levels, "a list of some of 0, 1, 2, 3")
         require(isinstance(partial, bool), "partial", partial, "true or false")
         self._partial = partial
-        self._tasks = addresses(split, tuple(sorted({*levels})))
+        self._tasks = list_addresses(split, tuple(sorted({*levels})))
         self.instances = len(self._tasks)
-        self.max_solution = 5 if {*levels} == {0} else 16  # a test holds the plans to it
-        self._begun(self._tasks[0])
+        self.max_solution = 5 if {*levels} == {0} else 16  # a test checks the plans against it
+        self._start_task(self._tasks[0])
 
     @property
     def rules(self) -> str:
@@ -71,70 +72,82 @@ class PocketWorld(TextEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Seeds count through the tasks of the split: as many in a row play each task once.
+        """Start the task that a seed addresses.
 
-        ``info["instance_id"]`` is the name of the task, from which `completion` counts scenarios.
+        Consecutive seeds play each task of the split once.
+
+        ``info["instance_id"]`` is the name of the task, from which `compute_completion` counts scenarios.
         """
-        told, info = super().reset(seed=seed, options=options)
-        return told, {**info, "instance_id": f"pocket/{self._at.name}"}
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {**info, "instance_id": f"pocket/{self._at.name}"}
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Any tool with words of the task, or of the last answer."""
+        """Return a random call with words of the task, or of the last answer."""
         tool = _TOOLS[int(rng.integers(len(_TOOLS)))]
-        words = [word.strip(".,'\"?!{}[]:") for word in f"{self._plan.asks} {self._told}".split()] + ["1"]
-        return str(ToolCall(tool.name, {name: _guess(tool, name, words, rng) for name in _needed(tool)}))
+        words = [word.strip(".,'\"?!{}[]:") for word in f"{self._plan.asks} {self._seen}".split()] + ["1"]
+        return str(
+            ToolCall(
+                tool.name, {name: _draw_argument(tool, name, words, rng) for name in _list_required(tool)}
+            )
+        )
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The calls of the plan; None once another one was made."""
+        """Return the rest of the plan; None after a call that is not in it."""
         require_whole("horizon", horizon, 1)
-        plan = written(self._plan)
+        plan = list_actions(self._plan)
         if not self._is_running or self._done is None:
             return None
         return plan[self._done :][:horizon]
 
-    def _begun(self, address: Address) -> None:
+    def _start_task(self, address: Address) -> None:
         self._at = address
         self._before, self._plan = begin(address)
         self._phone = self._before.copy()
-        self._told = f"The user asks: {self._plan.asks}"
-        self._done: int | None = 0  # calls of the plan that were made; None: another one was
+        self._seen = f"The user asks: {self._plan.asks}"
+        self._done: int | None = 0  # calls of the plan that were made; None: another call was made
 
     def _draw_instance(self, seed: int) -> str:
-        self._begun(self._tasks[seed % len(self._tasks)])
+        self._start_task(self._tasks[seed % len(self._tasks)])
         return self._at.name
 
     def _observe(self) -> str:
-        return self._told
+        return self._seen
 
     def _play(self, action: str) -> Outcome:
-        wanted = json.loads(action)
-        plan = written(self._plan)
-        is_planned = self._done is not None and json.loads(plan[self._done]) == wanted
+        made = json.loads(action)
+        plan = list_actions(self._plan)
+        is_planned = self._done is not None and json.loads(plan[self._done]) == made
         self._done = self._done + 1 if is_planned and self._done is not None else None
-        if wanted["name"] != FINISH:
-            self._told = call(self._phone, wanted["name"], wanted["arguments"])
+        if made["name"] != FINISH:
+            self._seen = call(self._phone, made["name"], made["arguments"])
             return Outcome()
-        verdict = judge(self._before, self._phone, self._plan, wanted["arguments"].get("answer", ""))
-        self._told = "The task is solved." if verdict.success else "The task is not solved."
-        paid = verdict.share if self._partial else float(verdict.success)
-        return Outcome({"task": paid}, terminated=True, success=verdict.success)
+        verdict = judge(self._before, self._phone, self._plan, made["arguments"].get("answer", ""))
+        self._seen = "The task is solved." if verdict.success else "The task is not solved."
+        reward = verdict.share if self._partial else float(verdict.success)
+        return Outcome({"task": reward}, terminated=True, success=verdict.success)
 
     def _get_state(self) -> dict[str, Any]:
         at = [self._at.kind, self._at.scenario, self._at.task]
-        kept = self._phone.copy()
-        return {"at": at, "tables": kept.tables, "added": kept.added, "told": self._told, "done": self._done}
+        phone = self._phone.copy()
+        return {
+            "at": at,
+            "tables": phone.tables,
+            "added": phone.added,
+            "told": self._seen,
+            "done": self._done,
+        }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        self._begun(Address(*state["at"]))
+        self._start_task(Address(*state["at"]))
         self._phone = Phone(dict(state["tables"]), dict(state["added"])).copy()
-        self._told, self._done = state["told"], state["done"]
+        self._seen, self._done = state["told"], state["done"]
 
 
-def _needed(tool: ToolSpec) -> list[str]:
+def _list_required(tool: ToolSpec) -> list[str]:
     return list(tool.schema.get("required", ()))
 
 
-def _guess(tool: ToolSpec, name: str, words: Sequence[str], rng: np.random.Generator) -> Any:
+def _draw_argument(tool: ToolSpec, name: str, words: Sequence[str], rng: np.random.Generator) -> Any:
     schema = tool.schema["properties"][name]
     word = words[int(rng.integers(len(words)))] or "?"
     if "enum" in schema:

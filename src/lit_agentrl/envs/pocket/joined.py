@@ -4,71 +4,80 @@ from __future__ import annotations
 
 import numpy as np
 
-from lit_agentrl.envs.pocket.people import LINES, PRODUCTS, TITLES, day, hour, number, pick, some
+from lit_agentrl.envs.pocket.people import (
+    LINES,
+    PRODUCTS,
+    TITLES,
+    choose,
+    draw_day,
+    draw_hour,
+    draw_number,
+    pick,
+)
 from lit_agentrl.envs.pocket.phone import Phone, Row
-from lit_agentrl.envs.pocket.plan import Calls, Plan, kind
+from lit_agentrl.envs.pocket.plan import Calls, Plan, declare
 
 
-def person(phone: Phone, rng: np.random.Generator) -> Row:
-    """Any contact."""
-    rows = phone.rows("contacts")
+def choose_contact(phone: Phone, rng: np.random.Generator) -> Row:
+    """Choose any contact."""
+    rows = phone.get_rows("contacts")
     return rows[int(rng.integers(len(rows)))]
 
 
-def seek(row: Row) -> tuple[str, dict[str, str]]:
-    """The call that finds a contact."""
+def find_contact(row: Row) -> tuple[str, dict[str, str]]:
+    """Return the call that finds a contact."""
     return "contacts_search", {"query": row["name"]}
 
 
-def text(row: Row, words: str) -> tuple[str, dict[str, str]]:
-    """The call that sends a contact a text."""
+def send_text(row: Row, words: str) -> tuple[str, dict[str, str]]:
+    """Return the call that sends a text to a contact."""
     return "messages_send", {"number": row["number"], "text": words}
 
 
-@kind(2, "contacts", "messages")
+@declare(2, "contacts", "messages")
 def tell(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the text goes to two people."""
-    words, first = pick(LINES.split(", "), rng), person(phone, rng)
+    """Send a message; the odd case: to two people."""
+    words, first = pick(LINES.split(", "), rng), choose_contact(phone, rng)
     both = [first]
     if odd == 2:
-        both.append(next(row for row in phone.rows("contacts") if row != first))
+        both.append(next(row for row in phone.get_rows("contacts") if row != first))
     names = " and ".join(row["name"] for row in both)
     return Plan(
         f"Send {names} the message '{words}'",
-        [step for row in both for step in (seek(row), text(row, words))],
+        [step for row in both for step in (find_contact(row), send_text(row, words))],
     )
 
 
-@kind(2, "contacts", "messages")
+@declare(2, "contacts", "messages")
 def tell_group(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: all but one."""
+    """Send a message to a group; the odd case: one person is left out."""
     group, words = ("family", "friend", "work")[int(rng.integers(3))], "The party begins at eight."
-    rows = [row for row in phone.rows("contacts") if row["relation"] == group]
+    rows = [row for row in phone.get_rows("contacts") if row["relation"] == group]
     asks = f"Send everyone whom my contacts call '{group}' the message '{words}'"
     if odd == 2:
         asks += f" Leave out {rows[0]['name']}."
         rows = rows[1:]
-    return Plan(asks, [("contacts_search", {"query": group}), *(text(row, words) for row in rows)])
+    return Plan(asks, [("contacts_search", {"query": group}), *(send_text(row, words) for row in rows)])
 
 
-@kind(2, "contacts", "messages")
+@declare(2, "contacts", "messages")
 def save_sender(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the sender is known by another number."""
-    new, row = number(rng), person(phone, rng)
+    """Add the sender of a message; the odd case: as a known person's new number."""
+    new, row = draw_number(rng), choose_contact(phone, rng)
     name = row["name"] if odd == 2 else "Lena Fisk"
     phone.add("messages", number=new, by="them", text=f"This is {name}, with my new number.", read=False)
     find = ("messages_list", {"unread": True})
     if odd == 2:
         asks = f"{name} wrote from a new number. Change it in my contacts."
-        return Plan(asks, [find, seek(row), ("contacts_renumber", {"id": row["id"], "number": new})])
+        return Plan(asks, [find, find_contact(row), ("contacts_renumber", {"id": row["id"], "number": new})])
     asks = f"{name} wrote from a number that I do not know yet. Add her to my contacts as work."
     return Plan(asks, [find, ("contacts_add", {"name": name, "number": new, "relation": "work"})])
 
 
-@kind(2, "messages", "calendar")
+@declare(2, "messages", "calendar")
 def accept(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: a later message changes the time."""
-    sender, date, start = person(phone, rng)["number"], day(rng), hour(rng)
+    """Accept an invitation; the odd case: a later message changes the time."""
+    sender, date, start = choose_contact(phone, rng)["number"], draw_day(rng), draw_hour(rng)
     phone.add("messages", number=sender, by="them", text=f"Dinner on {date} at {start}?", read=False)
     if odd == 2:
         start = "20:30"
@@ -84,26 +93,26 @@ def accept(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"{asks} If the time was changed later, the last one counts.", calls)
 
 
-@kind(2, "notes", "shop")
+@declare(2, "notes", "shop")
 def buy_list(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: one of it is in the cart already."""
-    names = some([row["name"] for row in phone.rows("products")], int(rng.integers(2, 4)), rng)
+    """Buy a shopping list; the odd case: one item is in the cart already."""
+    names = choose([row["name"] for row in phone.get_rows("products")], int(rng.integers(2, 4)), rng)
     note = phone.add("notes", title="shopping list", text="\n".join(names))
     calls: Calls = [("notes_search", {"query": "shopping list"})]
     calls += [("notes_read", {"id": note["id"]}), ("shop_cart", {})]
     if odd == 2:
         phone.add("cart", product=names[0], count=1)
     for name in names[odd == 2 :]:
-        id = next(row["id"] for row in phone.rows("products") if row["name"] == name)
+        id = next(row["id"] for row in phone.get_rows("products") if row["name"] == name)
         calls += [("shop_search", {"query": name}), ("shop_put", {"product": id, "count": 1})]
     asks = "Buy one of each thing in my note 'shopping list'. What is in the cart already need not be put there again."
     return Plan(asks, [*calls, ("shop_buy", {})])
 
 
-@kind(2, "bank", "notes")
+@declare(2, "bank", "notes")
 def note_total(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: nothing was sent."""
-    row = phone.add("contacts", name="Ole Winter", number=number(rng), relation="friend")
+    """Note the sum of transfers; the odd case: there are none."""
+    row = phone.add("contacts", name="Ole Winter", number=draw_number(rng), relation="friend")
     paid = [int(rng.integers(5, 60)) for _ in range(int(rng.integers(2, 8)))] if odd < 2 else []
     for amount in paid:
         phone.add("transfers", to=row["name"], amount=amount, memo="trip")
@@ -114,10 +123,10 @@ def note_total(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"{asks} 'sent: N', where N is the sum in dollars.", calls)
 
 
-@kind(2, "bank", "messages")
+@declare(2, "bank", "messages")
 def pay_asked(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the request asks for more than the message."""
-    row, owed = person(phone, rng), int(rng.integers(10, 90))
+    """Pay a request; the odd case: it is higher than the message says."""
+    row, owed = choose_contact(phone, rng), int(rng.integers(10, 90))
     asked = owed + (odd == 2) * 15
     phone.add(
         "messages", number=row["number"], by="them", text=f"You owe me {owed} for the tickets.", read=False
@@ -135,10 +144,10 @@ def pay_asked(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     )
 
 
-@kind(2, "notes", "music")
-def party_songs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the playlist is there, with one of the songs."""
-    titles = some(TITLES.split(", "), int(rng.integers(2, 4)), rng)
+@declare(2, "notes", "music", name="party_songs")
+def fill_playlist(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """Fill a playlist from a note; the odd case: it has one song already."""
+    titles = choose(TITLES.split(", "), int(rng.integers(2, 4)), rng)
     note = phone.add("notes", title="party songs", text="\n".join(titles))
     calls: Calls = [("notes_search", {"query": "party songs"})]
     calls += [("notes_read", {"id": note["id"]}), ("music_playlists", {})]
@@ -147,15 +156,15 @@ def party_songs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     else:
         calls += [("music_create", {"name": "party"})]
     for title in titles[odd == 2 :]:
-        id = next(row["id"] for row in phone.rows("songs") if row["title"] == title)
+        id = next(row["id"] for row in phone.get_rows("songs") if row["title"] == title)
         calls += [("music_search", {"query": title}), ("music_put", {"playlist": "party", "song": id})]
     asks = "Put the songs of my note 'party songs' into the playlist 'party'. If there is no such playlist, make it."
     return Plan(asks, calls)
 
 
-@kind(2, "files", "notes")
+@declare(2, "files", "notes")
 def keep_text(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the file goes afterwards."""
+    """Copy a file to a note; the odd case: delete the file afterwards."""
     folder, name = pick(("work", "home"), rng), "wifi-code.txt"
     file = phone.add(
         "files", folder=folder, name=name, text=f"{pick(PRODUCTS.split(', '), rng)} {rng.integers(1000)}"
@@ -173,5 +182,5 @@ def keep_text(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 KINDS = (
-    tell, tell_group, save_sender, accept, buy_list, note_total, pay_asked, party_songs, keep_text,
+    tell, tell_group, save_sender, accept, buy_list, note_total, pay_asked, fill_playlist, keep_text,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is on a phone before a task begins: people, messages, events, notes, money, products, songs, files."""
+"""The initial content of a phone: people, messages, events, notes, money, products, songs and files."""
 
 from __future__ import annotations
 
@@ -33,56 +33,58 @@ LINES = (
 
 
 def pick(values: Sequence[str], rng: np.random.Generator) -> str:
-    """One of them."""
+    """Choose one of the values."""
     return values[int(rng.integers(len(values)))]
 
 
-def some(values: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
-    """So many of them, in any order."""
+def choose(values: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
+    """Choose ``count`` of the values, in random order."""
     return [values[int(place)] for place in rng.permutation(len(values))[:count]]
 
 
-def day(rng: np.random.Generator) -> str:
-    """A date of the spring of 2026."""
+def draw_day(rng: np.random.Generator) -> str:
+    """Draw a date in the spring of 2026."""
     return f"2026-{int(rng.integers(3, 6)):02d}-{int(rng.integers(1, 29)):02d}"
 
 
-def hour(rng: np.random.Generator) -> str:
-    """A time of the day."""
+def draw_hour(rng: np.random.Generator) -> str:
+    """Draw a time of the day."""
     return f"{int(rng.integers(8, 20)):02d}:{('00', '30')[int(rng.integers(2))]}"
 
 
-def number(rng: np.random.Generator) -> str:
-    """A telephone number that nobody has."""
+def draw_number(rng: np.random.Generator) -> str:
+    """Draw a phone number that no contact has."""
     return f"555-{int(rng.integers(1000, 10000))}"
 
 
-def phone(rng: np.random.Generator) -> Phone:
-    """A phone in use."""
-    made = Phone()
-    people = some(NAMES.split(", "), int(rng.integers(9, 13)), rng)
+def create_phone(rng: np.random.Generator) -> Phone:
+    """Create a phone in use."""
+    phone = Phone()
+    people = choose(NAMES.split(", "), int(rng.integers(9, 13)), rng)
     for place, name in enumerate(people):
-        given = f"555-{int(rng.integers(10, 100))}{place:02d}"
-        made.add("contacts", name=name, number=given, relation=RELATIONS[place % 3])
-    numbers = [row["number"] for row in made.rows("contacts")]
+        number = f"555-{int(rng.integers(10, 100))}{place:02d}"
+        phone.add("contacts", name=name, number=number, relation=RELATIONS[place % 3])
+    numbers = [row["number"] for row in phone.get_rows("contacts")]
     for _ in range(int(rng.integers(8, 14))):
         text = pick(LINES.split(", "), rng)
-        made.add("messages", number=pick(numbers, rng), by="them", text=text, read=bool(rng.random() < 0.6))
-    for title in some(EVENTS.split(", "), int(rng.integers(5, 9)), rng):
-        made.add("events", title=title, date=day(rng), start=hour(rng))
-    for title in some(("ideas", "wifi", "birthdays", "garden", "books"), 3, rng):
-        made.add("notes", title=title, text=f"{title}: {pick(LINES.split(', '), rng)}")
-    made.add("account", balance=int(rng.integers(800, 2000)))
+        phone.add("messages", number=pick(numbers, rng), by="them", text=text, read=bool(rng.random() < 0.6))
+    for title in choose(EVENTS.split(", "), int(rng.integers(5, 9)), rng):
+        phone.add("events", title=title, date=draw_day(rng), start=draw_hour(rng))
+    for title in choose(("ideas", "wifi", "birthdays", "garden", "books"), 3, rng):
+        phone.add("notes", title=title, text=f"{title}: {pick(LINES.split(', '), rng)}")
+    phone.add("account", balance=int(rng.integers(800, 2000)))
     for _ in range(int(rng.integers(6, 12))):
-        paid = int(rng.integers(5, 80))
-        made.add("transfers", to=pick(people, rng), amount=paid, memo=pick(("lunch", "tickets", "gift"), rng))
+        amount = int(rng.integers(5, 80))
+        phone.add(
+            "transfers", to=pick(people, rng), amount=amount, memo=pick(("lunch", "tickets", "gift"), rng)
+        )
     for product in PRODUCTS.split(", "):
-        for maker in some(MAKERS, 2, rng):
-            made.add("products", name=f"{maker} {product}", price=int(rng.integers(2, 40)))
+        for maker in choose(MAKERS, 2, rng):
+            phone.add("products", name=f"{maker} {product}", price=int(rng.integers(2, 40)))
     for title in TITLES.split(", "):
-        made.add("songs", title=title, artist=pick(ARTISTS, rng), liked=False)
-    made.add("lists", name="running", songs=sorted(some(TITLES.split(", "), 3, rng)))
+        phone.add("songs", title=title, artist=pick(ARTISTS, rng), liked=False)
+    phone.add("lists", name="running", songs=sorted(choose(TITLES.split(", "), 3, rng)))
     for folder, names in (("work", ("plan", "report", "budget")), ("home", ("rent", "garden", "recipe"))):
         for name in names:
-            made.add("files", folder=folder, name=f"{name}.txt", text=pick(LINES.split(", "), rng))
-    return made
+            phone.add("files", folder=folder, name=f"{name}.txt", text=pick(LINES.split(", "), rng))
+    return phone

@@ -1,4 +1,4 @@
-"""The phone: tables of rows, the calls that apps offer on them, and what has changed between two states."""
+"""The phone: tables of rows, calls of its apps, and the changes between two states."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ _PER_PAGE = 5
 
 
 class Refused(ValueError):
-    """An app does not do what it is asked; the message is its answer."""
+    """A request that an app rejects; the message is its answer."""
 
 
 @dataclass
 class Phone:
-    """Rows by table; each row has an ``id``, such as ``m3``.
+    """Tables of rows; each row has an ``id``, such as ``m3``.
 
     Attributes:
-        tables: name -> rows, in the order in which they were added.
-        added: name -> rows ever added, which numbers the next one.
+        tables: name -> rows, in the order of their creation.
+        added: name -> number of rows ever added, which numbers the next one.
     """
 
     tables: dict[str, list[Row]] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
 
-    def rows(self, table: str) -> list[Row]:
-        """All rows of a table; they may be changed."""
+    def get_rows(self, table: str) -> list[Row]:
+        """Return all rows of a table, which may be changed."""
         return self.tables.setdefault(table, [])
 
-    def row(self, table: str, id: str) -> Row:
-        """The row of an id.
+    def get_row(self, table: str, id: str) -> Row:
+        """Return the row with an id.
 
         Raises:
             Refused: there is none.
         """
-        for row in self.rows(table):
+        for row in self.get_rows(table):
             if row["id"] == id:
                 return row
         raise Refused(f"there is no {id} among the {table}")
 
     def add(self, table: str, **values: Any) -> Row:
-        """A new row."""
+        """Add a row."""
         self.added[table] = self.added.get(table, 0) + 1
         row = {"id": f"{table[0]}{self.added[table]}", **values}
-        self.rows(table).append(row)
+        self.get_rows(table).append(row)
         return row
 
     def remove(self, table: str, id: str) -> Row:
-        """Take a row out.
+        """Remove a row.
 
         Raises:
             Refused: there is none.
         """
-        row = self.row(table, id)
-        self.rows(table).remove(row)
+        row = self.get_row(table, id)
+        self.get_rows(table).remove(row)
         return row
 
     def copy(self) -> Phone:
-        """A phone of its own with equal rows."""
-        tables = {table: [_copied(row) for row in rows] for table, rows in self.tables.items()}
+        """Return a copy with rows of its own."""
+        tables = {table: [_copy_row(row) for row in rows] for table, rows in self.tables.items()}
         return Phone(tables, dict(self.added))
 
 
 @dataclass(frozen=True)
 class Api:
-    """A call of an app.
+    """A call that an app offers.
 
     Attributes:
         act: called with the phone and the arguments; returns JSON values, or raises `Refused`.
@@ -86,53 +86,61 @@ class Api:
     act: Callable[..., Any]
 
 
-def api(
-    name: str, does: str, act: Callable[..., Any], optional: Mapping[str, Any] | None = None, /, **needed: Any
+def make_api(
+    name: str,
+    description: str,
+    act: Callable[..., Any],
+    optional: Mapping[str, Any] | None = None,
+    /,
+    **required: Any,
 ) -> Api:
-    """An `Api` whose arguments have these schemas."""
+    """Create an `Api` whose arguments have these schemas."""
     schema = {
         "type": "object",
-        "properties": {**needed, **(optional or {})},
-        "required": list(needed),
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
         "additionalProperties": False,
     }
-    return Api(name.partition("_")[0], ToolSpec(name, does, schema), act)
+    return Api(name.partition("_")[0], ToolSpec(name, description, schema), act)
 
 
-def paged(rows: list[Row], page: int) -> Row:
-    """A page of rows, and how many pages there are."""
+def get_page(rows: list[Row], page: int) -> Row:
+    """Return a page of rows, and the number of pages."""
     pages = max(-(-len(rows) // _PER_PAGE), 1)
     return {"page": page, "pages": pages, "rows": rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]}
 
 
-def named(rows: list[Row], query: str, *keys: str) -> list[Row]:
-    """Rows in which a text occurs under one of the keys, in any case."""
+def find_rows(rows: list[Row], query: str, *keys: str) -> list[Row]:
+    """Return the rows with a text under one of the keys, in any case."""
     return [row for row in rows if any(query.lower() in str(row[key]).lower() for key in keys)]
 
 
 Changes = Counter[tuple[str, str, str]]
 
 
-def changes(before: Phone, after: Phone) -> Changes:
-    """What was added, removed and changed in each table; ids of new rows do not count, for they tell an order."""
-    found: Changes = Counter()
+def count_changes(before: Phone, after: Phone) -> Changes:
+    """Count what was added, removed and changed in each table.
+
+    Ids of new rows are ignored, because they depend on the order of the calls.
+    """
+    counts: Changes = Counter()
     for table in sorted({*before.tables, *after.tables}):
         old, new = ({row["id"]: row for row in phone.tables.get(table, [])} for phone in (before, after))
         for id, row in old.items():
             if id not in new:
-                found[table, "removed", id] += 1
+                counts[table, "removed", id] += 1
             elif new[id] != row:
-                found[table, "changed", f"{id} {_content(new[id])}"] += 1
+                counts[table, "changed", f"{id} {_get_content(new[id])}"] += 1
         for id, row in new.items():
             if id not in old:
-                found[table, "added", _content(row)] += 1
-    return found
+                counts[table, "added", _get_content(row)] += 1
+    return counts
 
 
-def _copied(row: Row) -> Row:
-    """A row whose lists are its own."""
+def _copy_row(row: Row) -> Row:
+    """Copy a row with its lists."""
     return {key: list(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
-def _content(row: Row) -> str:
+def _get_content(row: Row) -> str:
     return json.dumps({key: value for key, value in row.items() if key != "id"}, sort_keys=True)

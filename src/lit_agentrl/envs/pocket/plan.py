@@ -1,4 +1,4 @@
-"""A task: what is asked, the calls that do it, and the checks of what was done."""
+"""Tasks on the phone: request, solution, and checks of the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from lit_agentrl.actions import ToolCall
 from lit_agentrl.envs.pocket.apps import bank, calendar, contacts, files, messages, music, notes, shop
-from lit_agentrl.envs.pocket.phone import Api, Phone, Refused, changes
+from lit_agentrl.envs.pocket.phone import Api, Phone, Refused, count_changes
 
 FINISH = "finish"
 APPS = (contacts, messages, calendar, notes, bank, shop, music, files)
@@ -26,9 +26,9 @@ class Plan:
     """A task on a phone.
 
     Attributes:
-        asks: what the user wants.
-        calls: a way to do it, as ``(name, arguments)``.
-        answer: what has to be told at the end; None: nothing.
+        asks: the request of the user.
+        calls: one solution, as ``(name, arguments)``.
+        answer: the expected answer; None: none is expected.
     """
 
     asks: str
@@ -36,17 +36,17 @@ class Plan:
     answer: str | None = None
 
 
-# Changes the phone as the task needs it, and says what to do. Its last argument is 0, 1 or 2: 2 is the odd case.
+# Prepares the phone and returns the task.  Its last argument is the index of the task, of which 2 is the odd case.
 Template = Callable[[Phone, np.random.Generator, int], Plan]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A template with what is known of it.
+    """A template of tasks with its properties.
 
     Attributes:
         level: 1: one app; 2: two apps; 3: three apps or more, or many calls.
-        apps: that it needs.
+        apps: apps that it needs.
     """
 
     name: str
@@ -55,24 +55,24 @@ class Kind:
     make: Template
 
 
-def kind(level: int, *apps: str) -> Callable[[Template], Kind]:
-    """Makes a `Kind` of a template."""
-    return lambda make: Kind(make.__name__, level, apps, make)
+def declare(level: int, *apps: str, name: str = "") -> Callable[[Template], Kind]:
+    """Return a decorator that makes a `Kind` of a template; default name: the function's."""
+    return lambda make: Kind(name or make.__name__, level, apps, make)
 
 
 def call(phone: Phone, name: str, arguments: Mapping[str, Any]) -> str:
-    """What an app answers, as JSON."""
+    """Call an app and return its answer as JSON."""
     try:
         return json.dumps(APIS[name].act(phone, **arguments), sort_keys=True)
     except Refused as refusal:
         return json.dumps({"error": str(refusal)})
 
 
-def done(before: Phone, plan: Plan) -> Phone:
-    """The phone after the calls of a plan.
+def apply_plan(before: Phone, plan: Plan) -> Phone:
+    """Return the phone after the calls of a plan.
 
     Raises:
-        Refused: a call of it is refused, which is a fault of the template.
+        Refused: a call is rejected, which is an error in the template.
     """
     after = before.copy()
     for name, arguments in plan.calls:
@@ -82,11 +82,12 @@ def done(before: Phone, plan: Plan) -> Phone:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was checked at the end.
+    """Result of the checks at the end.
 
     Attributes:
-        reached: of the changes that are wanted, and the answer, how many were made, and of how many.
-        stray: changes that nobody asked for.
+        reached: number of required changes that were made, plus 1 for a right answer.
+        wanted: number of required changes, plus 1 if an answer is required.
+        stray: number of changes that were not required.
     """
 
     reached: int
@@ -95,29 +96,31 @@ class Verdict:
 
     @property
     def success(self) -> bool:
-        """All that is wanted, and nothing else."""
+        """True if everything required was done, and nothing else."""
         return self.reached == self.wanted and not self.stray
 
     @property
     def share(self) -> float:
-        """Of what is wanted; 0 as soon as anything else has changed."""
+        """Share of what was required; 0 once anything else has changed."""
         return 0.0 if self.stray else self.reached / self.wanted
 
 
 def judge(before: Phone, after: Phone, plan: Plan, answer: str) -> Verdict:
-    """Compare what changed with what the calls of the plan change, and the answer with the right one."""
-    wanted, made = changes(before, done(before, plan)), changes(before, after)
-    is_right = plan.answer is not None and plain(answer) == plain(plan.answer)
-    asked = plan.answer is not None
-    return Verdict((wanted & made).total() + is_right, wanted.total() + asked, (made - wanted).total())
+    """Compare the changes with those of the plan, and the answer with the right one."""
+    required, made = count_changes(before, apply_plan(before, plan)), count_changes(before, after)
+    is_right = plan.answer is not None and normalise_answer(answer) == normalise_answer(plan.answer)
+    is_asked = plan.answer is not None
+    return Verdict(
+        (required & made).total() + is_right, required.total() + is_asked, (made - required).total()
+    )
 
 
-def plain(answer: str) -> str:
-    """An answer as it is compared: case, spaces, a dollar sign and a full stop do not count."""
+def normalise_answer(answer: str) -> str:
+    """Normalise an answer: case, spaces, dollar signs and final full stops do not count."""
     return " ".join(answer.lower().replace("$", "").rstrip(". ").split())
 
 
-def written(plan: Plan) -> list[str]:
-    """The calls of a plan as actions, the last of which ends the task."""
+def list_actions(plan: Plan) -> list[str]:
+    """Convert a plan to actions, the last of which ends the task."""
     last = {} if plan.answer is None else {"answer": plan.answer}
     return [str(ToolCall(name, dict(arguments))) for name, arguments in (*plan.calls, (FINISH, last))]

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from lit_agentrl.envs.pocket.people import EVENTS, LINES, NAMES, PRODUCTS, day, hour, number, pick, some
+from lit_agentrl.envs.pocket.people import (
+    EVENTS,
+    LINES,
+    NAMES,
+    PRODUCTS,
+    choose,
+    draw_day,
+    draw_hour,
+    draw_number,
+    pick,
+)
 from lit_agentrl.envs.pocket.phone import Phone, Row
-from lit_agentrl.envs.pocket.plan import Calls, Plan, kind
+from lit_agentrl.envs.pocket.plan import Calls, Plan, declare
 
 
-def _contact(phone: Phone, rng: np.random.Generator) -> Row:
-    rows = phone.rows("contacts")
+def _choose_contact(phone: Phone, rng: np.random.Generator) -> Row:
+    rows = phone.get_rows("contacts")
     return rows[int(rng.integers(len(rows)))]
 
 
-@kind(1, "contacts")
+@declare(1, "contacts")
 def find_number(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: no such person."""
-    known = {row["name"]: row["number"] for row in phone.rows("contacts")}
+    """Ask for a phone number; the odd case: there is no such person."""
+    known = {row["name"]: row["number"] for row in phone.get_rows("contacts")}
     names = [name for name in NAMES.split(", ") if (name in known) == (odd < 2)]
     name = pick(names, rng)
     asks = f"What is the phone number of {name}? Answer none if there is none."
     return Plan(asks, [("contacts_search", {"query": name})], known.get(name, "none"))
 
 
-@kind(1, "contacts")
+@declare(1, "contacts")
 def renumber(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: two people share a first name."""
-    row = _contact(phone, rng)
+    """Change a phone number; the odd case: two people share a first name."""
+    row = _choose_contact(phone, rng)
     if odd == 2:
-        phone.add("contacts", name=f"{row['name'].split()[0]} Lund", number=number(rng), relation="work")
-    new = number(rng)
+        phone.add("contacts", name=f"{row['name'].split()[0]} Lund", number=draw_number(rng), relation="work")
+    new = draw_number(rng)
     calls: Calls = [
         ("contacts_search", {"query": row["name"]}),
         ("contacts_renumber", {"id": row["id"], "number": new}),
@@ -38,33 +48,35 @@ def renumber(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"{row['name']} has a new phone number, {new}. Change it in my contacts.", calls)
 
 
-@kind(1, "contacts")
+@declare(1, "contacts")
 def forget(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the person is there twice, with another number."""
-    row = _contact(phone, rng)
+    """Delete a contact; the odd case: the person occurs twice, with different numbers."""
+    row = _choose_contact(phone, rng)
     asks = f"Delete {row['name']} from my contacts."
     if odd == 2:
-        old = phone.add("contacts", name=row["name"], number=number(rng), relation=row["relation"])
+        old = phone.add("contacts", name=row["name"], number=draw_number(rng), relation=row["relation"])
         asks = f"{row['name']} is twice in my contacts. Delete the one with the number {old['number']}."
         row = old
     calls: Calls = [("contacts_search", {"query": row["name"]}), ("contacts_delete", {"id": row["id"]})]
     return Plan(asks, calls)
 
 
-@kind(1, "messages")
+@declare(1, "messages")
 def count_unread(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: all are read."""
-    for row in phone.rows("messages"):
+    """Count unread messages; the odd case: all are read."""
+    for row in phone.get_rows("messages"):
         row["read"] = row["read"] or odd == 2
-    unread = sum(not row["read"] for row in phone.rows("messages"))
+    unread = sum(not row["read"] for row in phone.get_rows("messages"))
     calls: Calls = [("messages_list", {"unread": True})]
     return Plan("How many unread messages do I have? Answer with a number.", calls, str(unread))
 
 
-@kind(1, "messages")
+@declare(1, "messages")
 def reply(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the message is marked as read too."""
-    sender = phone.add("messages", number=number(rng), by="them", text="Are you coming tonight?", read=False)
+    """Reply to a message; the odd case: mark it as read, too."""
+    sender = phone.add(
+        "messages", number=draw_number(rng), by="them", text="Are you coming tonight?", read=False
+    )
     text = pick(("Yes, I am.", "Sorry, I cannot.", "Maybe, I will call you."), rng)
     calls: Calls = [("messages_list", {"unread": True, "number": sender["number"]})]
     calls += [("messages_send", {"number": sender["number"], "text": text})]
@@ -75,10 +87,10 @@ def reply(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(asks, calls)
 
 
-@kind(1, "calendar")
+@declare(1, "calendar")
 def add_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: only if the day is free, and it is not."""
-    title, date, start = pick(EVENTS.split(", "), rng), day(rng), hour(rng)
+    """Add an event; the odd case: only if the day is free."""
+    title, date, start = pick(EVENTS.split(", "), rng), draw_day(rng), draw_hour(rng)
     if odd == 2:
         phone.add("events", title="trip to the sea", date=date, start="07:00")
         asks = (
@@ -89,11 +101,11 @@ def add_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"Put {title} on {date} at {start} into my calendar.", calls)
 
 
-@kind(1, "calendar")
+@declare(1, "calendar")
 def move_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: it is called off."""
-    rows = phone.rows("events")
-    row, date, start = rows[int(rng.integers(len(rows)))], day(rng), hour(rng)
+    """Move an event; the odd case: it is cancelled."""
+    rows = phone.get_rows("events")
+    row, date, start = rows[int(rng.integers(len(rows)))], draw_day(rng), draw_hour(rng)
     find = ("calendar_search", {"query": row["title"]})
     if odd == 2:
         asks = f"{row['title'].capitalize()} is called off. Take it out of my calendar."
@@ -102,9 +114,9 @@ def move_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"Move {row['title']} in my calendar to {date} at {start}.", calls)
 
 
-@kind(1, "notes")
+@declare(1, "notes")
 def write_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: it takes the place of an older one."""
+    """Write a note; the odd case: it replaces an older one."""
     title, text = pick(("to do", "quotes", "packing"), rng), pick(LINES.split(", "), rng)
     calls: Calls = [("notes_write", {"title": title, "text": text})]
     asks = f"Write a new note with the title '{title}' and the text '{text}'"
@@ -115,10 +127,10 @@ def write_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(asks, calls)
 
 
-@kind(1, "notes")
+@declare(1, "notes")
 def append_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: there are two notes with that word in the title."""
-    rows = phone.rows("notes")
+    """Append to a note; the odd case: two titles contain the same word."""
+    rows = phone.get_rows("notes")
     row, line = rows[int(rng.integers(len(rows)))], pick(PRODUCTS.split(", "), rng)
     if odd == 2:
         phone.add("notes", title=f"old {row['title']}", text="nothing")
@@ -129,23 +141,23 @@ def append_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"Add the line '{line}' at the end of my note with the title '{row['title']}'.", calls)
 
 
-@kind(1, "bank")
+@declare(1, "bank")
 def transfer(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: there may not be enough money."""
+    """Send money; the odd case: the balance is too low."""
     name, amount = pick(NAMES.split(", "), rng), int(rng.integers(20, 300))
     if odd == 2:
-        amount = phone.rows("account")[0]["balance"] + int(rng.integers(1, 50))
+        amount = phone.get_rows("account")[0]["balance"] + int(rng.integers(1, 50))
         asks = f"Send ${amount} to {name} if the balance allows it. If not, send nothing and answer with my balance."
-        return Plan(asks, [("bank_balance", {})], str(phone.rows("account")[0]["balance"]))
+        return Plan(asks, [("bank_balance", {})], str(phone.get_rows("account")[0]["balance"]))
     calls: Calls = [("bank_transfer", {"to": name, "amount": amount, "memo": "rent"})]
     return Plan(f"Send ${amount} to {name} with the memo 'rent'.", calls)
 
 
-@kind(1, "bank")
-def spent_on(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: nothing was sent to this person."""
+@declare(1, "bank", name="spent_on")
+def sum_transfers(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """Add up transfers to a person; the odd case: there are none."""
     sent: dict[str, int] = {}
-    for row in phone.rows("transfers"):
+    for row in phone.get_rows("transfers"):
         sent[row["to"]] = sent.get(row["to"], 0) + row["amount"]
     names = [name for name in NAMES.split(", ") if (name in sent) == (odd < 2)]
     name = pick(names, rng)
@@ -153,10 +165,10 @@ def spent_on(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(asks, [("bank_history", {"to": name})], str(sent.get(name, 0)))
 
 
-@kind(1, "shop")
+@declare(1, "shop")
 def buy(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: something is in the cart that is not wanted."""
-    rows = phone.rows("products")
+    """Buy a product; the odd case: the cart holds something else."""
+    rows = phone.get_rows("products")
     row, count = rows[int(rng.integers(len(rows)))], int(rng.integers(1, 4))
     calls: Calls = [
         ("shop_search", {"query": row["name"]}),
@@ -170,10 +182,10 @@ def buy(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(asks, [*calls, ("shop_buy", {})])
 
 
-@kind(1, "music")
+@declare(1, "music")
 def like(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: two songs have this title."""
-    rows = phone.rows("songs")
+    """Like a song; the odd case: two songs have this title."""
+    rows = phone.get_rows("songs")
     row = rows[int(rng.integers(len(rows)))]
     if odd == 2:
         phone.add("songs", title=row["title"], artist="Vera Moss", liked=False)
@@ -181,22 +193,22 @@ def like(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"Like the song '{row['title']}' by {row['artist']}.", calls)
 
 
-@kind(1, "music")
+@declare(1, "music")
 def trim_playlist(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: two songs go."""
-    songs = phone.rows("lists")[0]["songs"]
-    gone = some(songs, 1 + (odd == 2), rng)
+    """Remove a song from a playlist; the odd case: two songs."""
+    songs = phone.get_rows("lists")[0]["songs"]
+    gone = choose(songs, 1 + (odd == 2), rng)
     calls: Calls = [("music_playlists", {})]
     for title in gone:
-        id = next(row["id"] for row in phone.rows("songs") if row["title"] == title)
+        id = next(row["id"] for row in phone.get_rows("songs") if row["title"] == title)
         calls += [("music_search", {"query": title}), ("music_take_out", {"playlist": "running", "song": id})]
     return Plan(f"Take {' and '.join(gone)} out of my playlist 'running'.", calls)
 
 
-@kind(1, "files")
+@declare(1, "files")
 def move_file(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: a file of that name is in two folders."""
-    rows = phone.rows("files")
+    """Move a file; the odd case: two folders have a file of that name."""
+    rows = phone.get_rows("files")
     row, folder = rows[int(rng.integers(len(rows)))], pick(("archive", "shared", "old"), rng)
     if odd == 2:
         other = "home" if row["folder"] == "work" else "work"
@@ -212,5 +224,5 @@ def move_file(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 KINDS = (
     find_number, renumber, forget, count_unread, reply, add_event, move_event, write_note, append_note, transfer,
-    spent_on, buy, like, trim_playlist, move_file,
+    sum_transfers, buy, like, trim_playlist, move_file,
 )  # fmt: skip

@@ -6,25 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from lit_agentrl.envs.pocket.joined import person, seek, text
-from lit_agentrl.envs.pocket.people import ARTISTS, PRODUCTS, day, pick, some
+from lit_agentrl.envs.pocket.joined import choose_contact, find_contact, send_text
+from lit_agentrl.envs.pocket.people import ARTISTS, PRODUCTS, choose, draw_day, pick
 from lit_agentrl.envs.pocket.phone import Phone
-from lit_agentrl.envs.pocket.plan import Calls, Plan, kind
+from lit_agentrl.envs.pocket.plan import Calls, Plan, declare
 
 
-@kind(3, "bank", "contacts", "messages")
+@declare(3, "bank", "contacts", "messages")
 def settle(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: no request is of family."""
-    family = [row for row in phone.rows("contacts") if row["relation"] == "family"]
-    others = [row for row in phone.rows("contacts") if row["relation"] != "family"]
+    """Pay requests of the family; the odd case: it has none."""
+    family = [row for row in phone.get_rows("contacts") if row["relation"] == "family"]
+    others = [row for row in phone.get_rows("contacts") if row["relation"] != "family"]
     calls: Calls = [("bank_pending", {}), ("contacts_search", {"query": "family"})]
-    asking = [*(some_rows(family, 2, rng) if odd < 2 else []), *some_rows(others, 2, rng)]
-    for row in some_rows(asking, len(asking), rng):
+    asking = [*(choose_rows(family, 2, rng) if odd < 2 else []), *choose_rows(others, 2, rng)]
+    for row in choose_rows(asking, len(asking), rng):
         request = phone.add(
             "requests", by=row["name"], of="me", amount=int(rng.integers(5, 60)), memo="dinner"
         )
         if row["relation"] == "family":
-            calls += [("bank_pay_request", {"id": request["id"]}), text(row, "Paid.")]
+            calls += [("bank_pay_request", {"id": request["id"]}), send_text(row, "Paid.")]
     count = sum(row["relation"] == "family" for row in asking)
     asks = (
         "Pay the waiting requests of my family, and of nobody else, and send each of them the message 'Paid.'"
@@ -32,12 +32,12 @@ def settle(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(f"{asks} Answer with the number of requests that you paid.", calls, str(count))
 
 
-@kind(3, "calendar", "contacts", "messages")
+@declare(3, "calendar", "contacts", "messages")
 def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: one event of the day stays."""
-    date, people = day(rng), some_rows(phone.rows("contacts"), 3, rng)
+    """Cancel the events of a day; the odd case: one stays."""
+    date, people = draw_day(rng), choose_rows(phone.get_rows("contacts"), 3, rng)
     calls: Calls = [("calendar_day", {"date": date})]
-    for event in [row for row in phone.rows("events") if row["date"] == date]:
+    for event in [row for row in phone.get_rows("events") if row["date"] == date]:
         phone.remove("events", event["id"])
     events = [
         phone.add("events", title=f"{what} with {row['name']}", date=date, start=f"{start}:00")
@@ -45,19 +45,23 @@ def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     ]
     asks = f"I am ill on {date}. Delete all my events of that day, and send each person whom I wanted to meet the "
     asks += "message 'Sorry, I am ill.'"
-    kept = events[1:] if odd == 2 else events
+    cancelled = events[1:] if odd == 2 else events
     if odd == 2:
         asks += " Only the coffee in the morning stays as it is."
     for row, event in zip(people, events, strict=True):
-        if event in kept:
-            calls += [("calendar_delete", {"id": event["id"]}), seek(row), text(row, "Sorry, I am ill.")]
+        if event in cancelled:
+            calls += [
+                ("calendar_delete", {"id": event["id"]}),
+                find_contact(row),
+                send_text(row, "Sorry, I am ill."),
+            ]
     return Plan(asks, calls)
 
 
-@kind(3, "notes", "contacts", "bank", "messages")
+@declare(3, "notes", "contacts", "bank", "messages")
 def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: one has paid already."""
-    people, each = some_rows(phone.rows("contacts"), 3, rng), int(rng.integers(8, 60))
+    """Request shares of a cost; the odd case: one person has paid already."""
+    people, each = choose_rows(phone.get_rows("contacts"), 3, rng), int(rng.integers(8, 60))
     lines = [f"cost of all four of us: {4 * each}", *(row["name"] for row in people), "me"]
     note = phone.add("notes", title="cabin trip", text="\n".join(lines))
     if odd == 2:
@@ -66,7 +70,7 @@ def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     calls: Calls = [("notes_search", {"query": "cabin trip"}), ("notes_read", {"id": note["id"]})]
     calls += [("bank_request", {"of": row["name"], "amount": each, "memo": "cabin trip"}) for row in people]
     words = "I asked you for your share."
-    calls += [step for row in people for step in (seek(row), text(row, words))]
+    calls += [step for row in people for step in (find_contact(row), send_text(row, words))]
     asks = (
         "I paid the cabin trip. The note 'cabin trip' tells the cost and who was there; we share it equally. "
     )
@@ -75,14 +79,14 @@ def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(asks, calls)
 
 
-@kind(3, "shop", "bank", "notes")
-def cheapest(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: the cheapest is too dear."""
+@declare(3, "shop", "bank", "notes", name="cheapest")
+def buy_cheapest(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """Buy the cheapest product; the odd case: it is too expensive."""
     what = pick(PRODUCTS.split(", "), rng)
     phone.add("products", name=f"Ester {what}", price=int(rng.integers(2, 40)))
-    rows = [row for row in phone.rows("products") if what in row["name"]]
+    rows = [row for row in phone.get_rows("products") if what in row["name"]]
     for place, row in enumerate(rows):
-        row["price"] = 3 * row["price"] + place  # so that none cost the same
+        row["price"] = 3 * row["price"] + place  # makes all prices different
     best = min(rows, key=lambda row: int(row["price"]))
     most = best["price"] - 1 if odd == 2 else best["price"] + 2
     asks = f"Buy the cheapest {what} that the shop has, if it costs at most ${most}, and write a note with the title "
@@ -94,31 +98,31 @@ def cheapest(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     return Plan(asks, calls)
 
 
-@kind(3, "music", "contacts", "messages")
+@declare(3, "music", "contacts", "messages")
 def mix_tape(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: an artist without songs."""
-    artist, row = ("Vera Moss" if odd == 2 else pick(ARTISTS, rng)), person(phone, rng)
-    songs = [song for song in phone.rows("songs") if song["artist"] == artist]
+    """Make a playlist of an artist; the odd case: the artist has no songs."""
+    artist, row = ("Vera Moss" if odd == 2 else pick(ARTISTS, rng)), choose_contact(phone, rng)
+    songs = [song for song in phone.get_rows("songs") if song["artist"] == artist]
     pages = range(1, max(-(-len(songs) // 5), 1) + 1)
     calls: Calls = [("music_search", {"query": artist, "page": page}) for page in pages]
     calls += [("music_create", {"name": artist})]
     calls += [("music_put", {"playlist": artist, "song": song["id"]}) for song in songs]
     words = f"I have {len(songs)} songs by {artist}."
-    calls += [seek(row), text(row, words)]
+    calls += [find_contact(row), send_text(row, words)]
     asks = f"Make a playlist '{artist}' with all songs by {artist}, and send {row['name']} the message 'I have N songs "
     asks += f"by {artist}.', where N is their number. If there are none, the playlist stays empty and N is 0."
     return Plan(asks, calls)
 
 
-@kind(3, "files", "bank", "messages")
-def invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """The odd case: all are paid."""
+@declare(3, "files", "bank", "messages", name="invoices")
+def sort_invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
+    """Move paid invoices; the odd case: all are paid."""
     calls: Calls = [("files_list", {"folder": "invoices"})]
     opened = 0
-    for place, firm in enumerate(some(("Elm Power", "Aqua Works", "City Net", "Roof Repair"), 3, rng)):
+    for place, firm in enumerate(choose(("Elm Power", "Aqua Works", "City Net", "Roof Repair"), 3, rng)):
         amount = int(rng.integers(100, 400))
-        told = f"Invoice of {firm}: {amount} dollars"
-        file = phone.add("files", folder="invoices", name=f"invoice{place}.txt", text=told)
+        content = f"Invoice of {firm}: {amount} dollars"
+        file = phone.add("files", folder="invoices", name=f"invoice{place}.txt", text=content)
         is_paid = odd == 2 or place != 1
         if is_paid:
             phone.add("transfers", to=firm, amount=amount, memo="invoice")
@@ -126,16 +130,16 @@ def invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
         else:
             opened += amount
         calls[1:1] = [("files_read", {"id": file["id"]}), ("bank_history", {"to": firm})]
-    row = person(phone, rng)
-    calls += [text(row, f"Open: {opened}")]
+    row = choose_contact(phone, rng)
+    calls += [send_text(row, f"Open: {opened}")]
     asks = "Move the files in the folder 'invoices' whose amount I have sent to the firm into the folder 'paid'. Then "
     asks += f"send the number {row['number']} the message 'Open: N', where N is the sum of the others in dollars, or 0."
     return Plan(asks, calls)
 
 
-def some_rows(rows: list[dict[str, Any]], count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """So many rows, in any order."""
+def choose_rows(rows: list[dict[str, Any]], count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Choose ``count`` rows, in random order."""
     return [rows[int(place)] for place in rng.permutation(len(rows))[:count]]
 
 
-KINDS = (settle, call_off, share_costs, cheapest, mix_tape, invoices)
+KINDS = (settle, call_off, share_costs, buy_cheapest, mix_tape, sort_invoices)

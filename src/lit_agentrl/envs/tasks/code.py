@@ -1,4 +1,4 @@
-"""Write a function that passes hidden tests: a program a turn, run in a sandbox, with what it gave told."""
+"""Write a function that passes hidden tests: one sandboxed program per turn, with feedback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng, stable_hash
 from lit_agentrl.envs.tasks.code_tasks import CodeTask, draw_inputs, draw_task
-from lit_agentrl.envs.tasks.sandbox import Limits, Ran, run
+from lit_agentrl.envs.tasks.sandbox import Limits, RunResult, run
 
 _TASK, _INPUTS, _OTHER = 81, 82, 83  # purpose keys
 _EXAMPLES = 3
@@ -20,23 +20,23 @@ _FENCE = "```"
 
 
 class Code(TextEnv):
-    """One function an episode; an action is a whole program, in a fence of ``` or without.
+    """One function per episode; an action is a whole program, fenced by ``` or not.
 
-    The program is run with the examples, and what it printed, raised and gave is told.  It is then run anew with hidden
-    tests, whose values it is given one by one and whose right answers it never holds; nothing of that run is told but
-    whether all were right.  If so, the episode ends with 1 point.
+    The program runs on the examples, and the feedback has what it printed, raised and returned.  It then runs again on
+    hidden tests: it receives their inputs one by one and never their right answers, and the feedback of that run is
+    only whether all were right.  If so, the episode ends with reward 1.
 
-    Chance writes the solution of another task, the oracle that of the task.
+    Chance writes the solution of another task, the oracle the solution of this one.
 
     Args:
         steps: steps of the function before its last one.
-        tests: hidden calls.
-        tries: programs that an episode may hold.
-        seconds, max_memory_mb: of one call of a program.
+        tests: number of hidden calls.
+        tries: programs per episode.
+        seconds, max_memory_mb: limits of one call of a program.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: an option out of range, or the library is missing.
+        ValueError: an option is out of range, or the library is missing.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Code(TextEnv):
         require_whole("max_memory_mb", max_memory_mb, 8)
         self._steps, self._tests, self._tries = steps, tests, tries
         self._limits = Limits(seconds, max_memory_mb)
-        self._turn, self._told = 0, ""
-        self._take_up(draw_task(keyed_rng(0, 0, _TASK), steps))
-        run("", [], self._limits)  # tells that the library is missing
+        self._turn, self._feedback = 0, ""
+        self._load_task(draw_task(keyed_rng(0, 0, _TASK), steps))
+        run("", [], self._limits)  # raises if the library is missing
 
     @property
     def system_text(self) -> str:
@@ -74,76 +74,76 @@ class Code(TextEnv):
         return draw_task(keyed_rng(int(rng.integers(2**31)), 0, _OTHER), self._steps).solution
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The solution; None once the episode is over."""
+        """Return the solution; None after the end of the episode."""
         require_whole("horizon", horizon, 1)
         return [self._task.solution] if self._is_running else None
 
-    def _take_up(self, task: CodeTask) -> None:
-        rng = keyed_rng(_address(task), 0, _INPUTS)
-        self._task, drawn = task, draw_inputs(rng, _EXAMPLES + self._tests)
-        self._seen, self._hidden = drawn[1 : _EXAMPLES + 1], [drawn[0], *drawn[_EXAMPLES + 1 :]]
+    def _load_task(self, task: CodeTask) -> None:
+        rng = keyed_rng(_hash_inputs_seed(task), 0, _INPUTS)
+        self._task, inputs = task, draw_inputs(rng, _EXAMPLES + self._tests)
+        self._seen, self._hidden = inputs[1 : _EXAMPLES + 1], [inputs[0], *inputs[_EXAMPLES + 1 :]]
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[CodeTask]:
             yield draw_task(keyed_rng(seed, attempt, _TASK), self._steps)
 
-        self._take_up(draw_for_split(propose, lambda task: task.question, split=self.split))
-        self._turn, self._told = 0, ""
+        self._load_task(draw_for_split(propose, lambda task: task.question, split=self.split))
+        self._turn, self._feedback = 0, ""
         return self._task.question
 
     def _observe(self) -> str:
-        examples = [f"f({xs}) == {self._task.right(xs)!r}" for xs in self._seen]
+        examples = [f"f({xs}) == {self._task.compute(xs)!r}" for xs in self._seen]
         return "\n".join(
-            [*([self._told] if self._told else []), self._task.question, "For example:", *examples]
+            [*([self._feedback] if self._feedback else []), self._task.question, "For example:", *examples]
         )
 
     def _play(self, action: str) -> Outcome:
-        program, self._turn = unfenced(action), self._turn + 1
-        tried = run(program, [("f", (xs,)) for xs in self._seen], self._limits)
-        wrong = self._first_wrong(tried, self._seen)
+        program, self._turn = strip_fence(action), self._turn + 1
+        seen_run = run(program, [("f", (xs,)) for xs in self._seen], self._limits)
+        feedback = self._find_first_wrong(seen_run, self._seen)
         is_solved = False
-        if wrong:
-            self._told = f"{_printed(tried)}{wrong}"
+        if feedback:
+            self._feedback = f"{_format_output(seen_run)}{feedback}"
         else:
             hidden = run(program, [("f", (xs,)) for xs in self._hidden], self._limits)
-            is_solved = not self._first_wrong(hidden, self._hidden)
-            said = (
+            is_solved = not self._find_first_wrong(hidden, self._hidden)
+            verdict = (
                 "All tests are passed." if is_solved else "The examples are right, and other tests are not."
             )
-            self._told = f"{_printed(tried)}{said}"
+            self._feedback = f"{_format_output(seen_run)}{verdict}"
         is_over = is_solved or self._turn == self._tries
         return Outcome({"tests": float(is_solved)}, terminated=is_over, success=is_solved)
 
-    def _first_wrong(self, ran: Ran, inputs: list[list[int]]) -> str:
-        """What is said of the first call that went wrong; empty: none did."""
-        for xs, found in zip(inputs, ran.results, strict=False):
-            if found != repr(self._task.right(xs)):
-                return f"f({xs}) gave {found}"
-        if len(ran.results) == len(inputs):
+    def _find_first_wrong(self, result: RunResult, inputs: list[list[int]]) -> str:
+        """Return the feedback about the first wrong call; empty if all are right."""
+        for xs, value in zip(inputs, result.results, strict=False):
+            if value != repr(self._task.compute(xs)):
+                return f"f({xs}) gave {value}"
+        if len(result.results) == len(inputs):
             return ""
-        where = f"f({inputs[len(ran.results)]})" if ran.is_loaded else "The program"
-        return f"{where} failed: {ran.error}"
+        where = f"f({inputs[len(result.results)]})" if result.is_loaded else "The program"
+        return f"{where} failed: {result.error}"
 
     def _get_state(self) -> dict[str, Any]:
-        steps = [[place, list(own)] for place, own in self._task.steps]
-        return {"steps": steps, "turn": self._turn, "told": self._told}
+        steps = [[index, list(numbers)] for index, numbers in self._task.steps]
+        return {"steps": steps, "turn": self._turn, "told": self._feedback}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        self._take_up(CodeTask(tuple((place, tuple(own)) for place, own in state["steps"])))
-        self._turn, self._told = state["turn"], state["told"]
+        self._load_task(CodeTask(tuple((index, tuple(numbers)) for index, numbers in state["steps"])))
+        self._turn, self._feedback = state["turn"], state["told"]
 
 
-def unfenced(text: str) -> str:
-    """A program without the fence around it; one that has text before or after its fence is left as it is."""
+def strip_fence(text: str) -> str:
+    """Return a program without the fence around it; text outside the fence leaves it unchanged."""
     lines = text.strip().split("\n")
     is_fenced = len(lines) > 1 and lines[0].startswith(_FENCE) and lines[-1].strip() == _FENCE
     return "\n".join(lines[1:-1]) if is_fenced else text
 
 
-def _printed(ran: Ran) -> str:
-    return f"It printed:\n{ran.printed.rstrip()}\n" if ran.printed.strip() else ""
+def _format_output(result: RunResult) -> str:
+    return f"It printed:\n{result.printed.rstrip()}\n" if result.printed.strip() else ""
 
 
-def _address(task: CodeTask) -> int:
-    """Of the inputs of a task: they belong to it, not to the seed that drew it."""
+def _hash_inputs_seed(task: CodeTask) -> int:
+    """Return the seed of a task's inputs, which depend on the task alone."""
     return stable_hash(json.dumps(task.steps), purpose="inputs")

@@ -1,4 +1,4 @@
-"""Generated tasks of programming: a function is described step by step, with examples, tests and a solution."""
+"""Generated programming tasks: a function described step by step, with examples, tests and a solution."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ Ints = list[int]
 
 @dataclass(frozen=True)
 class Step:
-    """A way to make something of a list of numbers ``xs``; ``{0}`` and ``{1}`` are its own numbers.
+    """One operation on a list of numbers ``xs``.
+
+    ``{0}`` and ``{1}`` stand for the numbers of the operation.
 
     Attributes:
-        says: in words.
-        code: the same as an expression of Python.
-        does: the same as a function of the list and its numbers.
-        ranges: from which its numbers are drawn, ends included.
+        text: the operation in words.
+        code: the same as a Python expression.
+        function: the same as a function of the list and the numbers.
+        ranges: ranges of the numbers, ends included.
     """
 
-    says: str
+    text: str
     code: str
-    does: Callable[..., Any]
+    function: Callable[..., Any]
     ranges: tuple[tuple[int, int], ...] = ()
 
 
@@ -161,10 +163,10 @@ LAST: tuple[Step, ...] = (
 
 @dataclass(frozen=True)
 class CodeTask:
-    """A function that is to be written.
+    """A function to write.
 
     Attributes:
-        steps: place in `MIDDLE`, the last in `LAST`, and the numbers of each.
+        steps: index into `MIDDLE`, for the last step into `LAST`, and the numbers of each step.
     """
 
     steps: tuple[tuple[int, tuple[int, ...]], ...]
@@ -172,43 +174,48 @@ class CodeTask:
     @property
     def question(self) -> str:
         """The function in words."""
-        says = [
-            f"{number}. {step.says.format(*own)}" for number, (step, own) in enumerate(self._parts[:-1], 1)
+        text = [
+            f"{number}. {step.text.format(*numbers)}"
+            for number, (step, numbers) in enumerate(self._parts[:-1], 1)
         ]
-        step, own = self._parts[-1]
+        step, numbers = self._parts[-1]
         return "\n".join(
-            ["Write f(xs) for a list of whole numbers xs.", *says, f"Then return {step.says.format(*own)}."]
+            [
+                "Write f(xs) for a list of whole numbers xs.",
+                *text,
+                f"Then return {step.text.format(*numbers)}.",
+            ]
         )
 
     @property
     def solution(self) -> str:
-        """A program that does it."""
-        lines = [f"    xs = {step.code.format(*own)}" for step, own in self._parts[:-1]]
-        step, own = self._parts[-1]
-        return "\n".join(["def f(xs):", *lines, f"    return {step.code.format(*own)}"])
+        """A program that solves the task."""
+        lines = [f"    xs = {step.code.format(*numbers)}" for step, numbers in self._parts[:-1]]
+        step, numbers = self._parts[-1]
+        return "\n".join(["def f(xs):", *lines, f"    return {step.code.format(*numbers)}"])
 
-    def right(self, xs: Ints) -> Any:
-        """What the function gives."""
-        for step, own in self._parts:
-            xs = step.does(list(xs), *own)
+    def compute(self, xs: Ints) -> Any:
+        """Return what the function returns for ``xs``."""
+        for step, numbers in self._parts:
+            xs = step.function(list(xs), *numbers)
         return xs
 
     @property
     def _parts(self) -> list[tuple[Step, tuple[int, ...]]]:
-        *middle, (last, own) = self.steps
-        return [*((MIDDLE[place], numbers) for place, numbers in middle), (LAST[last], own)]
+        *middle, (last, numbers) = self.steps
+        return [*((MIDDLE[index], numbers) for index, numbers in middle), (LAST[last], numbers)]
 
 
 def draw_task(rng: np.random.Generator, num_steps: int) -> CodeTask:
-    """A task of so many steps before the last."""
+    """Draw a task with ``num_steps`` steps before the last."""
 
-    def drawn(steps: Sequence[Step]) -> tuple[int, tuple[int, ...]]:
-        place = int(rng.integers(len(steps)))
-        return place, tuple(int(rng.integers(low, high + 1)) for low, high in steps[place].ranges)
+    def draw_step(steps: Sequence[Step]) -> tuple[int, tuple[int, ...]]:
+        index = int(rng.integers(len(steps)))
+        return index, tuple(int(rng.integers(low, high + 1)) for low, high in steps[index].ranges)
 
-    return CodeTask((*(drawn(MIDDLE) for _ in range(num_steps)), drawn(LAST)))
+    return CodeTask((*(draw_step(MIDDLE) for _ in range(num_steps)), draw_step(LAST)))
 
 
 def draw_inputs(rng: np.random.Generator, count: int) -> list[Ints]:
-    """Lists to call it with, the empty one among them."""
+    """Draw lists to call the function with, the first of them empty."""
     return [[], *(rng.integers(-9, 15, size=int(rng.integers(1, 9))).tolist() for _ in range(count - 1))]

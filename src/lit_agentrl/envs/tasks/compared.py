@@ -1,4 +1,4 @@
-"""Tasks with answers of known worth: rows of files, or made of questions of mathematics."""
+"""Tasks with answers of known scores: rows of files, or generated questions of mathematics."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 import numpy as np
 
 from lit_agentrl.envs.tasks.maths_answers import judge
-from lit_agentrl.envs.tasks.maths_tasks import TOPICS, Draw
+from lit_agentrl.envs.tasks.maths_tasks import TOPICS, Sampler
 from lit_agentrl.envs.tasks.messages import (
     BadRow,
     Messages,
-    dialogue,
-    labelled,
-    pair_of,
-    pair_worth,
-    ranked_of,
+    read_dialogue,
+    read_label,
+    read_pair,
+    read_pair_scores,
+    read_ranked,
 )
 from lit_agentrl.envs.tasks.rows import Files, deal
 
-_DRAWS = 20  # for each further answer
+_DRAWS = 20  # attempts for each further answer
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A task and the answers to it.
+    """A task and its answers with known scores.
 
     Attributes:
-        asked: the messages that are answered.
+        asked: the messages to answer.
         answers: the messages of each answer.
-        worth: of each answer; of a single one a share, from 0 to 1.
-        place: file and line; empty where it was made.
+        worth: score of each answer; of a single one a share from 0 to 1.
+        place: file and line; empty for a generated task.
     """
 
     asked: Messages
@@ -44,14 +44,14 @@ class Compared:
 
     @property
     def question(self) -> str:
-        """What is asked, as a text."""
+        """The messages to answer, as text."""
         return json.dumps(self.asked, ensure_ascii=False)
 
 
 def read_compared(files: Files) -> Mapping[str, tuple[Compared, ...]]:
-    """The rows of each split, in the formats of ``data=pairs``, ``ranked`` and ``unpaired``.
+    """Return the rows of each split, in the formats of ``data=pairs``, ``ranked`` and ``unpaired``.
 
-    Files that have not changed are read once in a process.
+    Unchanged files are read once per process.
 
     Raises:
         ValueError: a row that cannot be used, a prompt in two splits, or a split without rows.
@@ -61,39 +61,39 @@ def read_compared(files: Files) -> Mapping[str, tuple[Compared, ...]]:
 
 @lru_cache(maxsize=16)
 def _read(files: Files) -> Mapping[str, tuple[Compared, ...]]:
-    return deal(files, _of_row, "its prompt")
+    return deal(files, _read_row, "its prompt")
 
 
-def _of_row(row: Mapping[str, Any], place: str) -> Compared:
+def _read_row(row: Mapping[str, Any], place: str) -> Compared:
     if row.get("chosen") is not None or row.get("rejected") is not None:
-        asked, answers = pair_of(row)
-        worth = pair_worth(row)
+        asked, answers = read_pair(row)
+        worth = read_pair_scores(row)
     elif row.get("completions") is not None:
-        asked, answers, worth = ranked_of(row)
+        asked, answers, worth = read_ranked(row)
     elif row.get("completion") is not None or row.get("messages") is not None:
-        share, (before, rest) = labelled(row), dialogue(row, "completion")
-        asked, answer = _parted(before, rest)
+        share, (before, rest) = read_label(row), read_dialogue(row, "completion")
+        asked, answer = _separate_answer(before, rest)
         if not 0 <= share <= 1:
             raise BadRow(
                 "bad_number", f"the score of a single answer is {share:g}; write a share from 0 to 1"
             )
         answers, worth = [answer], [share]
     else:
-        told = ", ".join(map(str, row)) or "none"
+        columns = ", ".join(map(str, row)) or "none"
         raise BadRow(
             "no_column",
-            f"it has neither chosen and rejected, nor completions, nor completion, nor messages (there are {told})",
+            f"it has neither chosen and rejected, nor completions, nor completion, nor messages (there are {columns})",
         )
     if len(answers) > 1 and all(each == answers[0] for each in answers):
         raise BadRow("identical", "all answers are the same")
     return Compared(asked, answers, worth, place)
 
 
-def _parted(before: Messages, rest: Messages) -> tuple[Messages, Messages]:
-    """What is asked, and the answer to it from its first reply on.
+def _separate_answer(before: Messages, rest: Messages) -> tuple[Messages, Messages]:
+    """Separate the prompt from the answer, which starts with the first assistant message.
 
     Raises:
-        BadRow: nothing is asked, or nothing is answered.
+        BadRow: there is no prompt, or no answer.
     """
     first = next((place for place, each in enumerate(rest) if each["role"] == "assistant"), None)
     if first is None:
@@ -103,20 +103,22 @@ def _parted(before: Messages, rest: Messages) -> tuple[Messages, Messages]:
     return asked, rest[first:]
 
 
-def made(rng: np.random.Generator, count: int) -> Iterator[Compared]:
-    """A question of mathematics of the lowest level with one right answer, at place 0, and wrong ones; or none.
+def draw_compared(rng: np.random.Generator, count: int) -> Iterator[Compared]:
+    """Draw an easy question of mathematics with one right answer, first, and wrong ones.
+
+    Nothing is yielded if too few different wrong answers are drawn.
 
     Args:
-        rng: of the draws.
-        count: of answers.
+        rng: generator of the draws.
+        count: number of answers.
     """
     topic = list(TOPICS.values())[int(rng.integers(len(TOPICS)))]
-    problem = topic(Draw(rng, 1))
+    problem = topic(Sampler(rng, 1))
     answers = [problem.answer]
     for _ in range(_DRAWS * (count - 1)):
         if len(answers) == count:
             break
-        other = topic(Draw(rng, 1)).answer
+        other = topic(Sampler(rng, 1)).answer
         if other not in answers and not judge(other, problem.answer, problem.form, problem.unknown).is_right:
             answers.append(other)
     if len(answers) == count:

@@ -1,4 +1,4 @@
-"""Prompts with a reference answer from files of one's own, judged by a Python function of one's own."""
+"""Prompts with reference answers from your files, scored by your Python function."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import keyed_rng
-from lit_agentrl.envs.tasks.functions import arguments_of, function_name
-from lit_agentrl.envs.tasks.rows import Row, Source, contents, find_files, named_files
+from lit_agentrl.envs.tasks.functions import get_function_name, list_arguments
+from lit_agentrl.envs.tasks.rows import Row, Source, find_files, hash_contents, resolve_files
 
 _ROW = 51  # purpose key
-_TRIED_ROWS = 8
-# what a reward may ask for beside the columns of the data
+_TRIED_ROWS = 8  # rows on which the reward function is tried before a run
+# what a reward function may ask for besides the columns of the data
 GIVEN = ("question", "reference", "answer", "turn")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reward says of an answer, where a number does not say enough.
+    """A detailed result of a reward function.
 
     Attributes:
-        points: of the answer.
-        success: it solves the question, which ends the episode.
+        points: reward of the answer.
+        success: whether it solves the question, which ends the episode.
         feedback: what the policy reads before its next try; empty: the option ``retry``.
     """
 
@@ -40,35 +40,35 @@ Reward = Callable[..., float | Verdict]
 
 
 def exact(*, answer: str, reference: str) -> bool:
-    """Whether the answer is the reference, white space and case aside."""
+    """Return whether the answer equals the reference, apart from white space and case."""
     return answer.casefold().split() == reference.casefold().split()
 
 
 class Dataset(TextEnv):
-    """One row an episode: the question is shown, free text is the answer, a function says what it is worth.
+    """One row per episode: it shows the question, and a function scores the free-text answer.
 
-    The reward is called by name with those of its arguments that are ``question``, ``reference``, ``answer``,
-    ``turn`` (answers before this one) or a column of the data; constants are set beside its ``_target_``.  It
-    returns points, of which 1 or more (or True) counts as solved, or a `Verdict`.
+    The reward function is called by name with those of its arguments that are ``question``, ``reference``, ``answer``,
+    ``turn`` (number of earlier answers) or a column of the data; constants are set next to its ``_target_``.  It
+    returns a reward, of which 1 or more (or True) counts as solved, or a `Verdict`.
 
-    Chance answers with the reference of a row drawn at random, the oracle with that of the row itself; without
-    references neither is known.
+    Chance answers with the reference of a random row, the oracle with that of the row itself; without references
+    neither is known.
 
     Args:
-        path: a JSONL or Parquet file, or one for each of ``train``, ``val`` and ``test``.  A split without a file of
-            its own has its share of the rows of ``train``: 10 % by the hash of the question.
-        question: column of what the policy is asked.
+        path: a JSONL or Parquet file, or one for each of ``train``, ``val`` and ``test``.  A split without its own file
+            takes its share of the rows of ``train``: 10 % by the hash of the question.
+        question: column of the question.
         reference: column of the answer; None: there is none.
         reward: see above.
-        instruction: opens the system message, where there is one (``prompt=full``).
-        tries: answers that an episode may hold; a success ends it before.
-        retry: what is shown after an answer that does not solve the question.
-        repeat_question: whether the question stands below it again, which a context that cuts the past needs.
+        instruction: beginning of the system message, where there is one (``prompt=full``).
+        tries: answers per episode; a success ends it earlier.
+        retry: shown after an answer that does not solve the question.
+        repeat_question: whether the question follows it again, which a context that drops earlier turns needs.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: a file or row that cannot be used (file, line, column, remedy), or a reward that asks for what no
-            row has, raises, or does not accept the references themselves.
+        ValueError: a file or row that cannot be used (file, line, column, remedy), or a reward function that asks for
+            what no row has, raises, or rejects the references themselves.
     """
 
     def __init__(
@@ -89,32 +89,32 @@ class Dataset(TextEnv):
         require(callable(reward), "reward", reward, "a function: a _target_ with _partial_: true")
         require(bool(retry.strip()), "retry", repr(retry), "a text that is not blank")
         source = Source(find_files(path), question, reference)
-        self._reward, self._names = reward, arguments_of(reward, "reward")
+        self._reward, self._names = reward, list_arguments(reward, "reward")
         needed = [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]
         if reference is None and self._names.get("reference"):
             raise ValueError(
-                f"reward={function_name(reward)} asks for reference, and reference=null; name its column"
+                f"reward={get_function_name(reward)} asks for reference, and reference=null; name its column"
             )
         self._source = replace(source, needed=tuple(needed))
         self.instances = len(self._rows)
         self._instruction, self._retry = instruction, retry
         self._tries, self._repeats = tries, repeat_question
-        self._index, self._turn, self._told = 0, 0, ""
+        self._index, self._turn, self._feedback = 0, 0, ""
         self._try_out()
 
     @classmethod
     def home(cls, options: Mapping[str, Any]) -> Path:
-        return named_files(options["path"])["train"]
+        return resolve_files(options["path"])["train"]
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of the files in place of their names."""
+        """Return the options with the hash of the files' content in place of their names."""
         reward = options["reward"]
         constants = reward.keywords if isinstance(reward, partial) else {}
         return {
             **options,
-            "path": contents(options["path"]),
-            "reward": [function_name(reward), dict(constants)],
+            "path": hash_contents(options["path"]),
+            "reward": [get_function_name(reward), dict(constants)],
         }
 
     @property
@@ -122,11 +122,11 @@ class Dataset(TextEnv):
         return self._instruction
 
     def random_action(self, rng: Any) -> str | None:
-        """The reference of any row."""
+        """Return the reference of a random row."""
         return self._rows[int(rng.integers(len(self._rows)))].reference
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The reference; None where there is none, or the episode is over."""
+        """Return the reference; None where there is none, or after the end of the episode."""
         require_whole("horizon", horizon, 1)
         reference = self._rows[self._index].reference
         return None if reference is None or self._turn == self._tries else [reference]
@@ -137,53 +137,56 @@ class Dataset(TextEnv):
 
     def _draw_instance(self, seed: int) -> str:
         self._index = int(keyed_rng(seed, 0, _ROW).integers(len(self._rows)))
-        self._turn, self._told = 0, ""
+        self._turn, self._feedback = 0, ""
         row = self._rows[self._index]
         return f"{row.question}\n{row.reference}"
 
     def _observe(self) -> str:
         question = self._rows[self._index].question
-        if not self._told:
+        if not self._feedback:
             return question
-        return f"{self._told}\n{question}" if self._repeats else self._told
+        return f"{self._feedback}\n{question}" if self._repeats else self._feedback
 
     def _play(self, action: str) -> Outcome:
         verdict = self._judge(self._rows[self._index], action, self._turn)
-        self._turn, self._told = self._turn + 1, verdict.feedback or self._retry
+        self._turn, self._feedback = self._turn + 1, verdict.feedback or self._retry
         is_over = verdict.success or self._turn == self._tries
         return Outcome({"answer": verdict.points}, terminated=is_over, success=verdict.success)
 
     def _get_state(self) -> dict[str, Any]:
         question = self._rows[self._index].question
-        return {"question": question, "row": self._index, "turn": self._turn, "told": self._told}
+        return {"question": question, "row": self._index, "turn": self._turn, "told": self._feedback}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        self._index, self._turn, self._told = state["row"], state["turn"], state["told"]
+        self._index, self._turn, self._feedback = state["row"], state["turn"], state["told"]
 
     def _judge(self, row: Row, answer: str, turn: int) -> Verdict:
         given = {"question": row.question, "reference": row.reference, "answer": answer, "turn": turn}
         known = {**row.columns, **given}
         arguments = {name: known[name] for name in self._names if name in known}
         try:
-            found = self._reward(**arguments)
-            verdict = found if isinstance(found, Verdict) else _counted(found)
+            result = self._reward(**arguments)
+            verdict = result if isinstance(result, Verdict) else _convert_score(result)
             points = float(verdict.points)
             if not math.isfinite(points):
                 raise ValueError(f"{points} points are not finite")
-        except (Exception, SystemExit) as error:  # it is a function of the user's
+        except (Exception, SystemExit) as error:  # anything can fail in a user's function
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
-                f"reward={function_name(self._reward)} fails on {row.place} ({what}); mend the function"
+                f"reward={get_function_name(self._reward)} fails on {row.place} ({what}); fix the function"
             ) from error
         return Verdict(points, bool(verdict.success), str(verdict.feedback))
 
     def _try_out(self) -> None:
-        """Once in a process for each game, before anything is played; later environments find the same files."""
-        before = next((source for reward, source in reversed(_tried) if reward is self._reward), None)
-        if before == self._source:
+        """Try the reward function once per process and game.
+
+        Later environments must see the same files.
+        """
+        earlier = next((source for reward, source in reversed(_tried) if reward is self._reward), None)
+        if earlier == self._source:
             return
-        # A config makes one partial for a run; a bare function may be that of several data sets.
-        if before is not None and isinstance(self._reward, partial) and before.paths == self._source.paths:
+        # A config makes one partial per run; a bare function may serve several data sets.
+        if earlier is not None and isinstance(self._reward, partial) and earlier.paths == self._source.paths:
             raise ValueError(
                 f"path={self._source.paths[0]} has changed since the run began; start a new run for it"
             )
@@ -191,19 +194,19 @@ class Dataset(TextEnv):
             self._judge(row, "?", 0)
             if row.reference is not None and not self._judge(row, row.reference, 0).success:
                 raise ValueError(
-                    f"reward={function_name(self._reward)} does not count the reference of {row.place} itself as "
-                    "solved; mend the function (1 or more, or a Verdict, is solved), or set reference=null and let it "
+                    f"reward={get_function_name(self._reward)} does not count the reference of {row.place} itself as "
+                    "solved; fix the function (1 or more, or a Verdict, is solved), or set reference=null and let it "
                     "take the column by its name"
                 )
         _tried.append((self._reward, self._source))
         del _tried[:-16]
 
 
-_tried: list[tuple[Reward, Source]] = []  # the last ones, by identity: a function need not be hashable
+_tried: list[tuple[Reward, Source]] = []  # the most recent, by identity: a function need not be hashable
 
 
-def _counted(found: object) -> Verdict:
-    if found is None or isinstance(found, str):
-        raise ValueError(f"it must return a number, True, False or a Verdict, not {found!r}")
-    points = float(found)  # type: ignore[arg-type]
+def _convert_score(result: object) -> Verdict:
+    if result is None or isinstance(result, str):
+        raise ValueError(f"it must return a number, True, False or a Verdict, not {result!r}")
+    points = float(result)  # type: ignore[arg-type]
     return Verdict(points, points >= 1)

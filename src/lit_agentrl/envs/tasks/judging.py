@@ -1,4 +1,4 @@
-"""The policy is a judge of answers whose worth is known: how generative reward models are trained (SPCT)."""
+"""The policy judges answers of known scores, as generative reward models are trained (SPCT)."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ import numpy as np
 from lit_agentrl.checks import require_one_of, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
-from lit_agentrl.envs.tasks.compared import Compared, made, read_compared
-from lit_agentrl.envs.tasks.rows import contents, find_files, named_files
+from lit_agentrl.envs.tasks.compared import Compared, draw_compared, read_compared
+from lit_agentrl.envs.tasks.rows import find_files, hash_contents, resolve_files
 from lit_agentrl.episode import EndReason, Episode
 from lit_agentrl.judging import Criteria, Unreadable
 
 ASKS = ("scores", "score", "better")
 _TASK, _ORDER = 95, 96  # purpose keys
-_STEPS = 10  # of the scores that chance gives
-_MADE = 2  # answers to a task, unless it is said
+_STEPS = 10  # resolution of random scores
+_MADE = 2  # default number of answers to a generated task
 _CHOICES = ("1", "2", "tie")
-_SHARES = {1: (1.0, 0.0), 2: (0.0, 1.0), 0: (0.5, 0.5)}  # that stand for a verdict about two
+_SHARES = {1: (1.0, 0.0), 2: (0.0, 1.0), 0: (0.5, 0.5)}  # scores that stand for a verdict about two answers
 
 
 class Judging(TextEnv):
-    """A task and answers to it an episode; the policy writes what a judge writes: principles, critique, scores.
+    """One task with its answers per episode; the policy writes principles, a critique and scores.
 
     The reward is that of SPCT (arXiv 2504.02495, section 3.2), at the end of the episode::
 
-        +1 if every best answer has a higher score than every other one; of a single answer: if the score is its worth
-        -1 else, also for a reply that cannot be read, which ends the episode
+        +1 if every best answer scores higher than every other one; for a single answer: if the score is the known one
+        -1 otherwise, and for a reply that cannot be parsed, which ends the episode
 
-    What is shown is data, as `judging.Criteria` has it: it cannot close its fence, nor spell a verdict.  The order of
-    the answers is drawn for each instance.
+    Answers are shown as data, as in `judging.Criteria`: they cannot close their fence nor spell a verdict.  The order
+    of the answers is drawn for each instance.
 
     Args:
         path: a JSONL or Parquet file in a format of ``data=pairs``, ``ranked`` or ``unpaired``, or one for each of
-            ``train``, ``val`` and ``test`` (see `dataset.Dataset`); None: tasks are made.
-        asks: ``scores``: for all of them in one reply; ``score``: for one answer in each turn, the question of
-            ``reward=judge``; ``better``: for the better of two, the question of ``lit-agentrl label``.
-        turns: replies that an episode may hold.
-        answers: of a task that is made; None: 2.
+            ``train``, ``val`` and ``test`` (see `dataset.Dataset`); None: tasks are generated.
+        asks: ``scores``: of all answers in one reply; ``score``: of one answer per turn, the question of
+            ``reward=judge``; ``better``: the better of two, the question of ``lit-agentrl label``.
+        turns: replies per episode.
+        answers: number of answers to a generated task; None: 2.
         principles, low, high, most_characters: see `judging.Criteria`.
-        split: ``train``, ``val`` or ``test``, by what is asked.
+        split: ``train``, ``val`` or ``test``, decided by the prompt.
 
     Raises:
         ValueError: a file, a row or an option that cannot be used.
@@ -70,7 +70,7 @@ class Judging(TextEnv):
             require_whole("answers", answers, 2, 8)
             if path is not None:
                 raise ValueError(
-                    f"answers={answers} is of tasks that are made, and path names rows; leave it out"
+                    f"answers={answers} applies to generated tasks only, and path names rows; leave it out"
                 )
         self._criteria = Criteria(principles=principles, low=low, high=high, most_characters=most_characters)
         self._asks, self._count = asks, _MADE if answers is None else answers
@@ -78,61 +78,61 @@ class Judging(TextEnv):
         self.instances = None if self._files is None else len(read_compared(self._files)[split])
         self._require_fit(turns)
         self.max_solution = self._most_answers if asks == "score" else 1
-        self._item = Compared([], [], [])
+        self._task = Compared([], [], [])
         self._shares: list[float] = []
 
     @classmethod
     def home(cls, options: Mapping[str, Any]) -> Path:
-        return super().home(options) if options["path"] is None else named_files(options["path"])["train"]
+        return super().home(options) if options["path"] is None else resolve_files(options["path"])["train"]
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of the files in place of their names."""
+        """Return the options with the hash of the files' content in place of their names."""
         path = options["path"]
-        return {**options, "path": None if path is None else contents(path)}
+        return {**options, "path": None if path is None else hash_contents(path)}
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A verdict in the right form."""
+        """Return a verdict in the right form."""
         if self._asks == "better":
             return self._criteria.write("better", _CHOICES[int(rng.integers(len(_CHOICES)))])
-        count = 1 if self._asks == "score" else len(self._item.answers)
-        return self._written([float(step) / _STEPS for step in rng.integers(_STEPS + 1, size=count)])
+        count = 1 if self._asks == "score" else len(self._task.answers)
+        return self._write_verdict([float(step) / _STEPS for step in rng.integers(_STEPS + 1, size=count)])
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The verdicts that are left; None once the episode is over."""
+        """Return the remaining verdicts; None after the end of the episode."""
         require_whole("horizon", horizon, 1)
         if not self._is_running:
             return None
-        worth = self._item.worth
+        worth = self._task.worth
         best = [each if len(worth) == 1 else float(each == max(worth)) for each in worth]
         if self._asks == "better":
             return [self._criteria.write("better", "1" if best[0] else "2")]
         if self._asks == "score":
-            return [self._written([share]) for share in best[len(self._shares) :]][:horizon]
-        return [self._written(best)]
+            return [self._write_verdict([share]) for share in best[len(self._shares) :]][:horizon]
+        return [self._write_verdict(best)]
 
     # ------------------------------------------------------------------ an episode
     def _draw_instance(self, seed: int) -> str:
         if self._files is None:
-            item = draw_for_split(
-                lambda attempt: made(keyed_rng(seed, attempt, _TASK), self._count),
+            task = draw_for_split(
+                lambda attempt: draw_compared(keyed_rng(seed, attempt, _TASK), self._count),
                 lambda each: each.question,
                 split=self.split,
             )
         else:
             rows = read_compared(self._files)[self.split]
-            item = rows[int(keyed_rng(seed, 0, _TASK).integers(len(rows)))]
-        order = keyed_rng(seed, 0, _ORDER).permutation(len(item.answers))
-        self._item = Compared(
-            item.asked, [item.answers[k] for k in order], [item.worth[k] for k in order], item.place
+            task = rows[int(keyed_rng(seed, 0, _TASK).integers(len(rows)))]
+        order = keyed_rng(seed, 0, _ORDER).permutation(len(task.answers))
+        self._task = Compared(
+            task.asked, [task.answers[k] for k in order], [task.worth[k] for k in order], task.place
         )
         self._shares = []
-        return f"{item.question}\n{item.answers}"
+        return f"{task.question}\n{task.answers}"
 
     def _observe(self) -> str:
         shown = [
-            Episode(0, 0, 0, 0, "judging", 0, opening=[*self._item.asked, *answer], end=EndReason.TURN_LIMIT)
-            for answer in self._item.answers
+            Episode(0, 0, 0, 0, "judging", 0, opening=[*self._task.asked, *answer], end=EndReason.TURN_LIMIT)
+            for answer in self._task.answers
         ]
         if self._asks == "better":
             return self._criteria.ask_better(shown[0], shown[1])
@@ -141,33 +141,33 @@ class Judging(TextEnv):
         return self._criteria.ask_scores(shown)
 
     def _play(self, action: str) -> Outcome:
-        count = len(self._item.answers)
+        count = len(self._task.answers)
         try:
             self._shares = [*self._shares, *self._read(action)]
         except Unreadable:
             return Outcome({"unread": -1.0}, terminated=True)
         if len(self._shares) < count:
             return Outcome()
-        is_right = ranks_rightly(self._shares, self._item.worth)
+        is_right = has_best_first(self._shares, self._task.worth)
         return Outcome({"judged": 1.0 if is_right else -1.0}, terminated=True, success=is_right)
 
     def _get_state(self) -> dict[str, Any]:
-        return {"item": asdict(self._item), "shares": self._shares}
+        return {"item": asdict(self._task), "shares": self._shares}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        self._item, self._shares = Compared(**state["item"]), list(state["shares"])
+        self._task, self._shares = Compared(**state["item"]), list(state["shares"])
 
     # ------------------------------------------------------------------ verdicts
     def _read(self, reply: str) -> Sequence[float]:
-        count = len(self._item.answers)
+        count = len(self._task.answers)
         if self._asks == "better":
             return _SHARES[self._criteria.read_better(reply)]
         if self._asks == "score" or count == 1:
             return [self._criteria.read_score(reply)]
         return self._criteria.read_scores(reply, count)
 
-    def _written(self, shares: Sequence[float]) -> str:
-        """A reply that gives these shares of the way from the lowest score to the highest."""
+    def _write_verdict(self, shares: Sequence[float]) -> str:
+        """Write a reply whose scores are these shares of the range from lowest to highest."""
         low, high = self._criteria.low, self._criteria.high
         numbers = [f"{low + share * (high - low):.9f}".rstrip("0").rstrip(".") for share in shares]
         return self._criteria.write("scores" if len(numbers) > 1 else "score", ", ".join(numbers))
@@ -179,7 +179,7 @@ class Judging(TextEnv):
         return max(len(row.answers) for row in read_compared(self._files)[self.split])
 
     def _require_fit(self, turns: int) -> None:
-        """Every task can be asked about in this form."""
+        """Check that every task can be asked about in this form."""
         require_whole("turns", turns, 1)
         if self._asks == "score" and self._most_answers > turns:
             raise ValueError(
@@ -198,14 +198,14 @@ class Judging(TextEnv):
             )
 
 
-def ranks_rightly(shares: Sequence[float], worth: Sequence[float]) -> bool:
-    """Whether every best answer, by its worth, has a higher score than every other one.
+def has_best_first(shares: Sequence[float], worth: Sequence[float]) -> bool:
+    """Return whether every best answer scores higher than every other one.
 
-    Of a single answer: whether its score, as a share of the way from the lowest to the highest, is its worth.
+    For a single answer: whether its score, as a share of the range from lowest to highest, is the known one.
 
     Args:
         shares: the scores.
-        worth: as many; of several not all equal.
+        worth: the known scores; of several, not all equal.
     """
     if len(worth) == 1:
         return isclose(shares[0], worth[0], abs_tol=1e-6)

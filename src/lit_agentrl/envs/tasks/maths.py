@@ -1,4 +1,4 @@
-"""Answer a question of mathematics exactly, in a few tries."""
+"""Questions of mathematics with exact answers, in a few tries."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 from lit_agentrl.envs.tasks.maths_answers import judge
-from lit_agentrl.envs.tasks.maths_tasks import LEVELS, TOPICS, Draw, Problem
+from lit_agentrl.envs.tasks.maths_tasks import LEVELS, TOPICS, Problem, Sampler
 
 _TASK, _OTHER = 85, 86  # purpose keys
-_SHOWN = 60  # characters of an answer that are repeated
+_SHOWN = 60  # characters of an answer that the feedback repeats
 
 
 class Maths(TextEnv):
-    """One question an episode; an action is an answer, of which all equal forms are right.
+    """One question per episode; all equal forms of the right answer are accepted.
 
-    A wrong answer is told so, and the question is asked again.  A right one ends the episode with 1 point.  Chance
-    gives the answer to another question of the topic and level, the oracle that to this one.
+    After a wrong answer the episode says so and asks the question again.  A right answer ends it with reward 1.  Chance
+    answers with the answer to another question of the same topic and level, the oracle with the right answer.
 
     Args:
-        topics: of `TOPICS`; None: all.
-        levels: of difficulty, some of 1, 2, 3.
-        tries: answers that an episode may hold.
-        split: ``train``, ``val`` or ``test``, by the question.
+        topics: some of `TOPICS`; None: all.
+        levels: levels of difficulty, some of 1, 2, 3.
+        tries: answers per episode.
+        split: ``train``, ``val`` or ``test``, decided by the question.
 
     Raises:
         ValueError: an option out of range.
@@ -49,7 +49,7 @@ class Maths(TextEnv):
         require(known, "levels", levels, "a list of some of 1, 2, 3")
         require_whole("tries", tries, 1)
         self._topics, self._levels = sorted({*(topics or TOPICS)}), sorted({*levels})
-        self._tries, self._turn, self._told = tries, 0, ""
+        self._tries, self._turn, self._feedback = tries, 0, ""
         self._topic, self._level, self._problem = "", 0, Problem("", "0")
 
     @property
@@ -61,10 +61,12 @@ class Maths(TextEnv):
         )
 
     def random_action(self, rng: np.random.Generator) -> str:
-        return TOPICS[self._topic](Draw(keyed_rng(int(rng.integers(2**31)), 0, _OTHER), self._level)).answer
+        return TOPICS[self._topic](
+            Sampler(keyed_rng(int(rng.integers(2**31)), 0, _OTHER), self._level)
+        ).answer
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """The answer; None once the episode is over."""
+        """Return the answer; None after the end of the episode."""
         require_whole("horizon", horizon, 1)
         return [self._problem.answer] if self._is_running else None
 
@@ -73,32 +75,39 @@ class Maths(TextEnv):
             rng = keyed_rng(seed, attempt, _TASK)
             topic = self._topics[int(rng.integers(len(self._topics)))]
             level = self._levels[int(rng.integers(len(self._levels)))]
-            yield topic, level, TOPICS[topic](Draw(rng, level))
+            yield topic, level, TOPICS[topic](Sampler(rng, level))
 
-        drawn = draw_for_split(propose, lambda each: each[2].question, split=self.split)
-        self._topic, self._level, self._problem = drawn
-        self._turn, self._told = 0, ""
+        instance = draw_for_split(propose, lambda drawn: drawn[2].question, split=self.split)
+        self._topic, self._level, self._problem = instance
+        self._turn, self._feedback = 0, ""
         return self._problem.question
 
     def _observe(self) -> str:
-        return f"{self._told}\n{self._problem.question}" if self._told else self._problem.question
+        return f"{self._feedback}\n{self._problem.question}" if self._feedback else self._problem.question
 
     def _play(self, action: str) -> Outcome:
         problem, self._turn = self._problem, self._turn + 1
-        judged = judge(action, problem.answer, problem.form, problem.unknown)
-        self._told = "Right." if judged.is_right else f"Your answer is {_short(action)}, but {judged.says}."
-        is_over = judged.is_right or self._turn == self._tries
-        return Outcome({"answer": float(judged.is_right)}, terminated=is_over, success=judged.is_right)
+        judgement = judge(action, problem.answer, problem.form, problem.unknown)
+        self._feedback = (
+            "Right." if judgement.is_right else f"Your answer is {_shorten(action)}, but {judgement.message}."
+        )
+        is_over = judgement.is_right or self._turn == self._tries
+        return Outcome({"answer": float(judgement.is_right)}, terminated=is_over, success=judgement.is_right)
 
     def _get_state(self) -> dict[str, Any]:
         problem = asdict(self._problem)
-        return {"at": [self._topic, self._level], "problem": problem, "turn": self._turn, "told": self._told}
+        return {
+            "at": [self._topic, self._level],
+            "problem": problem,
+            "turn": self._turn,
+            "told": self._feedback,
+        }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
         (self._topic, self._level), self._problem = state["at"], Problem(**state["problem"])
-        self._turn, self._told = state["turn"], state["told"]
+        self._turn, self._feedback = state["turn"], state["told"]
 
 
-def _short(answer: str) -> str:
+def _shorten(answer: str) -> str:
     text = " ".join(answer.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""Rows of files as messages: prompts and answers to them, with what the answers are worth."""
+"""Rows of files as messages: prompts, answers, and the scores of the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BadRow(ValueError):
     """A row that cannot be used.
 
     Args:
-        reason: a short name, by which such rows are counted.
+        reason: a short name under which such rows are counted.
         message: one line.
     """
 
@@ -27,11 +27,11 @@ class BadRow(ValueError):
         self.reason = reason
 
 
-def messages_of(value: object, column: str, role: str) -> Messages:
-    """Messages as they stand in a column; a plain text is one of ``role``.
+def parse_messages(value: object, column: str, role: str) -> Messages:
+    """Parse the messages of a column; plain text becomes one message of ``role``.
 
     Raises:
-        BadRow: they are none.
+        BadRow: the value holds no messages.
     """
     if isinstance(value, str):
         if not value.strip():
@@ -41,10 +41,10 @@ def messages_of(value: object, column: str, role: str) -> Messages:
         raise BadRow(
             "no_messages", f"column {column} must be a text, or a list of messages with role and content"
         )
-    return [_message(each, column) for each in value]
+    return [_parse_message(each, column) for each in value]
 
 
-def _message(value: object, column: str) -> Message:
+def _parse_message(value: object, column: str) -> Message:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         raise BadRow("no_messages", f"column {column} holds what is no message; write role and content")
     role, content = value["role"], value.get("content")
@@ -58,7 +58,7 @@ def _message(value: object, column: str) -> Message:
         content = "".join(part["text"] for part in content)
     calls = value.get("tool_calls") if role == "assistant" else None
     if calls:
-        content = f"{content or ''}{_calls(calls, column)}"
+        content = f"{content or ''}{_format_calls(calls, column)}"
     if not isinstance(content, str):
         raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
     if not content.strip():
@@ -70,55 +70,57 @@ def _message(value: object, column: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _calls(calls: object, column: str) -> str:
-    """Calls of tools, written as models write them."""
-    found = []
+def _format_calls(calls: object, column: str) -> str:
+    """Return tool calls in the form in which models write them."""
+    texts = []
     for call in calls if isinstance(calls, list) else [None]:
-        what = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(what, Mapping) or not isinstance(what.get("name"), str):
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise BadRow(
                 "bad_call", f"column {column}: a tool call has no function name; write name and arguments"
             )
-        arguments = what.get("arguments", {})
+        arguments = function.get("arguments", {})
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
             except ValueError as error:
                 raise BadRow("bad_call", f"column {column}: arguments of a tool call are no JSON") from error
-        found.append(json.dumps({"name": what["name"], "arguments": arguments}, ensure_ascii=False))
-    return "".join(f"<tool_call>{each}</tool_call>" for each in found)
+        texts.append(json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False))
+    return "".join(f"<tool_call>{each}</tool_call>" for each in texts)
 
 
-def dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
-    """What is read, and what is learnt, of a row with ``messages``, or with ``prompt`` and an answer.
+def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
+    """Read prompt and answer of a row.
+
+    A row has ``messages``, or ``prompt`` and the column ``answer``.
 
     Raises:
         BadRow: it has neither.
     """
     if row.get("messages") is not None:
-        return _with_tools(row, []), messages_of(row["messages"], "messages", "user")
+        return _add_tools(row, []), parse_messages(row["messages"], "messages", "user")
     if row.get(answer) is None:
-        told = ", ".join(map(str, row)) or "none"
-        raise BadRow("no_column", f"it has neither messages nor {answer} (there are {told})")
-    return prompt_of(row), messages_of(row[answer], answer, "assistant")
+        columns = ", ".join(map(str, row)) or "none"
+        raise BadRow("no_column", f"it has neither messages nor {answer} (there are {columns})")
+    return read_prompt(row), parse_messages(row[answer], answer, "assistant")
 
 
-def pair_of(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Messages, list[Messages]]:
-    """What both sides begin with, and the rest of each.
+def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Messages, list[Messages]]:
+    """Read the common beginning of both sides of a pair, and the rest of each.
 
     Raises:
         BadRow: a side is missing, or one begins with the whole of the other.
     """
     for side in sides:
         if row.get(side) is None:
-            told = ", ".join(map(str, row)) or "none"
-            raise BadRow("no_column", f"column {side} is missing (there are {told})")
-    found = [messages_of(row[side], side, "assistant") for side in sides]
+            columns = ", ".join(map(str, row)) or "none"
+            raise BadRow("no_column", f"column {side} is missing (there are {columns})")
+    parsed = [parse_messages(row[side], side, "assistant") for side in sides]
     if row.get("prompt") is not None:
-        return prompt_of(row), found
-    one, other = found
+        return read_prompt(row), parsed
+    one, other = parsed
     shared = next(
-        (k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(map(len, found))
+        (k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(map(len, parsed))
     )
     if not shared:
         raise BadRow(
@@ -126,21 +128,23 @@ def pair_of(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Messa
         )
     if shared == len(one) == len(other):
         raise BadRow("identical", "chosen and rejected are the same")
-    return _with_tools(row, one[:shared]), [each[shared:] for each in found]
+    return _add_tools(row, one[:shared]), [each[shared:] for each in parsed]
 
 
-def pair_worth(row: Mapping[str, Any]) -> list[float]:
-    """What both sides of a pair are worth: by their scores, by a margin, or 1 and 0.
+def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
+    """Read the scores of both sides of a pair.
+
+    They are the columns of scores, the column ``margin`` and 0, or 1 and 0.
 
     Raises:
-        BadRow: the chosen side is not worth more.
+        BadRow: the chosen side has not the higher score.
     """
     given = [row.get(f"score_{side}") for side in SIDES]
     worth = [1.0, 0.0]
     if None not in given:
-        worth = [number(row, f"score_{side}") for side in SIDES]
+        worth = [read_number(row, f"score_{side}") for side in SIDES]
     elif row.get("margin") is not None:
-        worth = [number(row, "margin"), 0.0]
+        worth = [read_number(row, "margin"), 0.0]
     if worth[0] == worth[1]:
         raise BadRow("tie", "both sides are worth the same, so that none is better")
     if worth[0] < worth[1]:
@@ -148,37 +152,37 @@ def pair_worth(row: Mapping[str, Any]) -> list[float]:
     return worth
 
 
-def answers_of(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[Any]]:
-    """The prompt of a row, the answers in column ``completions``, and as many ``scores``, whatever these are.
+def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[Any]]:
+    """Read the prompt of a row, its ``completions`` and as many ``scores`` of any kind.
 
     Raises:
-        BadRow: it lacks one of them.
+        BadRow: one of them is missing.
     """
     given = row.get("completions")
     if not isinstance(given, list) or len(given) < 2:
         raise BadRow("no_column", "column completions must be a list of at least two answers")
-    opening, answers = prompt_of(row), [messages_of(each, "completions", "assistant") for each in given]
+    opening, answers = read_prompt(row), [parse_messages(each, "completions", "assistant") for each in given]
     worth = row.get("scores")
     if not isinstance(worth, list) or len(worth) != len(given):
         raise BadRow("no_scores", "column scores must be a list with a number for each of completions")
     return opening, answers, worth
 
 
-def ranked_of(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[float]]:
-    """The prompt of a row, the answers in column ``completions``, and their ``scores``.
+def read_ranked(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[float]]:
+    """Read the prompt of a row, its ``completions`` and their ``scores``.
 
     Raises:
-        BadRow: it lacks one of them, or no score is above another.
+        BadRow: one of them is missing, or all scores are equal.
     """
-    opening, answers, worth = answers_of(row)
-    points = [number({"scores": each}, "scores") for each in worth]
+    opening, answers, worth = read_answers(row)
+    points = [read_number({"scores": each}, "scores") for each in worth]
     if len(set(points)) < 2:
         raise BadRow("tie", "all scores are equal, so that none is better")
     return opening, answers, points
 
 
-def labelled(row: Mapping[str, Any]) -> float:
-    """1 or 0 of column ``label``, or the number of column ``score``.
+def read_label(row: Mapping[str, Any]) -> float:
+    """Return 1 or 0 of column ``label``, or the number of column ``score``.
 
     Raises:
         BadRow: there is neither.
@@ -188,11 +192,13 @@ def labelled(row: Mapping[str, Any]) -> float:
         raise BadRow("no_label", "it has neither label nor score; write label: true or false")
     if label is not None and not (isinstance(label, bool) or label in (0, 1)):
         raise BadRow("no_label", f"column label is {label!r}; write true or false")
-    return float(label) if label is not None else number(row, "score")
+    return float(label) if label is not None else read_number(row, "score")
 
 
-def held_out_with(row: Mapping[str, Any]) -> str | None:
-    """What names the rows that are held out together and compared with one another; None: those of its prompt.
+def read_held_out_with(row: Mapping[str, Any]) -> str | None:
+    """Read the name of the rows that are held out and compared together.
+
+    None: rows with the same prompt are held out together.
 
     Raises:
         BadRow: it is no text.
@@ -205,8 +211,8 @@ def held_out_with(row: Mapping[str, Any]) -> str | None:
     return value
 
 
-def prompt_of(row: Mapping[str, Any]) -> Messages:
-    """The messages of column ``prompt``, with the tools of the row.
+def read_prompt(row: Mapping[str, Any]) -> Messages:
+    """Read the messages of column ``prompt``, with the tools of the row.
 
     Raises:
         BadRow: there are none.
@@ -215,11 +221,11 @@ def prompt_of(row: Mapping[str, Any]) -> Messages:
         raise BadRow(
             "no_prompt", f"column prompt is missing (there are {', '.join(map(str, row)) or 'none'})"
         )
-    return _with_tools(row, messages_of(row["prompt"], "prompt", "user"))
+    return _add_tools(row, parse_messages(row["prompt"], "prompt", "user"))
 
 
-def _with_tools(row: Mapping[str, Any], messages: Messages) -> Messages:
-    """With the tools of a row told in a system message."""
+def _add_tools(row: Mapping[str, Any], messages: Messages) -> Messages:
+    """Add the tools of a row to the system message."""
     tools = row.get("tools")
     if not tools:
         return messages
@@ -230,14 +236,14 @@ def _with_tools(row: Mapping[str, Any], messages: Messages) -> Messages:
             raise BadRow("bad_tools", "column tools is no JSON; write a list of tools") from error
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise BadRow("bad_tools", "column tools must be a list of tools, each with a name and parameters")
-    told = "\n".join(["<tools>", *(json.dumps(tool, ensure_ascii=False) for tool in tools), "</tools>"])
+    columns = "\n".join(["<tools>", *(json.dumps(tool, ensure_ascii=False) for tool in tools), "</tools>"])
     if messages and messages[0]["role"] == "system":
-        return [{"role": "system", "content": f"{messages[0]['content']}\n{told}"}, *messages[1:]]
-    return [{"role": "system", "content": told}, *messages]
+        return [{"role": "system", "content": f"{messages[0]['content']}\n{columns}"}, *messages[1:]]
+    return [{"role": "system", "content": columns}, *messages]
 
 
-def number(row: Mapping[str, Any], column: str) -> float:
-    """A finite number.
+def read_number(row: Mapping[str, Any], column: str) -> float:
+    """Read a finite number.
 
     Raises:
         BadRow: it is none.

@@ -1,4 +1,4 @@
-"""Programs of a policy, run in a worker process with bounds of time and memory, without files, network or clock."""
+"""Run untrusted programs in worker processes with limits, without files, network or clock."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_agentrl.envs.adapters.base import missing
+from lit_agentrl.envs.adapters.base import make_missing_error
 
 _LONGEST_PROGRAM = 20_000  # characters
-_SHOWN = 1000  # characters of what a program prints, says or gives
+_SHOWN = 1000  # characters of a program's output, error or result that are returned
 _WORKERS = 4
-_GRACE_S = 2.0  # after which a worker that does not mind its limits is killed
+_GRACE_S = 2.0  # a worker that ignores its limits is killed after this
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What became of a program.
+class RunResult:
+    """Outcome of a program.
 
     Attributes:
-        results: what each call gave, as Python writes it; those before the first that failed.
-        error: what that one, or the program itself, raised; empty: nothing.
-        printed: its output.
+        results: the ``repr`` of each call's result, up to the first call that failed.
+        error: what that call, or the program itself, raised; empty: nothing.
+        printed: the output.
+        is_loaded: whether the program itself, before any call, raised nothing.
     """
 
     results: tuple[str, ...]
     error: str = ""
     printed: str = ""
-    is_loaded: bool = True  # the program itself raised nothing
+    is_loaded: bool = True
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one program, each call counted by itself.
+    """Limits of one program; each call has its own.
 
     Args:
-        seconds: of computing, for the program and for each call.
-        max_memory_mb: of its heap.
-        max_depth: calls within each other.
+        seconds: computing time of the program and of each call.
+        max_memory_mb: size of the heap, MiB.
+        max_depth: depth of nested calls.
     """
 
     seconds: float = 2.0
@@ -48,28 +49,28 @@ class Limits:
     max_depth: int = 500
 
 
-def run(program: str, calls: Sequence[tuple[str, tuple[Any, ...]]], limits: Limits = Limits()) -> Ran:
+def run(program: str, calls: Sequence[tuple[str, tuple[Any, ...]]], limits: Limits = Limits()) -> RunResult:
     """Run a program, then call its functions.
 
-    It is run by pydantic-monty, an interpreter of its own in a process of its own: what a program may do is what that
-    interpreter has, which is no file, no network, no process and no module but a few of the standard library.  Values
-    of the caller are copied in; what comes back is text of bounded length, written by the interpreter itself.
+    pydantic-monty runs it, an interpreter of its own in a process of its own: the program has no files, network,
+    processes or modules, except a few of the standard library.  Values of the caller are copied in; the result is text
+    of bounded length, written by the interpreter itself.
 
     Args:
-        program: Python, whatever it says.
-        calls: function and arguments, in JSON values.
+        program: any text; it is treated as Python.
+        calls: names of functions and their arguments, in JSON values.
         limits: see `Limits`.
 
     Raises:
         ValueError: the library is missing.
     """
     if len(program) > _LONGEST_PROGRAM:
-        return Ran((), f"it has more than {_LONGEST_PROGRAM} characters", is_loaded=False)
-    pool, library = _pool()
+        return RunResult((), f"it has more than {_LONGEST_PROGRAM} characters", is_loaded=False)
+    pool, library = _get_pool()
     results: list[str] = []
     printed: list[str] = []
 
-    def hear(stream: str, text: str) -> None:
+    def collect_output(stream: str, text: str) -> None:
         if sum(map(len, printed)) < _SHOWN:
             printed.append(text[:_SHOWN])
 
@@ -77,56 +78,60 @@ def run(program: str, calls: Sequence[tuple[str, tuple[Any, ...]]], limits: Limi
         "max_feed_duration_secs": limits.seconds,
         "max_memory": limits.max_memory_mb * 2**20,
         "max_recursion_depth": limits.max_depth,
-        "max_suspensions": 100,  # names that are not there are asked for
+        "max_suspensions": 100,  # lookups of unknown names
     }
     error, is_loaded = "", False
     try:
-        with pool.checkout(limits=bounds, os_policy=_policy(), assert_message_annotations=False) as session:
-            session.feed_run(program, print_callback=hear)
+        with pool.checkout(
+            limits=bounds, os_policy=_make_policy(), assert_message_annotations=False
+        ) as session:
+            session.feed_run(program, print_callback=collect_output)
             is_loaded = True
             for name, arguments in calls:
-                given = {f"argument_{number}": value for number, value in enumerate(arguments)}
-                # a formatted string is a string whatever the program has made of repr, str and format
-                text = f'f"{{{name}({", ".join(given)})!r:.{_SHOWN}}}"'
-                results.append(str(session.feed_run(text, inputs=given, print_callback=hear))[:_SHOWN])
+                inputs = {f"argument_{number}": value for number, value in enumerate(arguments)}
+                # formatted by the interpreter: the program may have redefined repr, str and format
+                text = f'f"{{{name}({", ".join(inputs)})!r:.{_SHOWN}}}"'
+                results.append(
+                    str(session.feed_run(text, inputs=inputs, print_callback=collect_output))[:_SHOWN]
+                )
     except (library.MontyError, TimeoutError) as raised:
         error = str(raised)[:_SHOWN] or type(raised).__name__
         if isinstance(raised, library.MontyCrashedError):
             error = "it broke the interpreter"
-        for kind, told in (
+        for kind, limit in (
             ("TimeoutError: feed", f"{limits.seconds:g} s"),
             ("MemoryError", f"{limits.max_memory_mb} MB"),
         ):
-            if error.startswith(kind):  # no measured number is told: an episode says the same again
-                error = f"{kind.split(':')[0]}: it took more than {told}"
+            if error.startswith(kind):  # no measured number, so that a replayed episode reads the same
+                error = f"{kind.split(':')[0]}: it took more than {limit}"
     except (
         ValueError,
         UnicodeError,
         RecursionError,
-    ) as raised:  # text that cannot be sent, such as half a character
+    ) as raised:  # text that cannot be sent, such as a lone surrogate
         error = f"{type(raised).__name__}: {raised}"[:_SHOWN]
-    return Ran(tuple(results), " ".join(error.split()), "".join(printed)[:_SHOWN], is_loaded)
+    return RunResult(tuple(results), " ".join(error.split()), "".join(printed)[:_SHOWN], is_loaded)
 
 
-def _policy() -> dict[str, Any]:
-    """The same program does the same: time stands still, and chance has a seed."""
+def _make_policy() -> dict[str, Any]:
+    """Return the policy that makes runs repeatable: a fixed clock and a fixed seed."""
     import datetime
 
     return {"datetime": datetime.datetime(2026, 1, 1), "sleep": "zero", "random_start": {"seed": 0}}
 
 
 _lock = threading.Lock()
-_pools: dict[int, tuple[Any, Any]] = {}  # of each process: a copy of a process must not use its parent's
+_pools: dict[int, tuple[Any, Any]] = {}  # by process: a forked process must not use its parent's pool
 
 
-def _pool() -> tuple[Any, Any]:
-    """The workers of this process, and the library."""
+def _get_pool() -> tuple[Any, Any]:
+    """Return the workers of this process, and the library."""
     with _lock:
         if os.getpid() not in _pools:
             try:
                 import pydantic_monty
             except ImportError as error:
-                raise missing("pydantic-monty", "code", error) from error
+                raise make_missing_error("pydantic-monty", "code", error) from error
             pool = pydantic_monty.Monty(
                 min_processes=1,
                 max_processes=_WORKERS,

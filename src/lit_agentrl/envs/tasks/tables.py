@@ -9,86 +9,88 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-# the place of each row in its file, and the row; or why it is none, an error
-Found = Iterator[tuple[str, object]]
+# the place of each row in its file, and the row, or the error that makes it unreadable
+Rows = Iterator[tuple[str, object]]
 
 
-def read_table(path: Path) -> Found:
-    """The rows of a file, by the ending of its name.
+def read_table(path: Path) -> Rows:
+    """Yield the rows of a file, whose name ends in its format.
 
     Raises:
-        ValueError: the file cannot be read at all; what is wrong with one row stands in its place.
+        ValueError: the file cannot be read at all; an error in a single row is yielded in its place.
     """
     try:
         yield from READERS[path.suffix](path)
     except OSError as error:
-        raise ValueError(f"path={short_path(path)} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"path={shorten_path(path)} cannot be read: {error.strerror or error}") from error
 
 
-def _jsonl(path: Path) -> Found:
+def _read_jsonl(path: Path) -> Rows:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            # neither blank, nor only the mark that some editors begin with
+            # skips blank lines, and a byte order mark alone
             if line.strip(b"\xef\xbb\xbf \t\r\n"):
-                yield f"line {number}", _parsed(line)
+                yield f"line {number}", _parse_line(line)
 
 
-def _parsed(line: bytes) -> object:
+def _parse_line(line: bytes) -> object:
     try:
         text = line.decode("utf-8-sig").strip()
-        return json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refused, parse_int=_whole)
+        return json.loads(
+            text, object_pairs_hook=_check_repeated, parse_constant=_refuse_constant, parse_int=_parse_whole
+        )
     except UnicodeDecodeError as error:
         return ValueError(f"it is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8")
     except json.JSONDecodeError as error:
         return ValueError(f"it is no JSON ({error.msg}, character {error.colno}); write one object a line")
     except RecursionError:
         return ValueError("it is nested too deeply; make it flat")
-    except ValueError as error:  # from below
+    except ValueError as error:  # from the hooks below
         return error
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _check_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    columns = dict(pairs)
+    if len(columns) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"column {twice} stands there twice; keep one")
-    return found
+    return columns
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > 4000:  # Python reads no more
+def _parse_whole(digits: str) -> int:
+    if len(digits) > 4000:  # Python's own limit
         raise ValueError(f"a number has {len(digits)} digits; write it as text")
     return int(digits)
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON; write a finite one")
 
 
-def _parquet(path: Path) -> Found:
+def _read_parquet(path: Path) -> Rows:
     try:
         import datasets
     except ImportError as error:
         raise ValueError(
-            f"path={short_path(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
+            f"path={shorten_path(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
             "the rows as JSONL"
         ) from error
-    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what fails is told here
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # errors are reported here
     try:  # streamed, so that nothing is copied into a cache on disk
         table = datasets.load_dataset("parquet", data_files=escape(str(path)), split="train", streaming=True)
         rows = list(table)
-    except Exception as error:  # of several libraries
+    except Exception as error:  # several libraries can raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"path={short_path(path)} cannot be read as Parquet ({reason}); write it anew"
+            f"path={shorten_path(path)} cannot be read as Parquet ({reason}); write it again"
         ) from error
     yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
-READERS: dict[str, Callable[[Path], Found]] = {".jsonl": _jsonl, ".parquet": _parquet}
+READERS: dict[str, Callable[[Path], Rows]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
 
 
-def short_path(path: Path) -> str:
-    """Relative to the folder of the command, where it lies below."""
+def shorten_path(path: Path) -> str:
+    """Return the path relative to the current folder, where it lies below."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,1 +1,1 @@
-"""A shop in text: products, goals, search, pages, and what a purchase is worth."""
+"""A shop in text: products, goals, search, pages, and the reward of a purchase."""

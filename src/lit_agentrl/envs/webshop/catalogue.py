@@ -1,4 +1,4 @@
-"""Products, and the files of the original WebShop from which they can be read."""
+"""Products, and the files of the original WebShop that hold them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lit_agentrl.envs.splits import keyed_rng, stable_hash
 _PRICE = 71  # purpose key of the price within a range
 _UNPRICED = 100.0
 _LONGEST = 200_000_000  # bytes of one file, unpacked
-# the files of a folder, as the original names them; an ending such as _1000 may follow
+# names of the files in the original; an ending such as _1000 may follow
 _PRODUCTS, _ATTRIBUTES, _HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
 
 
@@ -32,16 +32,16 @@ class Wish:
 
 @dataclass(frozen=True)
 class Product:
-    """What the shop sells.
+    """A product of the shop.
 
     Attributes:
-        id: ten signs, in upper case.
-        prices: one, or the ends of a range.
-        price: what is paid; within the range, the same in every process.
+        id: ten characters, in upper case.
+        prices: one price, or the ends of a range.
+        price: the price to pay; within the range, the same in every process.
         options: group -> values, in lower case.
-        attributes: what is known of it, and is not told on its page but in its texts.
-        instruction, wanted: what a goal for it says, and the attributes in it; empty: no goal is made of it.
-        wishes: instructions that people wrote.
+        attributes: known attributes, which the texts of the product contain but its page does not list.
+        instruction, wanted: the text of a goal for it, and the attributes in that text; empty: there is no goal.
+        wishes: instructions written by people.
     """
 
     id: str
@@ -66,20 +66,20 @@ class Product:
 
     @property
     def price_tag(self) -> str:
-        """As it is shown."""
+        """The price as the shop shows it."""
         return " to ".join(f"${price:.2f}" for price in self.prices)
 
 
 def find_files(folder: object) -> list[Path]:
-    """The files of products, of attributes and, where there is one, of human instructions.
+    """Return the files of products, of attributes and, if it exists, of human instructions.
 
     Raises:
-        ValueError: no such folder, or a file is missing, or one is there twice.
+        ValueError: the folder or a file is missing, or a file exists twice.
     """
     require_local("path", folder)
     place = Path(str(folder)).expanduser()
     require(place.is_dir(), "path", folder, "a folder with the files of WebShop")
-    found = []
+    paths = []
     for stem in (_PRODUCTS, _ATTRIBUTES, _HUMAN):
         files = sorted(file for end in (".json", ".json.gz") for file in place.glob(f"{stem}*{end}"))
         if len(files) > 1 or (not files and stem != _HUMAN):
@@ -87,23 +87,23 @@ def find_files(folder: object) -> list[Path]:
             raise ValueError(
                 f"path={folder}: one file {stem}*.json or {stem}*.json.gz is needed, and it {what}"
             )
-        found += files
-    return found
+        paths += files
+    return paths
 
 
-def digest(folder: object) -> str:
-    """A hash of what the files hold."""
-    found = hashlib.blake2b(digest_size=16)
+def hash_files(folder: object) -> str:
+    """Return a hash of the content of the files."""
+    digest = hashlib.blake2b(digest_size=16)
     for file in find_files(folder):
-        found.update(json.dumps(_read(file), sort_keys=True).encode())
-    return found.hexdigest()
+        digest.update(json.dumps(_read(file), sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def load(folder: object) -> tuple[Product, ...]:
-    """The products of a folder, in the order of the file.
+    """Read the products of a folder, in the order of the file.
 
     Raises:
-        ValueError: a file is missing or damaged, or no product of it can be bought.
+        ValueError: a file is missing or damaged, or has no product that can be bought.
     """
     files = find_files(folder)
     rows, known, *rest = (_read(file) for file in files)
@@ -116,7 +116,9 @@ def load(folder: object) -> tuple[Product, ...]:
         try:
             id = str(row["asin"]).upper()
             if len(id) <= 10 and id != "NAN" and id not in products:
-                products[id] = _product(id, row, known.get(row["asin"], {}), wishes.get(row["asin"], []))
+                products[id] = _parse_product(
+                    id, row, known.get(row["asin"], {}), wishes.get(row["asin"], [])
+                )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"path={files[0]}: product {number} cannot be read ({what})") from error
@@ -136,7 +138,9 @@ def _read(file: Path) -> Any:
         raise ValueError(f"path={file} cannot be read as JSON ({' '.join(str(error).split())})") from error
 
 
-def _product(id: str, row: Mapping[str, Any], known: Mapping[str, Any], wishes: Iterable[Any]) -> Product:
+def _parse_product(
+    id: str, row: Mapping[str, Any], known: Mapping[str, Any], wishes: Iterable[Any]
+) -> Product:
     bullets = row.get("small_description") or []
     return Product(
         id=id,
@@ -144,10 +148,10 @@ def _product(id: str, row: Mapping[str, Any], known: Mapping[str, Any], wishes: 
         category=str(row["category"]),
         query=str(row["query"]).lower().strip(),
         path=tuple(part.strip() for part in str(row["product_category"]).split("›")),
-        prices=_prices(str(row.get("pricing") or "")),
+        prices=_parse_prices(str(row.get("pricing") or "")),
         description=str(row.get("full_description") or "").strip(),
         bullets=tuple(str(each).strip() for each in (bullets if isinstance(bullets, list) else [bullets])),
-        options=_options(row.get("customization_options") or {}),
+        options=_parse_options(row.get("customization_options") or {}),
         attributes=tuple(map(str, known.get("attributes") or ())),
         instruction=str(known.get("instruction") or ""),
         wanted=tuple(map(str, known.get("instruction_attributes") or ())),
@@ -163,15 +167,15 @@ def _product(id: str, row: Mapping[str, Any], known: Mapping[str, Any], wishes: 
     )
 
 
-def _prices(text: str) -> tuple[float, ...]:
+def _parse_prices(text: str) -> tuple[float, ...]:
     numbers = [re.sub(r"[^\d.]", "", part) for part in text.split("$")[1:3]]
     return tuple(float(number) for number in numbers) or (_UNPRICED,)
 
 
-def _options(groups: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    found = {}
+def _parse_options(groups: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    options = {}
     for name, contents in groups.items():
         values = [str(each["value"]).strip().replace("/", " | ").lower() for each in contents or ()]
         if values := [value for value in dict.fromkeys(values) if value]:
-            found[name.strip().lower()] = tuple(values)
-    return found
+            options[name.strip().lower()] = tuple(values)
+    return options

@@ -15,33 +15,33 @@ import numpy as np
 from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng, split_of
-from lit_agentrl.envs.webshop.catalogue import digest, load
-from lit_agentrl.envs.webshop.goals import KINDS, Goal, Kind, goal_of, has_goals, worth
+from lit_agentrl.envs.webshop.catalogue import hash_files, load
+from lit_agentrl.envs.webshop.goals import KINDS, Goal, Kind, compute_reward, draw_goal, has_goals
 from lit_agentrl.envs.webshop.invented import invent
-from lit_agentrl.envs.webshop.pages import Page, View, saved
+from lit_agentrl.envs.webshop.pages import Page, View, to_json
 from lit_agentrl.envs.webshop.search import HITS, SEARCHES, Search, Shop
-from lit_agentrl.envs.webshop.shopper import best
-from lit_agentrl.envs.webshop.words import search_words
+from lit_agentrl.envs.webshop.shopper import plan_purchase
+from lit_agentrl.envs.webshop.words import find_search_words
 
 _GOAL = 73  # purpose key
 _ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
 
 
 class WebShop(TextEnv):
-    """One purchase an episode, worth 0 to 1; solved is a purchase worth 1.
+    """One purchase per episode, with a reward from 0 to 1, which is a success.
 
-    Best play knows the product of the goal.  An action is ``search[words]``, on the page for it, or
+    Best play knows the product of the goal.  An action is ``search[words]``, on the search page, or
     ``click[button]``; anything else changes nothing.
 
     Args:
-        products: how many are invented; of no effect beside ``path``.
+        products: number of invented products; without effect if ``path`` is set.
         path: a folder with the files of the original, ``items_shuffle*.json`` and ``items_ins_v2*.json``, and
             ``items_human_ins*.json`` for human goals; each may be packed (``.gz``).  None: invented products.
-        goals: ``synthetic``, made of a product and options; ``human``, instructions that people wrote.
-        results: products on a page of results.
-        partial: pay the worth of a purchase; False: only 1 for one that is worth 1.
+        goals: ``synthetic``, generated from a product and options; ``human``, instructions written by people.
+        results: products per page of results.
+        partial: whether a purchase earns its partial reward; False: only 1 for a perfect one.
         search: ``fts5``, of SQLite; ``bm25s``, of the library of this name.
-        split: ``train``, ``val`` or ``test``, by the product that the goal was made of.
+        split: ``train``, ``val`` or ``test``, decided by the product of the goal.
 
     Raises:
         ValueError: a value out of range, a file that cannot be used, or no goal of this kind in this split.
@@ -66,12 +66,12 @@ class WebShop(TextEnv):
         require(isinstance(partial, bool), "partial", partial, "true or false")
         is_known = path is not None or goals == "synthetic"
         require(is_known, "goals", goals, "synthetic where path=null: nobody wrote of invented products")
-        self._which = str(path) if path is not None else products
+        self._source = str(path) if path is not None else products
         self._kind, self._results, self._partial, self._search = goals, results, partial, search
-        self._able = [product for product in self._shop.products if has_goals(product, goals)]
-        own = [product for product in self._able if split_of(product.id) == split]
-        require(bool(own), "goals", goals, f"a kind of which the split {split} has one")
-        self.max_solution = 3 + max(len(product.options) for product in self._able)
+        self._eligible = [product for product in self._shop.products if has_goals(product, goals)]
+        own_options = [product for product in self._eligible if split_of(product.id) == split]
+        require(bool(own_options), "goals", goals, f"a kind of which the split {split} has one")
+        self.max_solution = 3 + max(len(product.options) for product in self._eligible)
         self._goal = Goal("", "", (), (), None)
         self._page = Page()
 
@@ -81,9 +81,16 @@ class WebShop(TextEnv):
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of the files in place of their folder; the search that was there first is not named."""
-        own = {key: value for key, value in options.items() if (key, value) != ("search", "fts5")}
-        return own if own["path"] is None else {**own, "path": digest(own["path"])}
+        """Return the options with the hash of the files' content in place of their folder.
+
+        The default search is left out, as it was before that option existed.
+        """
+        own_options = {key: value for key, value in options.items() if (key, value) != ("search", "fts5")}
+        return (
+            own_options
+            if own_options["path"] is None
+            else {**own_options, "path": hash_files(own_options["path"])}
+        )
 
     @property
     def rules(self) -> str:
@@ -99,57 +106,60 @@ class WebShop(TextEnv):
         return f"You are shopping in a web shop.\n{self.rules}"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """Some words of the instruction on the search page, else any button."""
-        buttons = list(self._view().targets())
+        """Search random words of the instruction on the search page, else click any button."""
+        buttons = list(self._get_view().find_targets())
         if buttons:
             return f"click[{buttons[int(rng.integers(len(buttons)))]}]"
-        words = search_words(self._goal.text)
+        words = find_search_words(self._goal.text)
         count = int(rng.integers(1, 4))
         return f"search[{' '.join(words[int(rng.integers(len(words)))] for _ in range(count))}]"
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Search, product, options, purchase; None: the episode is over, or no search finds the product."""
+        """Return search, product, options and purchase.
+
+        None: the episode is over, or no search finds the product.
+        """
         require_whole("horizon", horizon, 1)
         if not self._is_running:
             return None
-        plan = best(self._goal, self._target, self._view(), self._shop.find)
+        plan = plan_purchase(self._goal, self._target, self._get_view(), self._shop.find)
         return plan[:horizon] if plan else None
 
     @property
     def _shop(self) -> Shop:
-        return _shop(self._which, self._search, os.getpid())  # of each process, also after a fork
+        return _open_shop(self._source, self._search, os.getpid())  # one per process, also after a fork
 
     @property
     def _target(self) -> int:
         return self._shop.numbers[self._goal.product]
 
-    def _view(self) -> View:
+    def _get_view(self) -> View:
         hits = self._shop.find(self._page.words) if self._page.words is not None else ()
         return View(self._page, hits, self._results, self._shop.products)
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[Goal]:
             rng = keyed_rng(seed, attempt, _GOAL)
-            yield goal_of(self._able[int(rng.integers(len(self._able)))], self._kind, rng)
+            yield draw_goal(self._eligible[int(rng.integers(len(self._eligible)))], self._kind, rng)
 
         self._goal = draw_for_split(propose, lambda goal: goal.product, split=self.split)
         self._page = Page()
         return self._goal.json
 
     def _observe(self) -> str:
-        return f"Instruction: {self._goal.text}\n{self._view().text()}"
+        return f"Instruction: {self._goal.text}\n{self._get_view().render()}"
 
     def _play(self, action: str) -> Outcome:
-        found = _ACTION.fullmatch(action)
-        if not found:
+        match = _ACTION.fullmatch(action)
+        if not match:
             return Outcome(action_is_valid=False)
-        what, argument = found[1].lower(), found[2].strip()
-        if what == "search":
-            if self._page.words is not None or not search_words(argument):
+        command, argument = match[1].lower(), match[2].strip()
+        if command == "search":
+            if self._page.words is not None or not find_search_words(argument):
                 return Outcome(action_is_valid=False)
             self._page = Page(words=argument)
             return Outcome()
-        page = self._view().targets().get(argument.lower())
+        page = self._get_view().find_targets().get(argument.lower())
         if page is None:
             return Outcome(action_is_valid=False)
         self._page = page
@@ -157,18 +167,20 @@ class WebShop(TextEnv):
             return Outcome()
         assert page.product is not None
         products = self._shop.products
-        points = worth(self._goal, products[self._target], products[page.product], page.chosen.values())
-        is_solved = points >= 1
-        paid = points if self._partial else float(is_solved)
+        reward = compute_reward(
+            self._goal, products[self._target], products[page.product], page.chosen.values()
+        )
+        is_solved = reward >= 1
+        paid = reward if self._partial else float(is_solved)
         return Outcome({"purchase": paid}, terminated=True, success=is_solved)
 
     def _get_state(self) -> dict[str, Any]:
-        return {"goal": json.loads(self._goal.json), "page": saved(self._page)}
+        return {"goal": json.loads(self._goal.json), "page": to_json(self._page)}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
         self._goal, self._page = Goal.read(state["goal"]), Page(**state["page"])
 
 
 @lru_cache(4)
-def _shop(which: str | int, search: Search, process: int) -> Shop:
-    return Shop(load(which) if isinstance(which, str) else invent(which), search)
+def _open_shop(source: str | int, search: Search, process: int) -> Shop:
+    return Shop(load(source) if isinstance(source, str) else invent(source), search)

@@ -1,4 +1,4 @@
-"""What is to be bought, and what a purchase is worth."""
+"""Goals of purchases, and the reward of a purchase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lit_agentrl.envs.webshop.catalogue import Product
-from lit_agentrl.envs.webshop.words import are_alike, coloured, content_words
+from lit_agentrl.envs.webshop.words import are_similar, extract_colour, find_content_words
 
 Kind = Literal["synthetic", "human"]
 KINDS: tuple[Kind, ...] = ("synthetic", "human")
@@ -19,12 +19,12 @@ _BOUNDS = [10.0 * step for step in range(1, 100)]  # dollars
 
 @dataclass(frozen=True)
 class Goal:
-    """An instruction, and what a purchase is measured by.
+    """An instruction, and what a purchase is compared with.
 
     Attributes:
-        product: id of the product that it was made of.
+        product: id of the product from which the goal was made.
         options: values, in lower case.
-        most: dollars; None: any price.
+        most: highest price, dollars; None: any price.
     """
 
     product: str
@@ -35,32 +35,32 @@ class Goal:
 
     @property
     def json(self) -> str:
-        """All of it, in one line."""
+        """The whole goal in one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def read(cls, saved: Mapping[str, Any]) -> Goal:
-        """From the values of `json`."""
+        """Create a goal from the values of `json`."""
         lists = {name: tuple(saved[name]) for name in ("attributes", "options")}
         return cls(saved["product"], saved["text"], most=saved["most"], **lists)
 
 
-def goal_of(product: Product, kind: Kind, rng: np.random.Generator) -> Goal:
-    """A goal for a product that has some of this kind: its options, and a bound of its price, are drawn.
+def draw_goal(product: Product, kind: Kind, rng: np.random.Generator) -> Goal:
+    """Draw a goal for a product: its options, and a limit of the price.
 
-    The bound is the larger of two of the next four multiples of 10 dollars above the price; there is none for
-    prices that fewer than two lie above.
+    The limit is the larger of two of the next four multiples of 10 dollars above the price; there is none if fewer than
+    two lie above the price.
     """
     if kind == "human":
         wish = product.wishes[int(rng.integers(len(product.wishes)))]
         text, attributes, options = wish.text.rstrip(". "), wish.attributes, wish.options
     else:
-        named = {
+        chosen_values = {
             name: values[int(rng.integers(len(values)))] for name, values in sorted(product.options.items())
         }
-        told = ", and ".join(f"{name}: {value}" for name, value in named.items())
-        text = f"{product.instruction.rstrip('. ')}{' with ' * bool(told)}{told}"
-        attributes, options = product.wanted, tuple(named.values())
+        chosen_text = ", and ".join(f"{name}: {value}" for name, value in chosen_values.items())
+        text = f"{product.instruction.rstrip('. ')}{' with ' * bool(chosen_text)}{chosen_text}"
+        attributes, options = product.wanted, tuple(chosen_values.values())
     above = [bound for bound in _BOUNDS if bound > product.price][:4]
     most = max(rng.choice(above, size=2, replace=False).tolist()) if len(above) > 1 else None
     text += f", and price lower than {most:.2f} dollars" if most else ""
@@ -68,48 +68,48 @@ def goal_of(product: Product, kind: Kind, rng: np.random.Generator) -> Goal:
 
 
 def has_goals(product: Product, kind: Kind) -> bool:
-    """Whether a goal can be made of it."""
+    """Return whether a goal of this kind can be made from a product."""
     return bool(product.wishes if kind == "human" else product.instruction and product.wanted)
 
 
-def worth(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[str]) -> float:
-    """Points of a purchase, 0 to 1.
+def compute_reward(goal: Goal, wanted: Product, bought: Product, chosen: Iterable[str]) -> float:
+    """Compute the reward of a purchase, from 0 to 1.
 
-    With the type match of `type_match` (Yao et al. 2022, https://arxiv.org/abs/2207.01206)::
+    With the type match of `match_type` (Yao et al. 2022, https://arxiv.org/abs/2207.01206)::
 
         type * (attributes met + options met + [price <= most]) / (attributes + options + 1)
 
     Args:
-        goal: what is to be bought.
-        wanted: the product that the goal was made of.
+        goal: the goal of the episode.
+        wanted: the product from which the goal was made.
         bought: the product that was bought.
-        chosen: values of its options.
+        chosen: the values of the chosen options.
     """
-    attributes = sum(_has(bought, attribute) for attribute in goal.attributes)
-    options = options_met(goal.options, list(chosen))
+    attributes = sum(_has_attribute(bought, attribute) for attribute in goal.attributes)
+    options = count_options_met(goal.options, list(chosen))
     is_cheap = goal.most is None or bought.price <= goal.most
     met = attributes + options + is_cheap
-    return type_match(wanted, bought) * met / (len(goal.attributes) + len(goal.options) + 1)
+    return match_type(wanted, bought) * met / (len(goal.attributes) + len(goal.options) + 1)
 
 
-def type_match(wanted: Product, bought: Product) -> float:
-    """1, 0.5, 0.1 or 0: whether it is the same sort of thing, by query, by categories and by the words of the title."""
-    words = content_words(wanted.title)
-    share = len(words & content_words(bought.title)) / len(words) if words else 0.2
+def match_type(wanted: Product, bought: Product) -> float:
+    """Compare two products by query, categories and title: 1, 0.5, 0.1 or 0."""
+    words = find_content_words(wanted.title)
+    share = len(words & find_content_words(bought.title)) / len(words) if words else 0.2
     if share < 0.1:
         return 0.1 if share > 0 else 0.0
     is_near = bought.query == wanted.query or len({*bought.path} & {*wanted.path}) >= 2
     return 1.0 if is_near or share > 0.2 else 0.5
 
 
-def options_met(wanted: Sequence[str], chosen: Sequence[str]) -> int:
-    """How many of the options that are wanted are like one that was chosen."""
-    own = [coloured(value) for value in chosen]
-    return sum(any(are_alike(value, coloured(each)) for value in own) for each in wanted)
+def count_options_met(wanted: Sequence[str], chosen: Sequence[str]) -> int:
+    """Count the wanted options that are similar to a chosen one."""
+    known = [extract_colour(value) for value in chosen]
+    return sum(any(are_similar(value, extract_colour(each)) for value in known) for each in wanted)
 
 
-def _has(product: Product, attribute: str) -> bool:
-    if any(are_alike(own, attribute) for own in product.attributes):
+def _has_attribute(product: Product, attribute: str) -> bool:
+    if any(are_similar(known, attribute) for known in product.attributes):
         return True
     texts = (product.title, " ".join(product.bullets), product.description)
     return any(attribute in text.lower() for text in texts)

@@ -1,4 +1,4 @@
-"""The pages of the shop: what is told, and what can be clicked."""
+"""The pages of the shop: their texts, and what can be clicked."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from lit_agentrl.envs.webshop.catalogue import Product
 
 BACK, PREVIOUS, NEXT, BUY = "back to search", "< prev", "next >", "buy now"
 TEXTS = ("description", "features")
-_LONGEST = 2000  # characters of a text of a product; none of the invented ones is as long
+_LONGEST = 2000  # characters of a product's text that are shown; invented texts are shorter
 
 
 @dataclass(frozen=True)
 class Page:
-    """Where the shopper stands.
+    """Position of the shopper.
 
     Attributes:
-        words: what was searched; None: nothing yet.
-        number: of the page of results, from 0.
-        product: number of the one that is looked at; None: none.
-        text: which of its texts is read; empty: none.
+        words: the search; None: none yet.
+        number: index of the page of results, from 0.
+        product: index of the product that is shown; None: none.
+        text: name of the text of the product that is shown; empty: none.
         chosen: group -> value.
-        bought: nothing can be done any more.
+        bought: whether the purchase was made, which ends the episode.
     """
 
     words: str | None = None
@@ -36,13 +36,13 @@ class Page:
 
 @dataclass(frozen=True)
 class View:
-    """A page with what it shows.
+    """A page with its content.
 
     Args:
-        page: where the shopper stands.
-        hits: numbers of the products that were found.
-        per_page: how many a page tells.
-        products: of the shop.
+        page: position of the shopper.
+        hits: indices of the products that the search found.
+        per_page: products per page of results.
+        products: products of the shop.
     """
 
     page: Page
@@ -51,34 +51,39 @@ class View:
     products: Sequence[Product]
 
     @property
-    def told(self) -> list[int]:
-        """Products on this page of results."""
+    def listed(self) -> list[int]:
+        """Indices of the products on this page of results."""
         start = self.page.number * self.per_page
         return list(self.hits[start : start + self.per_page])
 
-    def targets(self) -> dict[str, Page]:
-        """What can be clicked, in lower case, and where it leads."""
+    def find_targets(self) -> dict[str, Page]:
+        """Return what can be clicked, in lower case, and the page to which it leads."""
         page = self.page
         if page.bought or page.words is None:
             return {}
-        found = {BACK: Page()}
+        targets = {BACK: Page()}
         if page.product is None:
             if page.number:
-                found[PREVIOUS] = replace(page, number=page.number - 1)
+                targets[PREVIOUS] = replace(page, number=page.number - 1)
             if (page.number + 1) * self.per_page < len(self.hits):
-                found[NEXT] = replace(page, number=page.number + 1)
-            return found | {self.products[each].id.lower(): replace(page, product=each) for each in self.told}
+                targets[NEXT] = replace(page, number=page.number + 1)
+            return targets | {
+                self.products[each].id.lower(): replace(page, product=each) for each in self.listed
+            }
         if page.text:
-            return found | {PREVIOUS: replace(page, text="")}
-        found[PREVIOUS] = replace(page, product=None, chosen={})
-        found |= {name: replace(page, text=name) for name in TEXTS}
-        found[BUY] = replace(page, bought=True)
-        for group, value, button in self.options():
-            found[button] = replace(page, chosen={**page.chosen, group: value})
-        return found
+            return targets | {PREVIOUS: replace(page, text="")}
+        targets[PREVIOUS] = replace(page, product=None, chosen={})
+        targets |= {name: replace(page, text=name) for name in TEXTS}
+        targets[BUY] = replace(page, bought=True)
+        for group, value, button in self.list_options():
+            targets[button] = replace(page, chosen={**page.chosen, group: value})
+        return targets
 
-    def options(self) -> Iterator[tuple[str, str, str]]:
-        """Group, value and button of each option; where two groups share a value, the button names the group."""
+    def list_options(self) -> Iterator[tuple[str, str, str]]:
+        """Yield group, value and button of each option.
+
+        Where two groups share a value, the button names the group, too.
+        """
         groups = self._product.options
         taken = [value for values in groups.values() for value in values] + [
             BACK,
@@ -96,48 +101,48 @@ class View:
         assert self.page.product is not None
         return self.products[self.page.product]
 
-    def text(self) -> str:
-        """What is told below the instruction; what stands in brackets can be clicked."""
+    def render(self) -> str:
+        """Return the text below the instruction; what is in brackets can be clicked."""
         page = self.page
         if page.bought:
             return "Thank you for your purchase."
         if page.words is None:
             return "Search the shop: search[words]"
-        return "\n".join(self._results() if page.product is None else self._item())
+        return "\n".join(self._render_results() if page.product is None else self._render_product())
 
-    def _results(self) -> list[str]:
-        count, told = len(self.hits), self.told
+    def _render_results(self) -> list[str]:
+        count, listed = len(self.hits), self.listed
         first = self.page.number * self.per_page + 1
-        where = f"Results {first} to {first + len(told) - 1} of {count}" if count else "Nothing was found"
+        where = f"Results {first} to {first + len(listed) - 1} of {count}" if count else "Nothing was found"
         lines = [where]
-        for each in told:
+        for each in listed:
             product = self.products[each]
             lines.append(f"[{product.id.lower()}] {product.title}, {product.price_tag}")
-        return [*lines, self._links()]
+        return [*lines, self._render_links()]
 
-    def _item(self) -> list[str]:
+    def _render_product(self) -> list[str]:
         product, page = self._product, self.page
         if page.text:
             lines = (
                 [product.description] if page.text == TEXTS[0] else [f"- {each}" for each in product.bullets]
             )
-            told = "\n".join(lines)
-            told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
-            return [product.title, f"{page.text}: {told or 'none'}", self._links()]
+            text = "\n".join(lines)
+            text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            return [product.title, f"{page.text}: {text or 'none'}", self._render_links()]
         lines = [product.title, f"price: {product.price_tag}"]
         buttons: dict[str, list[str]] = {}
-        for group, _, button in self.options():
+        for group, _, button in self.list_options():
             buttons.setdefault(group, []).append(f"[{button}]")
         for group, shown in buttons.items():
             lines.append(f"{group}: {' '.join(shown)} chosen: {page.chosen.get(group, 'none')}")
-        return [*lines, self._links()]
+        return [*lines, self._render_links()]
 
-    def _links(self) -> str:
+    def _render_links(self) -> str:
         shown = (BACK, PREVIOUS, NEXT, *TEXTS, BUY)
-        targets = self.targets()
+        targets = self.find_targets()
         return " ".join(f"[{name}]" for name in shown if name in targets)
 
 
-def saved(page: Page) -> dict[str, Any]:
-    """A page in plain JSON values."""
+def to_json(page: Page) -> dict[str, Any]:
+    """Convert a page to plain JSON values."""
     return {**vars(page), "chosen": dict(page.chosen)}

@@ -1,4 +1,4 @@
-"""Search by bm25s: BM25 as Lucene computes it (k1 0.9, b 0.4), over words stemmed by Porter's second stemmer."""
+"""Search by bm25s: BM25 as in Lucene (k1 0.9, b 0.4), over Porter2 stems."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 _WORD = re.compile(r"[^\W_]+")
 
 
-class Ranked:
-    """An index of texts, of the library.
+class Bm25sIndex:
+    """The library's index of texts.
 
     Args:
-        texts: in the order that decides between equal scores.
+        texts: texts, in the order that breaks ties.
 
     Raises:
         ValueError: the library is missing.
@@ -35,9 +35,9 @@ class Ranked:
         self._index.index(tokens, show_progress=False)
         self._known = {token for each in tokens for token in each}
 
-    def best(self, words: Sequence[str], most: int) -> tuple[int, ...]:
-        """Numbers of the texts that hold at least one of the words, best first."""
-        with self._lock:  # the stemmer remembers words
+    def rank(self, words: Sequence[str], most: int) -> tuple[int, ...]:
+        """Return the indices of the texts with at least one of the words, best first."""
+        with self._lock:  # the stemmer has a cache
             tokens = [token for token in self._stemmer.stemWords(list(words)) if token in self._known]
         if not tokens:
             return ()

@@ -1,8 +1,8 @@
-"""What the invented products are made of: kinds of things, their traits and options."""
+"""Vocabulary of the invented products: kinds, traits, options and sentences."""
 
 from __future__ import annotations
 
-# category > group > shelf | query | least and greatest price | traits | options
+# category > group > shelf | query | lowest and highest price | traits | options
 KINDS = """
 Home > Lighting > Table Lamps | table lamps | 18 90 | home | color size
 Home > Lighting > Floor Lamps | floor lamps | 40 180 | home | color
@@ -120,14 +120,14 @@ OPTIONS = {
     "model": "aster, birch, cobalt, delta, ember, flint, garnet",
 }
 
-# brands are two of these
+# a brand is a pair of these
 SYLLABLES = (
     "Bel Cor Dana Elo Fen Garo Hale Ister Juno Kesta Lumo Mira Norda Oaken Pella Quill Rova Silva Tamar Umbra Vento "
     "Wren Yarro Zella",
     "bury crest dale field gate haven kind line mark nest point ridge stone tide way wick works yard",
 )
 
-# what stands around the traits; {thing} is the query
+# sentences around the traits; {thing} is the query
 SAYS = (
     "The {brand} {thing} are made for people who use them every day.",
     "We check each of our {thing} by hand before it leaves the house.",

@@ -1,11 +1,11 @@
-"""Words as the reward of WebShop compares them: alike up to order and repetition, colours by their name alone."""
+"""Comparison of words as in WebShop's reward: order and repetition do not count, colours do."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-ALIKE = 85  # two texts whose ratio is above count as the same attribute or option
+SIMILAR = 85  # texts with a higher ratio count as the same attribute or option
 
 _COLOUR_WORDS = (
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
@@ -23,42 +23,52 @@ _STOP_WORDS = (
     "that the their them then there these they this those through to too two under up us use used very via was we "
     "were what when which while who will with within without would you your"
 )
-# a text with one of these in it is that colour, the first of them
+# a text that contains one of these stands for that colour, the first of them
 _COLOURS, _STOP = tuple(_COLOUR_WORDS.split()), frozenset(_STOP_WORDS.split())
 _LATIN = {code: None for code in range(128, 256)}
 
 
-def plain(text: str) -> str:
-    """Lower case, without the signs between words; letters of Latin-1 beyond ASCII are left out, as thefuzz does."""
-    kept = (sign.lower()[0] for sign in text.translate(_LATIN))  # one sign stays one, also of İ
-    return "".join(sign if sign.isalnum() else " " for sign in kept).strip()
+def normalise(text: str) -> str:
+    """Convert to lower case without punctuation.
+
+    Letters of Latin-1 beyond ASCII are removed, as thefuzz does.
+    """
+    characters = (
+        sign.lower()[0] for sign in text.translate(_LATIN)
+    )  # a character stays one character, even İ
+    return "".join(sign if sign.isalnum() else " " for sign in characters).strip()
 
 
 @lru_cache(65536)
-def ratio(first: str, second: str) -> int:
-    """How alike two texts are as sets of words, 0 to 100: ``token_set_ratio`` of thefuzz.
+def compute_similarity(first: str, second: str) -> int:
+    """Compute the similarity of two texts as sets of words, 0 to 100.
 
-    With the words of both ``S`` and those of one alone ``A`` and ``B``, each sorted and joined, it is the best of
-    the likeness of ``S A`` and ``S B``, of ``S`` and ``S A``, and of ``S`` and ``S B``, where the likeness of two
+    It equals ``token_set_ratio`` of thefuzz.
+
+    With ``S`` the words of both, and ``A`` and ``B`` those of one alone, each sorted and joined, it is the greatest
+    similarity of ``S A`` and ``S B``, of ``S`` and ``S A``, and of ``S`` and ``S B``, where the similarity of two
     texts is ``200 lcs / (len + len)``.
     """
-    one, other = set(plain(first).split()), set(plain(second).split())
-    if not one or not other:
+    first_words, other_words = set(normalise(first).split()), set(normalise(second).split())
+    if not first_words or not other_words:
         return 0
-    shared = " ".join(sorted(one & other))
-    only_one, only_other = " ".join(sorted(one - other)), " ".join(sorted(other - one))
+    shared = " ".join(sorted(first_words & other_words))
+    only_one, only_other = (
+        " ".join(sorted(first_words - other_words)),
+        " ".join(sorted(other_words - first_words)),
+    )
     if shared and not (only_one and only_other):
         return 100
     gap = len(shared) + bool(shared)
     sizes = [gap + len(only_one), gap + len(only_other)]
-    best = 200 * (gap + _common(only_one, only_other)) / sum(sizes)
+    best = 200 * (gap + _measure_common(only_one, only_other)) / sum(sizes)
     if shared:
         best = max(best, *(200 * len(shared) / (len(shared) + size) for size in sizes))
     return round(best)
 
 
-def _common(first: str, second: str) -> int:
-    """Length of the longest common subsequence, 64 signs and more at a time (Hyyrö 2004)."""
+def _measure_common(first: str, second: str) -> int:
+    """Return the length of the longest common subsequence, bit-parallel (Hyyrö 2004)."""
     places: dict[str, int] = {}
     for place, sign in enumerate(first):
         places[sign] = places.get(sign, 0) | 1 << place
@@ -70,26 +80,26 @@ def _common(first: str, second: str) -> int:
     return len(first) - (row & everywhere).bit_count()
 
 
-def are_alike(first: str, second: str) -> bool:
-    """Whether they count as the same."""
-    return ratio(first, second) > ALIKE
+def are_similar(first: str, second: str) -> bool:
+    """Return whether two texts count as the same."""
+    return compute_similarity(first, second) > SIMILAR
 
 
-def coloured(text: str) -> str:
-    """The first colour that occurs in a text, in the order of the alphabet; without one the text itself."""
+def extract_colour(text: str) -> str:
+    """Return the first colour in a text, by alphabet; without one the text itself."""
     return next((colour for colour in _COLOURS if colour in text), text)
 
 
 @lru_cache(8192)
-def content_words(text: str) -> frozenset[str]:
-    """What names a thing: words of two letters or more, without digits, that are no function words.
+def find_content_words(text: str) -> frozenset[str]:
+    """Return the words that name things: two letters or more, no function words.
 
-    It takes the place of the nouns that the original asks a tagger for.
+    This replaces the nouns that the original takes from a tagger.
     """
     return frozenset(re.findall(r"(?<![\w])[^\W\d_]{2,}(?![\w])", text.lower())) - _STOP
 
 
-def search_words(text: str) -> list[str]:
-    """The words that a search looks for, each once, in their order."""
-    found = re.findall(r"[^\W_]+", text.lower())
-    return [word for word in dict.fromkeys(found) if word not in _STOP]
+def find_search_words(text: str) -> list[str]:
+    """Return the words to search for, each once, in order."""
+    words = re.findall(r"[^\W_]+", text.lower())
+    return [word for word in dict.fromkeys(words) if word not in _STOP]

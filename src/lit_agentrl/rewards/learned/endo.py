@@ -14,8 +14,8 @@ from torch import Tensor
 from lit_agentrl.checks import name_errors, require, require_number, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.frozen import find_network, load_frozen
-from lit_agentrl.models.logprobs import action_logits, at_least_float32
-from lit_agentrl.models.lora import fingerprint
+from lit_agentrl.models.logprobs import compute_action_logits, ensure_float32
+from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.rewards.base import RewardContext, Rewards
 from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
 from lit_agentrl.rewards.learned.replacing import Replacing
@@ -85,7 +85,7 @@ class Endogenous(Replacing):
                 self.path, context.tokenizer,
                 fingerprint=hash_tokenizer, vocabulary=len(context.tokenizer),
             )  # fmt: skip
-        self._fingerprint = fingerprint(network)
+        self._fingerprint = hash_parameters(network)
         self._network, self._device = network.to(context.device), context.device
 
     # ------------------------------------------------------------------ rewards
@@ -117,8 +117,8 @@ class Endogenous(Replacing):
     def _read(self, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Compute the logit of each sampled token and the value of its state, (A, 2)."""
         tokens_BT, is_action_BT = tokens_BT.to(self._device), is_action_BT.to(self._device)
-        logits_AV = action_logits(self._network, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
-        logits_AV = at_least_float32(logits_AV)
+        logits_AV = compute_action_logits(self._network, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
+        logits_AV = ensure_float32(logits_AV)
         value_A = self.temperature * torch.logsumexp(logits_AV / self.temperature, dim=-1)
         taken_A = logits_AV.gather(1, tokens_BT[is_action_BT][:, None]).squeeze(1)
         return torch.stack([taken_A, value_A], dim=1).double().cpu()

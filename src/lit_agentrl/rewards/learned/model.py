@@ -72,7 +72,7 @@ class Learned(Replacing):
         self._check_heads()
         abouts = [read_about(each) for each in self._paths]
         for about, each in zip(abouts, self._paths, strict=True):
-            about.weights(self.heads, each)
+            about.get_head_weights(self.heads, each)
         if len({about.fingerprint for about in abouts}) < len(abouts):
             raise ValueError(
                 f"path=[{','.join(self._paths)}] names the same weights twice; name each model once"

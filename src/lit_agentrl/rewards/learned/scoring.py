@@ -117,7 +117,7 @@ def turn_values(
     _require_positions(model, max((len(tokens) for tokens, _ in rows), default=0))
     score_A = torch.cat(read_in_batches(rows, tokens_per_batch, read))
     about = model.about
-    if (weights := about.weights(heads, model.policy.name)) is not None:
+    if (weights := about.get_head_weights(heads, model.policy.name)) is not None:
         mean_H, std_H = torch.tensor([*about.heads.values()], dtype=torch.float64).unbind(1)
         value_AH = score_A.sigmoid() if about.kind == "logit" else (score_A - mean_H) / std_H
         return value_AH @ torch.tensor(weights, dtype=torch.float64)

@@ -25,41 +25,16 @@ def win_rate(
     """
     require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    below_S, equal_S, size_S = _count_compared(trajectories)
+    below_S, equal_S, size_S = count_compared(trajectories)
     rate_S = (below_S + 0.5 * (equal_S - 1)) / (size_S - 1).clamp(min=1)
     value_S = torch.where(size_S > 1, rate_S - baseline, torch.zeros_like(rate_S))
-    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
-
-
-def against_opponent(
-    *,
-    return_B: Tensor,
-    group_B: Tensor,
-    trajectory_B: Tensor,
-    is_action_BT: Tensor,
-    is_opponent_B: Tensor,
-    baseline: float = 0.5,
-) -> Advantage:
-    """Share of the group's opponents that a trajectory beats: Nash-MD, arXiv 2312.00886.
-
-    ``1/M sum_j P(i > j) - baseline`` over the M opponents j; a tie counts as one half.  Opponents (``is_opponent_B``)
-    and groups without one get 0.  ``baseline`` is in [0, 1].
-    """
-    require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
-    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_opponent_S = torch.zeros_like(trajectories.return_S)
-    is_scored_B = trajectories.index_B >= 0
-    is_opponent_S[trajectories.index_B[is_scored_B]] = is_opponent_B[is_scored_B].to(is_opponent_S)
-    below_S, equal_S, size_S = _count_compared(trajectories, is_opponent_S)
-    rate_S = (below_S + 0.5 * equal_S) / size_S.clamp(min=1)
-    value_S = torch.where((size_S > 0) & (is_opponent_S == 0), rate_S - baseline, torch.zeros_like(rate_S))
     return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
 def quantile(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT: Tensor) -> Advantage:
     """``1/N sum_j 1[R_j <= R_i]``, including j = i: QRPO's quantile reward, arXiv 2507.08068."""
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    below_S, equal_S, size_S = _count_compared(trajectories)
+    below_S, equal_S, size_S = count_compared(trajectories)
     value_S = (below_S + equal_S) / size_S.clamp(min=1)
     return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
@@ -83,7 +58,7 @@ def above(*, return_B: Tensor, is_action_BT: Tensor, threshold: float = 0.0) -> 
     return Advantage(broadcast_to_actions((return_B > threshold).to(return_B.dtype), is_action_BT))
 
 
-def _count_compared(
+def count_compared(
     trajectories: Trajectories, counted_S: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Count the trajectories of the group with a lower and an equal return, and all.

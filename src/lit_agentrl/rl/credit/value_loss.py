@@ -34,8 +34,8 @@ def squared(
     is_value_target_BT: Tensor | None = None,
 ) -> ValueLoss:
     """``1/2 (V - ret)^2``."""
-    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
-    error_BT = _mask(value_BT, is_target_BT) - _mask(return_BT.detach(), is_target_BT)
+    is_target_BT = select_targets(is_action_BT, is_value_target_BT)
+    error_BT = mask_targets(value_BT, is_target_BT) - mask_targets(return_BT.detach(), is_target_BT)
     return ValueLoss(0.5 * error_BT.square(), torch.zeros_like(is_target_BT))
 
 
@@ -58,100 +58,13 @@ def clipped(
         ValueError: also if ``clip`` is not positive.
     """
     require(clip > 0, "clip", clip, "> 0; the squared loss does not clip")
-    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
-    value_BT = _mask(value_BT, is_target_BT)
-    return_BT = _mask(return_BT.detach(), is_target_BT)
-    old_BT = _mask(old_value_BT.detach(), is_target_BT)
+    is_target_BT = select_targets(is_action_BT, is_value_target_BT)
+    value_BT = mask_targets(value_BT, is_target_BT)
+    return_BT = mask_targets(return_BT.detach(), is_target_BT)
+    old_BT = mask_targets(old_value_BT.detach(), is_target_BT)
     free_BT = (value_BT - return_BT).square()
     held_BT = (torch.clamp(value_BT, old_BT - clip, old_BT + clip) - return_BT).square()
     return ValueLoss(0.5 * torch.maximum(free_BT, held_BT), held_BT > free_BT)
-
-
-def expectile(
-    *,
-    value_BT: Tensor,
-    return_BT: Tensor,
-    is_action_BT: Tensor,
-    is_turn_end_BT: Tensor,
-    is_value_target_BT: Tensor | None = None,
-    share: float = 0.7,
-) -> ValueLoss:
-    """Expectile loss of V, squared loss of Q: IQL, arXiv 2110.06169, equation 5.
-
-    ``|share - 1[u < 0]| u^2`` with ``u = ret - V``, but ``1/2 u^2`` at turn ends.  For `archer` and `iql`: V, at the
-    first token of a turn, is fitted to an upper expectile of Q, which is learnt at the last token.  ``share=0.5`` is
-    `squared`.
-
-    Raises:
-        ValueError: also if ``share`` is not between 0 and 1.
-    """
-    require(0 < share < 1, "share", share, "above 0 and below 1")
-    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
-    error_BT = _mask(return_BT.detach(), is_target_BT) - _mask(value_BT, is_target_BT)
-    weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
-    weight_BT = torch.where(is_turn_end_BT, 0.5, weight_BT)
-    return ValueLoss(weight_BT * error_BT.square(), torch.zeros_like(is_target_BT))
-
-
-def conservative(
-    *,
-    q_BT: Tensor,
-    spread_BT: Tensor,
-    return_BT: Tensor,
-    is_action_BT: Tensor,
-    is_value_target_BT: Tensor | None = None,
-    coef: float = 1.0,
-) -> ValueLoss:
-    """Squared loss with a conservative regulariser: CQL, arXiv 2006.04779, equation 4.
-
-    ``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``.  The second term lowers Q of tokens that are not
-    in the data.  ``coef=0`` is Q-learning without it.  ``spread_BT`` is ``logsumexp_a' Q(s, a') - Q(s, a)`` (in reward
-    units); gradient flows through it and through ``q_BT``.
-
-    Raises:
-        ValueError: also if ``coef`` is negative or not finite.
-    """
-    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 is plain Q-learning")
-    plain = squared(
-        value_BT=q_BT, return_BT=return_BT, is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT
-    )
-    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
-    return ValueLoss(plain.loss_BT + coef * _mask(spread_BT, is_target_BT), plain.is_clipped_BT)
-
-
-def implicit(
-    *,
-    value_BT: Tensor,
-    implicit_q_BT: Tensor,
-    spread_BT: Tensor,
-    old_implicit_q_BT: Tensor,
-    return_BT: Tensor,
-    is_action_BT: Tensor,
-    target_implicit_q_BT: Tensor | None = None,
-    is_value_target_BT: Tensor | None = None,
-    share: float = 0.7,
-    coef: float = 1.0,
-) -> ValueLoss:
-    """Loss of Q and V with a conservative regulariser: ILQL, arXiv 2206.11871.
-
-    ``(Q(s, a) - ret)^2 + |share - 1[u < 0]| u^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))`` with ``u = Q_target - V``.
-    Q of the sampled token is fitted to ``return_BT``, V to an upper expectile of Q of the target network
-    (``target_implicit_q_BT``, or ``old_implicit_q_BT`` from before the update without one).  The last term,
-    ``spread_BT`` (in reward units), is that of `conservative`.  Gradient flows through ``value_BT``, ``implicit_q_BT``
-    and ``spread_BT``.
-
-    Raises:
-        ValueError: also if ``share`` is not between 0 and 1, or ``coef`` is negative or not finite.
-    """
-    require(0 < share < 1, "share", share, "above 0 and below 1")
-    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 turns the regulariser off")
-    is_target_BT = _select_targets(is_action_BT, is_value_target_BT)
-    slow_BT = old_implicit_q_BT if target_implicit_q_BT is None else target_implicit_q_BT
-    q_error_BT = _mask(implicit_q_BT, is_target_BT) - _mask(return_BT.detach(), is_target_BT)
-    error_BT = _mask(slow_BT.detach(), is_target_BT) - _mask(value_BT, is_target_BT)
-    weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
-    loss_BT = q_error_BT.square() + weight_BT * error_BT.square() + coef * _mask(spread_BT, is_target_BT)
-    return ValueLoss(loss_BT, torch.zeros_like(is_target_BT))
 
 
 def clipped_with_costs(
@@ -192,13 +105,15 @@ def explained_variance(*, value_BT: Tensor, return_BT: Tensor, is_value_target_B
     return torch.where(total > 0, 1 - rest / total, torch.zeros_like(total))
 
 
-def _select_targets(is_action_BT: Tensor, is_value_target_BT: Tensor | None) -> Tensor:
+def select_targets(is_action_BT: Tensor, is_value_target_BT: Tensor | None) -> Tensor:
+    """Return the mask of the targets, (B, T): every sampled token without ``is_value_target_BT``."""
     if is_value_target_BT is None:
         return is_action_BT
     check_shapes(is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT)
     return is_action_BT & is_value_target_BT
 
 
-def _mask(x_BT: Tensor, is_target_BT: Tensor) -> Tensor:
+def mask_targets(x_BT: Tensor, is_target_BT: Tensor) -> Tensor:
+    """Return ``x_BT`` at the targets, 0 elsewhere."""
     check_shapes(x_BT=x_BT, is_target_BT=is_target_BT)
     return torch.where(is_target_BT, x_BT, torch.zeros_like(x_BT))

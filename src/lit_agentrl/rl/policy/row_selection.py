@@ -24,11 +24,6 @@ def keep_all(*, trajectory_B: Tensor) -> Tensor:
     return torch.ones_like(trajectory_B, dtype=torch.bool)
 
 
-def own(*, is_opponent_B: Tensor) -> Tensor:
-    """Drop the rows of the opponent; they serve only for comparison."""
-    return ~is_opponent_B
-
-
 def abs_advantage(
     *, advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, threshold: float = 0.01
 ) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lit_agentrl.checks import name_errors, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
-from lit_agentrl.rl.credit.tree_steps import Ranking, Targets
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
+from lit_agentrl.rl.preference.critic_terms import Ranking, Targets
 from lit_agentrl.rl.preference.links import certain
 from lit_agentrl.rl.preference.margins import check_margin, none
 from lit_agentrl.rl.preference.pair_columns import kept_pairs, link_losses, pair_metrics, sum_and_count
@@ -88,7 +88,7 @@ class PreferenceLoss(Objective):
         link: returns the loss of each pair; see ``links.py``.
         smoothing: corrects for wrong labels; see ``links.py``.
         nll: an `NLL` term or None.
-        targets: returns `Targets` of a critic, or None without a critic; see ``tree_steps.py``.
+        targets: returns `Targets` of a critic, or None without a critic; see ``critic_terms.py``.
         ranking: ranks the critic's values of the two sides, or None.
         beta: units of z per nat, > 0.
         weight: weight of the loss of pairs relative to the NLL, > 0.

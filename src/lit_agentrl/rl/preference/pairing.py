@@ -135,59 +135,7 @@ def best_rest(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
         turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
     )  # fmt: skip
-    return _select_pairs(pairs, torch.isin(pairs.chosen_P, pairs.best()))
-
-
-def demonstrated(
-    *,
-    return_B: Tensor,
-    group_B: Tensor,
-    trajectory_B: Tensor,
-    is_action_BT: Tensor,
-    turn_BT: Tensor,
-    first_turn_B: Tensor,
-    tokens_BT: Tensor,
-    source_B: Tensor,
-    min_gap: float = 0.0,
-) -> Pairs:
-    """Trajectories of other sources, such as stored successes, against worse ones: SPIN.
-
-    ``source_B`` is 0 for rows that the current policy has sampled; the other arguments are as for `all_pairs`.
-    """
-    pairs = all_pairs(
-        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
-        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
-    )  # fmt: skip
-    units = pairs.units
-    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
-    return _select_pairs(pairs, source_B[row_N[pairs.chosen_P]] != 0)
-
-
-def opposed(
-    *,
-    return_B: Tensor,
-    group_B: Tensor,
-    trajectory_B: Tensor,
-    is_action_BT: Tensor,
-    turn_BT: Tensor,
-    first_turn_B: Tensor,
-    tokens_BT: Tensor,
-    is_opponent_B: Tensor,
-    min_gap: float = 0.0,
-) -> Pairs:
-    """All pairs of one trajectory of the policy and one of the opponent: XPO.
-
-    Either side may be the better one.  ``is_opponent_B`` marks rows of the opponent; the other arguments are as for
-    `all_pairs`.
-    """
-    pairs = all_pairs(
-        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
-        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
-    )  # fmt: skip
-    units = pairs.units
-    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
-    is_opponent_N = is_opponent_B[row_N]
-    return _select_pairs(pairs, is_opponent_N[pairs.chosen_P] != is_opponent_N[pairs.rejected_P])
+    return select_pairs(pairs, torch.isin(pairs.chosen_P, pairs.best()))
 
 
 def equal_length(
@@ -219,7 +167,7 @@ def equal_length(
         pairs, (-pairs.gap_P, (length_N[pairs.chosen_P] - length_N[pairs.rejected_P]).abs()), 1
     )
     difference_P = (length_N[pairs.chosen_P] - length_N[pairs.rejected_P]).abs()
-    return pairs if max_difference is None else _select_pairs(pairs, difference_P <= max_difference)
+    return pairs if max_difference is None else select_pairs(pairs, difference_P <= max_difference)
 
 
 def equal_state(
@@ -300,8 +248,9 @@ def _select_first(pairs: Pairs, keys: tuple[Tensor, ...], most: int) -> Pairs:
     set_P = pairs.set_P[order]
     _, number_P, count = torch.unique_consecutive(set_P, return_inverse=True, return_counts=True)
     rank_P = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[number_P]
-    return _select_pairs(pairs, order[rank_P < most])
+    return select_pairs(pairs, order[rank_P < most])
 
 
-def _select_pairs(pairs: Pairs, which: Tensor) -> Pairs:
+def select_pairs(pairs: Pairs, which: Tensor) -> Pairs:
+    """Return some of the pairs, by mask or index."""
     return Pairs(pairs.units, pairs.chosen_P[which], pairs.rejected_P[which])

@@ -12,20 +12,16 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
+from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
 WAVES = 10  # of an iteration, where an option of that says null
 MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
-BASELINE = "baseline_B"  # the return of a greedy episode of each prompt
-WHOLE_CONTEXT = "whole context"  # the policy reads all that came before
-BRANCHES = "branches"  # episodes that share turns, and trees of them: ``node_BT``, ``tree_B``
-PLANS = "plans"  # turns of a planner: ``is_plan_BT``
 Values = Callable[
     [Episode], Sequence[float]
 ]  # what the critic expects from the state before each reply on, in points
-MORE_GROUPS = "more groups"  # where a filter keeps too few, or the rows drop a part of each
 
 
 @dataclass(frozen=True)
@@ -50,12 +46,10 @@ class Training:
     """The training that a structure plays for.
 
     Attributes:
-        is_sharded: whether each process holds a part of the weights alone.
         values: the critic's values of the states of an episode, with the weights of now.
         reference: the network of the reference; None without one.
     """
 
-    is_sharded: bool
     values: Values
     reference: Any = None
 
@@ -92,30 +86,16 @@ class Structure(Protocol):
     """One way of playing groups.  A class that inherits these defaults plays independent episodes, once.
 
     Attributes:
-        needs: of the engine ``"fork"``, ``"entropies"`` and ``"opponent"``, of the context `WHOLE_CONTEXT`; checked at
-            start.
-        gives: what filter and algorithm may ask of it: `BASELINE`, `BRANCHES`, `PLANS`, `MORE_GROUPS`.
+        requires: facts that other parts of the run must provide, such as `facts.FORK`; checked at start.
+        provides: facts that other parts may require, such as `facts.BRANCHES`.
         curves: what :meth:`learn` measures, by name.
         wants_repeats: whether it acts only on an instance that is played again.
-        takes_trials: whether :meth:`trial` may ask for one.
-        is_off_policy: whether rows may have been sampled with other weights than the update begins with.
-        mixes_groups: whether rows of other instances stand in a group.
-        asks_critic: whether its rule asks for values of states.
-        is_sequential: whether an iteration is planned with what the one before it has taught: it is not played ahead.
-        opponent: share of the reference in who plays the specs that say ``opponent``, from 0, the policy itself, to 1,
-            the reference; None: there are no such specs.
     """
 
-    needs: frozenset[str] = frozenset()
-    gives: frozenset[str] = frozenset()
+    requires: frozenset[Fact | Requirement] = frozenset()
+    provides: frozenset[Fact] = frozenset()
     curves: Sequence[str] = ()
     wants_repeats: bool = False
-    takes_trials: bool = False
-    is_off_policy: bool = False
-    mixes_groups: bool = False
-    asks_critic: bool = False
-    is_sequential: bool = False
-    opponent: float | None = None
 
     def check_game(self, task: Task) -> None:
         """Find a game that this structure cannot play, before anything is played.

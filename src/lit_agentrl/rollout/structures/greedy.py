@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lit_agentrl.batch import StepBatch
+from lit_agentrl.facts import BASELINE, PLAYED
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import BASELINE, SoFar, Structure, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, members_of
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -23,7 +24,8 @@ class Greedy(Structure):
 
     def __init__(self, max_waves: int | None = None) -> None:
         self._refill = Refill(max_waves)
-        self.gives = self._refill.gives | {BASELINE}
+        self.requires = self._refill.requires | {PLAYED}
+        self.provides = self._refill.provides | {BASELINE}
 
     def prompts(self, wanted: int, factor: float) -> int:
         return self._refill.prompts(wanted, factor)

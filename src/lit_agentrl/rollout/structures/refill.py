@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from lit_agentrl.checks import require_whole
+from lit_agentrl.facts import ASKS_FOR_GROUPS, MORE_GROUPS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MAX_WAVES, MORE_GROUPS, WAVES, SoFar, Structure
+from lit_agentrl.rollout.structures.base import MAX_WAVES, WAVES, SoFar, Structure
 
 
 class Refill(Structure):
@@ -24,12 +26,14 @@ class Refill(Structure):
         ValueError: not a whole number from 1 to 128.
     """
 
-    gives = frozenset({MORE_GROUPS})
+    provides = frozenset({MORE_GROUPS})
 
     def __init__(self, max_waves: int | None = None) -> None:
         limit = WAVES if max_waves is None else max_waves
         require_whole("max_waves", limit, 1, MAX_WAVES, f", or null for {WAVES}")
         self.max_waves = limit
+        if max_waves is not None:
+            self.requires |= {Requirement(ASKS_FOR_GROUPS, by=f"algo.structure.max_waves={max_waves}")}
 
     def prompts(self, wanted: int, factor: float) -> int:
         return math.ceil(wanted * factor - 1e-9)  # the margin is for products that floating point misses

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from lit_agentrl import seeds
 from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
+from lit_agentrl.facts import BRANCHES, FORK, PLAYED
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import BRANCHES, SoFar
+from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -81,8 +82,8 @@ class Trees(Refill):
         ValueError: a value out of range.
     """
 
-    needs = frozenset({"fork"})
-    gives = Refill.gives | {BRANCHES}
+    requires = frozenset({FORK, PLAYED})
+    provides = Refill.provides | {BRANCHES}
 
     def __init__(
         self,

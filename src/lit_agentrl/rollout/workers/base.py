@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.distributed import gather_objects, sum_over_ranks
 from lit_agentrl.episode import Episode
+from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 
@@ -82,13 +83,10 @@ class WorkerSettings(ABC):
         """
         return None
 
-    def check_processes(self, processes: int) -> None:
-        """Find what cannot be had beside so many training processes, before any of them starts.
-
-        Raises:
-            ValueError: naming the option and the remedy.
-        """
-        return None
+    @property
+    def requires(self) -> Iterable[Fact | Requirement]:
+        """Facts that other parts of the run must provide."""
+        return ()
 
     @abstractmethod
     def open(

@@ -13,6 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require, require_number, require_whole
+from lit_agentrl.facts import ONE_PROCESS
+from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.actor import PlayingActor, sent
 from lit_agentrl.rollout.workers.base import Played
@@ -102,12 +104,13 @@ class RaySettings(PoolSettings):
             cores = {"cpus": self.cpus} if self.count == AUTO else {}
             require_room({"gpus": self.gpus, **cores}, room_here())
 
-    def check_processes(self, processes: int) -> None:
-        if processes > 1 and (self.address is None or isinstance(self.count, str)):
-            raise ValueError(
-                "worker=ray beside several training processes needs a cluster that runs already and a number of "
-                "actors for each process; start one (ray start --head), and set worker.address=auto worker.count=N"
-            )
+    @property
+    def requires(self) -> list[Requirement]:
+        """One training process, or a cluster that runs already and a number of actors for each process."""
+        if self.address is not None and not isinstance(self.count, str):
+            return []
+        remedy = "worker.address=auto worker.count=N beside a cluster that runs already (ray start --head)"
+        return [Requirement(ONE_PROCESS, remedy=remedy)]
 
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool

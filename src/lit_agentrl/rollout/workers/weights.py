@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.models.policy import named_weights
+from lit_agentrl.models.policy import get_named_weights
 
 _ALIGNMENT = 64  # bytes
 
@@ -56,7 +56,7 @@ class SharedWeights:
     def __init__(self, network: nn.Module) -> None:
         self._entries: dict[str, _Entry] = {}
         total = 0
-        for name, tensor in named_weights(network).items():
+        for name, tensor in get_named_weights(network).items():
             self._entries[name] = entry = _Entry(tensor.shape, tensor.dtype, total)
             total += -(-entry.size // _ALIGNMENT) * _ALIGNMENT
         self._bytes = shared_bytes(total)

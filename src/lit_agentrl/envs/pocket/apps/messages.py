@@ -1,13 +1,13 @@
-"""Text messages, by number."""
+"""Text messages by phone number."""
 
 from __future__ import annotations
 
-from lit_agentrl.envs.pocket.phone import PAGE, TEXT, Phone, Row, api, paged
+from lit_agentrl.envs.pocket.phone import PAGE, TEXT, Phone, Row, get_page, make_api
 
 
 def _list(phone: Phone, page: int = 1, number: str = "", unread: bool = False) -> Row:
-    rows = [row for row in phone.rows("messages") if number in ("", row["number"])]
-    return paged([row for row in rows if not unread or not row["read"]], page)
+    rows = [row for row in phone.get_rows("messages") if number in ("", row["number"])]
+    return get_page([row for row in rows if not unread or not row["read"]], page)
 
 
 def _send(phone: Phone, number: str, text: str) -> Row:
@@ -15,7 +15,7 @@ def _send(phone: Phone, number: str, text: str) -> Row:
 
 
 def _mark(phone: Phone, id: str) -> Row:
-    row = phone.row("messages", id)
+    row = phone.get_row("messages", id)
     row["read"] = True
     return row
 
@@ -23,10 +23,12 @@ def _mark(phone: Phone, id: str) -> Row:
 _SHOWN = {"page": PAGE, "number": TEXT, "unread": {"type": "boolean"}}
 
 APIS = (
-    api(
+    make_api(
         "messages_list", "Lists messages, oldest first: all, with one number, or unread ones.", _list, _SHOWN
     ),
-    api("messages_send", "Sends a text to a number.", _send, number=TEXT, text=TEXT),
-    api("messages_mark_read", "Marks a message as read.", _mark, id=TEXT),
-    api("messages_delete", "Deletes a message.", lambda phone, id: phone.remove("messages", id), id=TEXT),
+    make_api("messages_send", "Sends a text to a number.", _send, number=TEXT, text=TEXT),
+    make_api("messages_mark_read", "Marks a message as read.", _mark, id=TEXT),
+    make_api(
+        "messages_delete", "Deletes a message.", lambda phone, id: phone.remove("messages", id), id=TEXT
+    ),
 )

@@ -9,19 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.credit import comparison_advantages
+from lit_agentrl.experimental.exploring import Exploring, opposed
+from lit_agentrl.experimental.nash import against_opponent, own
 from lit_agentrl.rl.objective import metric_values
-from lit_agentrl.rl.policy import row_selection
-from lit_agentrl.rl.preference import links, pairing, scores
-from lit_agentrl.rl.preference.exploring import Exploring
+from lit_agentrl.rl.preference import links, scores
 from tests.rl.pairs import loss_of as pairs_loss
 from tests.rl.pairs import objective, rows, three
 from tests.rl.ragged import fresh, loss_of, ragged
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 
 def xpo(alpha: float = 0.01, **parts: Any) -> Exploring:
     given = {
-        "pairing": pairing.opposed,
+        "pairing": opposed,
         "score": scores.summed,
         "reference": scores.frozen,
         "link": links.logistic,
@@ -63,7 +64,7 @@ def test_the_gradient_reaches_sampled_tokens_of_both_sides_alone() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_without_optimism_it_is_dpo_on_the_same_pairs_to_the_bit(seed: int) -> None:
-    batch, plain = ragged(seed), objective(pairing=pairing.opposed)
+    batch, plain = ragged(seed), objective(pairing=opposed)
     for one, other in zip(loss_of(xpo(0.0), batch), loss_of(plain, batch), strict=True):
         assert torch.equal(one, other)
     assert torch.equal(xpo(0.0).prepare(batch)["keep_B"], plain.prepare(batch)["keep_B"])
@@ -153,15 +154,15 @@ def test_the_gradient_is_that_of_the_golden_number() -> None:
 def test_win_rates_are_over_opponents_alone_and_a_tie_is_a_half() -> None:
     batch = duel([1.0, 0.5, 0.5, 0.0, math.nan, 0.7], [False, False, True, True, True, False])
     names = ("return_B", "group_B", "trajectory_B", "is_action_BT", "is_opponent_B")
-    found = comparison_advantages.against_opponent(**{name: batch[name] for name in names})
+    found = against_opponent(**{name: batch[name] for name in names})
     values = [
         float(row[mask][0]) for row, mask in zip(found.advantage_BT, batch["is_action_BT"], strict=True)
     ]
     assert values == [0.5, 0.25, 0.0, 0.0, 0.0, 0.5]
     alone = batch | {"is_opponent_B": torch.zeros(6, dtype=torch.bool)}
-    found = comparison_advantages.against_opponent(**{name: alone[name] for name in names})
+    found = against_opponent(**{name: alone[name] for name in names})
     assert not found.advantage_BT.any()
-    assert row_selection.own(is_opponent_B=batch["is_opponent_B"]).tolist() == [
+    assert own(is_opponent_B=batch["is_opponent_B"]).tolist() == [
         True,
         True,
         False,

@@ -16,16 +16,9 @@ from torch import Tensor
 
 from lit_agentrl.checks import require
 from lit_agentrl.rl.masked import check_shapes, segment_sum
+from lit_agentrl.rl.preference.critic_terms import Targets
 from lit_agentrl.rl.preference.pairing import Pairs, text_keys, widest_pairs
 from lit_agentrl.rl.preference.units import Units, turn_units
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Targets of a critic, in reward units, and their mask; both (B, T)."""
-
-    return_BT: Tensor
-    is_value_target_BT: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +182,3 @@ def _number_pairs(one_N: Tensor, other_N: Tensor) -> Tensor:
 def _find_last(units: Units) -> Tensor:
     """Return the place of the last token of each unit."""
     return units.place_A[units.start_N + units.length_N.long() - 1]
-
-
-def no_targets() -> None:
-    """Use no critic."""
-
-
-def no_ranking() -> None:
-    """Use no ranking loss on the critic's values."""

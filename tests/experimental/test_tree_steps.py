@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.experimental import tree_steps
 from lit_agentrl.rl.binding import bind, with_computed
-from lit_agentrl.rl.credit import tree_steps
 from lit_agentrl.rl.objective import metric_values, try_loss
 from lit_agentrl.rl.preference import pairing
 from lit_agentrl.rl.preference.objective import NLL
 from tests.rl.pairs import loss_of, objective, rows
 from tests.rl.ragged import ragged
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 # tokens of the replies, two each, and what each turn pays; leaf 1 and 2 took turn 0 over from leaf 0
 REPLIES = [[(1, 2), (3, 2)], [(1, 2), (4, 2)], [(1, 2), (5, 2)], [(6, 2)], [(7, 2), (3, 2)]]

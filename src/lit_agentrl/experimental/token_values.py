@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lit_agentrl.experimental.turn_values import check_discount, check_weight, token_targets
 from lit_agentrl.rl.credit.advantages import Advantage
-from lit_agentrl.rl.credit.turn_values import check_discount, check_weight, token_targets
 from lit_agentrl.rl.masked import check_shapes
 
 _MAX_WEIGHT = 100.0  # upper bound of the weight of a token, as in IQL

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_agentrl.models.patched import Forward, is_patched, patched
+from lit_agentrl.models.patching import Forward, is_patched, patch_forwards
 
 
 def adding(number: int, seen: list[int]) -> Callable[[nn.Module, Forward], Forward]:
@@ -28,8 +28,8 @@ def test_what_is_entered_last_is_called_first_and_leaving_puts_back_what_was_the
     seen: list[int] = []
     librarys = vars(second)["forward"] = lambda x: 100 + x
     modules = [first, second, first]  # each once
-    with patched(modules, adding(1, seen)), patched(modules, adding(20, seen)):
-        with patched(iter(modules), adding(20, seen)):  # again within itself
+    with patch_forwards(modules, adding(1, seen)), patch_forwards(modules, adding(20, seen)):
+        with patch_forwards(iter(modules), adding(20, seen)):  # again within itself
             assert (float(first(x)), float(second(x))) == (41, 141) and seen == [20, 20, 1] * 2
         assert float(first(x)) == 21
     assert not is_patched(first) and vars(second)["forward"] is librarys
@@ -43,8 +43,8 @@ def test_an_exception_leaves_nothing_behind() -> None:
             raise TypeError
         return forward
 
-    with pytest.raises(TypeError), patched(modules, fails):
+    with pytest.raises(TypeError), patch_forwards(modules, fails):
         pass
-    with pytest.raises(ZeroDivisionError), patched(modules, adding(1, [])):
+    with pytest.raises(ZeroDivisionError), patch_forwards(modules, adding(1, [])):
         raise ZeroDivisionError
     assert not any(map(is_patched, modules))

@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from lit_agentrl.experimental.q_losses import conservative, expectile, implicit
+from lit_agentrl.experimental.token_values import ilql
+from lit_agentrl.experimental.turn_values import cql
 from lit_agentrl.models.heads import TokensAndState, TokenValues
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit.comparison_advantages import demonstration
-from lit_agentrl.rl.credit.token_values import ilql
-from lit_agentrl.rl.credit.turn_values import cql
-from lit_agentrl.rl.credit.value_loss import conservative, expectile, implicit, squared
+from lit_agentrl.rl.credit.value_loss import squared
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 NAN = float("nan")
 
@@ -105,10 +108,10 @@ def test_the_loss_is_the_sum_of_its_parts() -> None:
 def test_the_head_has_q_of_all_tokens_and_behind_them_v() -> None:
     out_AC, token_A = torch.randn(5, 8), torch.tensor([0, 3, 6, 2, 2])
     value, q, spread = TokensAndState().read(out_AC, token_A).unbind(-1)
-    assert torch.equal(value, out_AC[:, -1]) and TokensAndState().width(7) == 8
+    assert torch.equal(value, out_AC[:, -1]) and TokensAndState().get_width(7) == 8
     _, plain_q, plain_spread = TokenValues().read(out_AC[:, :-1], token_A).unbind(-1)
     assert torch.equal(q, plain_q) and torch.equal(spread, plain_spread)
-    assert torch.equal(TokensAndState().tokens(out_AC).gather(1, token_A[:, None])[:, 0], q)
+    assert torch.equal(TokensAndState().select_tokens(out_AC).gather(1, token_A[:, None])[:, 0], q)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from lit_agentrl.experimental.level_advantages import two_level
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit import advantages
-from lit_agentrl.rl.credit.level_advantages import two_level
 from tests.rl.ragged import ragged
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 # turns of two trajectories as (planner's or executor's, points); turn k has k % 2 + 1 tokens
 TURNS = [["P0", "E1", "E2", "P0", "E3"], ["P0", "E-1"]]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.rl.preference.rule_weights import fitted, hinge
+from lit_agentrl.experimental.rule_weights import fitted, hinge
+
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 
 def test_the_worked_number() -> None:

@@ -1,4 +1,4 @@
-"""Turning what holds a policy: fewer groups, a larger entropy bonus, a larger KL coefficient, each within a bound."""
+"""Adapt the filter ratio, entropy bonus or KL coefficient at an alarm, within bounds."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _REMEDY = {
 
 
 class Dial(NamedTuple):
-    """A number of the run that may be turned."""
+    """A number of the run that the action may change."""
 
     read: Callable[[], float]
     write: Callable[[float], object]
 
 
 class Adapt(Action):
-    """Multiplies numbers of the run by a factor at each alarm, until they reach a bound; then it warns alone.
+    """Multiply options of the run by a factor at each alarm, until a bound.
 
     Args:
         rules: see `Action`.
@@ -69,7 +69,7 @@ class Adapt(Action):
     def setup(self, trainer: Trainer, module: LightningModule) -> None:
         if self._dials:  # looked at already, and turned since
             return
-        self._dials = _dials(trainer, module)
+        self._dials = _find_dials(trainer, module)
         for name, turn in self.turns.items():
             if name not in self._dials:
                 raise ValueError(
@@ -84,23 +84,23 @@ class Adapt(Action):
                 )
 
     def start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Set what a checkpoint tells."""
+        """Set the values of the checkpoint."""
         for name, value in self._saved.items():
             if name in self.turns:
                 self._dials[name].write(value)
 
     def act(self, trainer: Trainer, module: LightningModule) -> str:
-        told = []
+        changes = []
         for name, turn in self.turns.items():
             before, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
             after = min(before * factor, bound) if factor > 1 else max(before * factor, bound)
             if after != before:
                 self._dials[name].write(after)
-                told.append(f"{_OPTIONS[name]} {before:.3g} -> {after:.3g}")
-        return ", ".join(told)
+                changes.append(f"{_OPTIONS[name]} {before:.3g} -> {after:.3g}")
+        return ", ".join(changes)
 
     def metrics(self) -> dict[str, float]:
-        """The filter's ratio; coefficients are metrics of the update."""
+        """Return the filter's ratio; coefficients are metrics of the update."""
         return {"collapse/filter_ratio": self._dials["filter"].read()} if "filter" in self.turns else {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,20 +110,20 @@ class Adapt(Action):
         self._saved = dict(state)
 
 
-def _dials(trainer: Trainer, module: LightningModule) -> dict[str, Dial]:
+def _find_dials(trainer: Trainer, module: LightningModule) -> dict[str, Dial]:
     found = {}
     for term in as_trained(module).updater.objective.terms():
         if isinstance(term, Held) and term.is_held:
             found[term.place] = Dial(partial(getattr, term, "coef"), partial(setattr, term, "coef"))
     for each in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(each, RolloutCallback) and "ratio" in constants(each.collector.select_groups):
-            found["filter"] = Dial(partial(_kept_share, each.collector), partial(_keep_share, each.collector))
+            found["filter"] = Dial(partial(_read_ratio, each.collector), partial(_set_ratio, each.collector))
     return found
 
 
-def _kept_share(collector: Collector) -> float:
+def _read_ratio(collector: Collector) -> float:
     return float(constants(collector.select_groups)["ratio"])
 
 
-def _keep_share(collector: Collector, ratio: float) -> None:
+def _set_ratio(collector: Collector, ratio: float) -> None:
     collector.select_groups = partial(collector.select_groups, ratio=ratio)

@@ -24,10 +24,10 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.episodes import open_folder
 from lit_agentrl.data.kinds import assign_side, group_by_prompt, list_replies
 from lit_agentrl.episode import Episode
+from lit_agentrl.experimental.rule_weights import fitted, hinge
 from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
 from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
 from lit_agentrl.rl.preference.judging import Verdicts
-from lit_agentrl.rl.preference.rule_weights import fitted, hinge
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.text.token_bytes import hash_tokenizer
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lit_agentrl.experimental.tree_steps import tree, tree_state
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.credit.tree_steps import tree, tree_state
 from tests.rl.ragged import fresh
 from tests.update.bare import build, elsewhere, float64, gradient, off_policy, step
 

@@ -1,4 +1,4 @@
-"""Weights of rules, fitted to pairs: rule-based rewards (RBR), arXiv 2411.01111."""
+"""Fit the weights of rules to pairs: rule-based rewards (RBR), arXiv 2411.01111."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from lit_agentrl.checks import require, require_whole
 
 
 def hinge(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
-    """``mean over pairs of max(0, 1 - (R(better) - R(worse)))``, with ``R = base + sum_i w_i phi_i``.
+    """Hinge loss of the weighted rules on pairs, a scalar.
+
+    ``mean over pairs of max(0, 1 - (R(better) - R(worse)))`` with ``R = base + sum_i w_i phi_i``.
 
     Args:
-        weight_F: of each rule; carries gradient.
-        gap_PF: score of each rule on the better side, less that on the other.
-        base_P: the same of what the rules are added to; zeros where that is nothing.
+        weight_F: weight of each rule; carries gradient.
+        gap_PF: score of each rule on the better side minus that on the other side.
+        base_P: the same difference of the base reward; zeros without one.
     """
     return (1 - base_P - gap_PF @ weight_F).clamp(min=0).mean()
 
 
 def fitted(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int = 1000) -> Tensor:
-    """The weights that AdamW finds from 0, without weight decay, with all pairs in each step; (F,), float64.
+    """Fit the weights with AdamW from 0, full-batch and without weight decay; (F,), float64.
 
-    No weight can exceed about ``lr * steps``: where rules part all pairs, it is this that ends their growth.
+    No weight can exceed about ``lr * steps``, which bounds the weights if the rules separate all pairs.
 
     Args:
-        gap_PF: as of `hinge`.
-        base_P: as of `hinge`.
-        lr: of AdamW, finite and > 0.
-        steps: >= 1.
+        gap_PF: as for `hinge`.
+        base_P: as for `hinge`.
+        lr: learning rate of AdamW, finite and > 0.
+        steps: number of steps, >= 1.
 
     Raises:
-        ValueError: an argument out of range, or no pair.
+        ValueError: an argument is out of range, or there is no pair.
     """
     require(0 < lr < math.inf, "lr", lr, "finite and > 0")
     require_whole("steps", steps, 1)

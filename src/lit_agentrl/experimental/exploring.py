@@ -1,0 +1,108 @@
+"""The loss of XPO: pairs of policy and reference, and an exploration bonus."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require
+from lit_agentrl.rl.objective import Tensors
+from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
+from lit_agentrl.rl.preference.objective import PreferenceLoss
+from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, select_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploring(PreferenceLoss):
+    """A loss of pairs with an exploration bonus: XPO, arXiv 2405.21046.
+
+    ``L(pairs) + alpha * mean over the reference's trajectories of sum_t log p``.  The second term lowers the
+    probability of what the reference does already.  Rows with ``is_opponent_B`` are those of the reference; the mean
+    (nats per trajectory) is over all of them in a minibatch, with or without a pair, on all ranks.  Gradient flows
+    through ``logp_BT`` of both.
+
+    Attributes:
+        alpha: weight of the second term, per nat, >= 0; with 0 the loss equals that of the pairs bit for bit.
+
+    Raises:
+        ValueError: see `PreferenceLoss`; or ``alpha`` is negative or not finite.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
+        require(
+            0 <= self.alpha < math.inf, "alpha", self.alpha, "finite and >= 0; 0 is the loss of pairs alone"
+        )
+
+    def needs(self, tensor: str) -> bool:
+        """Return True for ``is_opponent_B`` and the tensors of the loss of pairs."""
+        return tensor == "is_opponent_B" or super().needs(tensor)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Prepare the pairs, and keep all trajectories of the reference."""
+        columns = super().prepare(tensors)
+        if self.alpha:
+            columns["keep_B"] = columns["keep_B"] | _explored(tensors)
+        return columns
+
+    def count(self, tensors: Tensors) -> Tensors:
+        """Return the counts of pairs, and the number of trajectories of the reference."""
+        number = len(torch.unique(tensors["trajectory_B"][_explored(tensors)]))
+        return super().count(tensors) | {
+            "num_explored": torch.tensor(number, device=tensors["trajectory_B"].device)
+        }
+
+    def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
+        """Return the shares of the pairs and of the mean log-prob, and metrics."""
+        loss, metrics = super().loss(tensors)
+        is_explored_B = _explored(tensors)
+        summed = torch.where(
+            tensors["is_action_BT"] & is_explored_B[:, None], tensors["logp_BT"], 0.0
+        ).double().sum()  # fmt: skip
+        if self.alpha:
+            loss = loss + (self.alpha * summed / tensors["num_explored"].clamp(min=1)).to(loss.dtype)
+        number = len(torch.unique(tensors["trajectory_B"][is_explored_B]))
+        opponent = {"opponent_logp": torch.stack([summed.detach(), summed.new_tensor(number)])}
+        return loss, metrics | policy_metrics(cleaned(self.measured(tensors))) | opponent
+
+    def measured(self, tensors: Tensors) -> Tensors:
+        """Return the rows without the sampled tokens of the reference."""
+        return tensors | {"is_action_BT": tensors["is_action_BT"] & ~tensors["is_opponent_B"][:, None]}
+
+
+def _explored(tensors: Tensors) -> Tensor:
+    """(B,): rows of the reference that hold sampled tokens and a return."""
+    return tensors["is_opponent_B"] & tensors["is_action_BT"].any(1) & ~tensors["return_B"].isnan()
+
+
+def opposed(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    turn_BT: Tensor,
+    first_turn_B: Tensor,
+    tokens_BT: Tensor,
+    is_opponent_B: Tensor,
+    min_gap: float = 0.0,
+) -> Pairs:
+    """All pairs of one trajectory of the policy and one of the opponent: XPO.
+
+    Either side may be the better one.  ``is_opponent_B`` marks rows of the opponent; the other arguments are as for
+    `all_pairs`.
+    """
+    pairs = all_pairs(
+        return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
+        turn_BT=turn_BT, first_turn_B=first_turn_B, tokens_BT=tokens_BT, min_gap=min_gap,
+    )  # fmt: skip
+    units = pairs.units
+    row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
+    is_opponent_N = is_opponent_B[row_N]
+    return select_pairs(pairs, is_opponent_N[pairs.chosen_P] != is_opponent_N[pairs.rejected_P])

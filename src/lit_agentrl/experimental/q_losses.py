@@ -1,0 +1,101 @@
+"""Losses of a critic that learns Q beside V, from rows of any policy: IQL, CQL, ILQL.
+
+Notation and shapes are those of ``rl/credit/value_loss.py``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require
+from lit_agentrl.rl.credit.value_loss import ValueLoss, mask_targets, select_targets, squared
+
+
+def expectile(
+    *,
+    value_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_turn_end_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+    share: float = 0.7,
+) -> ValueLoss:
+    """Expectile loss of V, squared loss of Q: IQL, arXiv 2110.06169, equation 5.
+
+    ``|share - 1[u < 0]| u^2`` with ``u = ret - V``, but ``1/2 u^2`` at turn ends.  For `archer` and `iql`: V, at the
+    first token of a turn, is fitted to an upper expectile of Q, which is learnt at the last token.  ``share=0.5`` is
+    `squared`.
+
+    Raises:
+        ValueError: also if ``share`` is not between 0 and 1.
+    """
+    require(0 < share < 1, "share", share, "above 0 and below 1")
+    is_target_BT = select_targets(is_action_BT, is_value_target_BT)
+    error_BT = mask_targets(return_BT.detach(), is_target_BT) - mask_targets(value_BT, is_target_BT)
+    weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
+    weight_BT = torch.where(is_turn_end_BT, 0.5, weight_BT)
+    return ValueLoss(weight_BT * error_BT.square(), torch.zeros_like(is_target_BT))
+
+
+def conservative(
+    *,
+    q_BT: Tensor,
+    spread_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    is_value_target_BT: Tensor | None = None,
+    coef: float = 1.0,
+) -> ValueLoss:
+    """Squared loss with a conservative regulariser: CQL, arXiv 2006.04779, equation 4.
+
+    ``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``.  The second term lowers Q of tokens that are not
+    in the data.  ``coef=0`` is Q-learning without it.  ``spread_BT`` is ``logsumexp_a' Q(s, a') - Q(s, a)`` (in reward
+    units); gradient flows through it and through ``q_BT``.
+
+    Raises:
+        ValueError: also if ``coef`` is negative or not finite.
+    """
+    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 is plain Q-learning")
+    plain = squared(
+        value_BT=q_BT, return_BT=return_BT, is_action_BT=is_action_BT, is_value_target_BT=is_value_target_BT
+    )
+    is_target_BT = select_targets(is_action_BT, is_value_target_BT)
+    return ValueLoss(plain.loss_BT + coef * mask_targets(spread_BT, is_target_BT), plain.is_clipped_BT)
+
+
+def implicit(
+    *,
+    value_BT: Tensor,
+    implicit_q_BT: Tensor,
+    spread_BT: Tensor,
+    old_implicit_q_BT: Tensor,
+    return_BT: Tensor,
+    is_action_BT: Tensor,
+    target_implicit_q_BT: Tensor | None = None,
+    is_value_target_BT: Tensor | None = None,
+    share: float = 0.7,
+    coef: float = 1.0,
+) -> ValueLoss:
+    """Loss of Q and V with a conservative regulariser: ILQL, arXiv 2206.11871.
+
+    ``(Q(s, a) - ret)^2 + |share - 1[u < 0]| u^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))`` with ``u = Q_target - V``.
+    Q of the sampled token is fitted to ``return_BT``, V to an upper expectile of Q of the target network
+    (``target_implicit_q_BT``, or ``old_implicit_q_BT`` from before the update without one).  The last term,
+    ``spread_BT`` (in reward units), is that of `conservative`.  Gradient flows through ``value_BT``, ``implicit_q_BT``
+    and ``spread_BT``.
+
+    Raises:
+        ValueError: also if ``share`` is not between 0 and 1, or ``coef`` is negative or not finite.
+    """
+    require(0 < share < 1, "share", share, "above 0 and below 1")
+    require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 turns the regulariser off")
+    is_target_BT = select_targets(is_action_BT, is_value_target_BT)
+    slow_BT = old_implicit_q_BT if target_implicit_q_BT is None else target_implicit_q_BT
+    q_error_BT = mask_targets(implicit_q_BT, is_target_BT) - mask_targets(return_BT.detach(), is_target_BT)
+    error_BT = mask_targets(slow_BT.detach(), is_target_BT) - mask_targets(value_BT, is_target_BT)
+    weight_BT = torch.where(error_BT.detach() < 0, 1 - share, share).to(error_BT)
+    loss_BT = (
+        q_error_BT.square() + weight_BT * error_BT.square() + coef * mask_targets(spread_BT, is_target_BT)
+    )
+    return ValueLoss(loss_BT, torch.zeros_like(is_target_BT))

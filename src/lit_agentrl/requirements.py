@@ -1,0 +1,160 @@
+"""Match the facts that the parts of a run require with those that they provide.
+
+A part is any object of a config.  It may have two attributes, or properties that depend on its settings: ``requires``,
+of `Fact` and `Requirement`, and ``provides``, of `Fact` and `Offer`.  No part names another one: `match` compares all
+of them before anything is played.  Facts that parts of several modules share are in `lit_agentrl.facts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that is true of a run because one of its parts makes it so.
+
+    Attributes:
+        name: by which a requirement and an offer are matched.
+        sentence: completes "needs"; ``{}`` stands for the amount.
+        remedy: completes "set": the options with which a run has it.
+        owner: the option whose part usually provides it, for the message; empty: any part may.
+    """
+
+    name: str
+    sentence: str
+    remedy: str
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A fact that a part cannot do without.
+
+    Attributes:
+        fact: that some part must provide.
+        at_least: the amount of it.
+        by: what asks for it, as a user writes it; empty: the label of the part.
+        reason: completes ": ", why it is needed; may be empty.
+        remedy: completes "or": options with which it is needed no more; may be empty.
+    """
+
+    fact: Fact
+    at_least: float = 1
+    by: str = ""
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An amount of a fact; a `Fact` on its own is offered without limit.
+
+    Attributes:
+        fact: that is provided.
+        amount: how much of it; 0: none, and ``by`` is named where it is missing.
+        by: what provides it, as a user writes it; empty: the label of the part.
+    """
+
+    fact: Fact
+    amount: float = math.inf
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a run, as `match` sees it.
+
+    Attributes:
+        key: the option that describes it, such as ``algo.structure``.
+        label: it with its value, such as ``algo.structure=Refill``.
+        requires: what it needs of the run.
+        provides: what it gives to the run.
+    """
+
+    key: str
+    label: str
+    requires: tuple[Requirement, ...] = ()
+    provides: tuple[Offer, ...] = ()
+
+
+def describe_part(
+    key: str,
+    part: object = None,
+    *,
+    name: str = "",
+    requires: Iterable[Fact | Requirement] = (),
+    provides: Iterable[Fact | Offer] = (),
+) -> Part:
+    """Return an object as a part of a run, with its declarations and further ones.
+
+    Args:
+        key: its option.
+        part: the object; one without ``requires`` and ``provides`` declares nothing.
+        name: its value in messages; empty: the name of its class.
+        requires: in addition.
+        provides: in addition.
+
+    Raises:
+        ValueError: it declares something that is no fact.
+    """
+    label = f"{key}={name or type(part).__name__}"
+    wanted = [
+        Requirement(entry) if isinstance(entry, Fact) else _check(label, entry, Requirement)
+        for entry in (*_list_declared(part, "requires"), *requires)
+    ]
+    offered = [
+        Offer(entry) if isinstance(entry, Fact) else _check(label, entry, Offer)
+        for entry in (*_list_declared(part, "provides"), *provides)
+    ]
+    return Part(
+        key,
+        label,
+        tuple(replace(each, by=each.by or label) for each in wanted),
+        tuple(replace(each, by=each.by or label) for each in offered),
+    )
+
+
+def match(parts: Iterable[Part], *, undecided: Collection[str] = ()) -> None:
+    """Refuse a run in which a part requires a fact that no part provides.
+
+    Args:
+        parts: all of them; the first requirement that is unmet is reported, in this order.
+        undecided: options whose parts are not known yet; facts that they own are not missed.
+
+    Raises:
+        ValueError: naming what asks, what is missing, whose part does not provide it, and the remedy.
+    """
+    parts = list(parts)
+    for part in parts:
+        for wanted in part.requires:
+            offers = [o for each in parts for o in each.provides if o.fact.name == wanted.fact.name]
+            if wanted.fact.owner in undecided or any(o.amount >= wanted.at_least for o in offers):
+                continue
+            raise ValueError(_explain(wanted, parts, offers))
+
+
+def _explain(wanted: Requirement, parts: list[Part], offers: list[Offer]) -> str:
+    fact = wanted.fact
+    owners = [each.by for each in offers] or [part.label for part in parts if part.key == fact.owner]
+    source = " and ".join(dict.fromkeys(owners)) or "any part of this run"
+    reason = f": {wanted.reason}" if wanted.reason else ""
+    remedies = ", or ".join(filter(None, [fact.remedy, wanted.remedy]))
+    text = f"{wanted.by} needs {fact.sentence}, not given by {source}{reason}; set {remedies}"
+    return text.replace("{}", f"{wanted.at_least:g}")
+
+
+def _list_declared(part: object, attribute: str) -> Iterable[Any]:
+    found: Iterable[Any] = getattr(part, attribute, ())
+    if isinstance(found, set | frozenset):  # whose order changes from process to process
+        return sorted(found, key=lambda entry: str(getattr(entry, "fact", entry)))
+    return found
+
+
+def _check(label: str, entry: Any, kind: type[Any]) -> Any:
+    if not isinstance(entry, kind):
+        raise ValueError(f"{label} declares {entry!r}, which must be a Fact or {kind.__name__}")
+    return entry
