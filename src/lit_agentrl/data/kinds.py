@@ -109,7 +109,7 @@ class Kind:
 
     @property
     def requires(self) -> list[Fact | Requirement]:
-        """An algorithm that reads what its episodes say, and a reference that stands still where it is kept."""
+        """Facts about the algorithm and the reference that the data needs."""
         found: list[Fact | Requirement] = []
         if self.cache_reference:
             by, off = (
@@ -140,7 +140,7 @@ class Kind:
 
     @property
     def provides(self) -> list[Fact | Offer]:
-        """Groups of its files, or, beside them, those that are played, and what their episodes say."""
+        """Facts about the groups and scores that the data gives."""
         name = type(self).__name__.lower()
         size = Offer(GROUP_SIZE, self.smallest, f"data={name}, whose groups may be of {self.smallest}")
         found: list[Fact | Offer] = [PLAYED] if self.is_mixed else [size, RECORDED, NO_IMITATION]

@@ -77,8 +77,8 @@ class Start(Reference):
 def make_frozen(network: Any, dtype: str | None) -> Any:
     """Return a frozen copy of a network, in the precision ``dtype`` or its own.
 
-    A network with adapters is returned itself, without extra memory: with `disable_adapters` it is the base, which equals
-    the initial policy.
+    A network with adapters is returned itself, without extra memory: with `disable_adapters` it is the base, which
+    equals the initial policy.
 
     Raises:
         ValueError: another precision is requested for a base that the policy shares.
