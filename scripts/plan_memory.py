@@ -41,7 +41,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
-from lit_agentrl.models.logprobs import recomputed, score_tokens
+from lit_agentrl.models.logprobs import recompute_layers, score_tokens
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA, disable_adapters
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
@@ -294,7 +294,7 @@ def measure(plan: Plan, device: torch.device) -> float:
 
     def step() -> None:
         is_shared = critic is not None and critic.is_shared
-        with recomputed(network) if plan.checkpointing else nullcontext():
+        with recompute_layers(network) if plan.checkpointing else nullcontext():
             scores = score_tokens(
                 network, **given, with_entropy=True, with_hidden=is_shared, entropy_grad=False,
                 logits_chunk=plan.logits_chunk,

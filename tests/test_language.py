@@ -39,7 +39,6 @@ UNREAD: tuple[str, ...] = (
     "models",
     "offline",
     "report",
-    "rl",
     "rollout",
     "runs",
     "strategies",

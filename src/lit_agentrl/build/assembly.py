@@ -1,8 +1,11 @@
-"""From a composed config to the objects of a run."""
+"""Assemble the objects of a run from its config."""
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
+import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
@@ -18,7 +22,6 @@ from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thin
 from lit_agentrl.build.making import engine_of, made, made_policy
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.build.quiet import quieten
 from lit_agentrl.build.recorded import HeldOut, recordings
 from lit_agentrl.build.reference import kept_reference
 from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
@@ -48,6 +51,28 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
+
+
+def quieten() -> None:
+    """Silence what is noise under one batch an epoch; everything that concerns the user stays."""
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells when it starts and stops
+    warnings.filterwarnings("ignore", message="Profiler (won't be using warmup|clears events).*")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # networks stay in eval mode: dropout would make recorded and recomputed log-probs differ
+    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # what is logged has been counted over all ranks already
+    warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
+    # an evaluation has no use for the callbacks whose state lies in the checkpoint
+    warnings.filterwarnings(
+        "ignore", message=".*callbacks used to create the checkpoint need to be provided.*"
+    )
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
+    torch.set_float32_matmul_precision("high" if torch.cuda.is_available() else "highest")
+
 
 T = TypeVar("T")
 

@@ -48,12 +48,12 @@ class Exploring(PreferenceLoss):
         """Prepare the pairs, and keep all trajectories of the reference."""
         columns = super().prepare(tensors)
         if self.alpha:
-            columns["keep_B"] = columns["keep_B"] | _explored(tensors)
+            columns["keep_B"] = columns["keep_B"] | _find_explored(tensors)
         return columns
 
     def count(self, tensors: Tensors) -> Tensors:
         """Return the counts of pairs, and the number of trajectories of the reference."""
-        number = len(torch.unique(tensors["trajectory_B"][_explored(tensors)]))
+        number = len(torch.unique(tensors["trajectory_B"][_find_explored(tensors)]))
         return super().count(tensors) | {
             "num_explored": torch.tensor(number, device=tensors["trajectory_B"].device)
         }
@@ -61,7 +61,7 @@ class Exploring(PreferenceLoss):
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
         """Return the shares of the pairs and of the mean log-prob, and metrics."""
         loss, metrics = super().loss(tensors)
-        is_explored_B = _explored(tensors)
+        is_explored_B = _find_explored(tensors)
         summed = torch.where(
             tensors["is_action_BT"] & is_explored_B[:, None], tensors["logp_BT"], 0.0
         ).double().sum()  # fmt: skip
@@ -76,8 +76,8 @@ class Exploring(PreferenceLoss):
         return tensors | {"is_action_BT": tensors["is_action_BT"] & ~tensors["is_opponent_B"][:, None]}
 
 
-def _explored(tensors: Tensors) -> Tensor:
-    """(B,): rows of the reference that hold sampled tokens and a return."""
+def _find_explored(tensors: Tensors) -> Tensor:
+    """Find rows of the reference with sampled tokens and a return, (B,)."""
     return tensors["is_opponent_B"] & tensors["is_action_BT"].any(1) & ~tensors["return_B"].isnan()
 
 

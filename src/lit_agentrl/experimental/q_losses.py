@@ -1,4 +1,4 @@
-"""Losses of a critic that learns Q beside V, from rows of any policy: IQL, CQL, ILQL.
+"""Off-policy losses of a critic that predicts both Q and V: IQL, CQL, ILQL.
 
 Notation and shapes are those of ``rl/credit/value_loss.py``.
 """

@@ -1,4 +1,4 @@
-"""What an objective of pairs asks of a critic: targets of its values, and a loss of pairs of values."""
+"""Critic targets and the ranking loss of values for objectives of pairs."""
 
 from __future__ import annotations
 
